@@ -1,0 +1,32 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# Two stamps: running Rota needs few packages, working on it needs more.
+$(VENV)/.run: pyproject.toml requirements/build.txt requirements/run.txt build_hooks/vendor_htmx.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Rota into $(VENV) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt -r requirements/run.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@echo "Installing the test tools into $(VENV) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+setup: $(VENV)/.dev ## Install everything into .venv, nothing else
+
+up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
+	@exec $(BIN)/rota up $(ARGS)
+
+lock: $(VENV)/.run ## Resolve the dependencies anew
+	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements/build.in -o requirements/build.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements/run.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt

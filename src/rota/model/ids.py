@@ -1,0 +1,37 @@
+"""Names for every kind of id, and UUIDv7: ordered by the time they were made, so that newest first is one index."""
+
+import os
+import threading
+import time
+from typing import NewType
+from uuid import UUID
+
+WorkspaceId = NewType("WorkspaceId", UUID)
+UserId = NewType("UserId", UUID)
+TokenId = NewType("TokenId", UUID)
+AccountId = NewType("AccountId", UUID)
+GrantId = NewType("GrantId", UUID)
+AgentId = NewType("AgentId", UUID)
+AutomationId = NewType("AutomationId", UUID)
+TriggerId = NewType("TriggerId", UUID)
+SessionId = NewType("SessionId", UUID)
+RunId = NewType("RunId", UUID)
+WorkerId = NewType("WorkerId", str)
+
+_lock = threading.Lock()
+_last = 0
+
+
+def new_id() -> UUID:
+    """A UUIDv7 that is greater than every one this process made before.
+
+    The 12 bits after the milliseconds hold their fraction, so ids of one process keep their order within a
+    millisecond, also when the clock steps back.
+    """
+    global _last  # noqa: PLW0603
+    nanoseconds = time.time_ns()
+    tick = (nanoseconds // 1_000_000 << 12) | ((nanoseconds % 1_000_000) << 12) // 1_000_000
+    with _lock:
+        _last = tick = max(tick, _last + 1)
+    random = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
+    return UUID(int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)

@@ -1,0 +1,61 @@
+"""The one loop: a pass, then a pause. Everything in the background is a service."""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from rota.errors import RotaError
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY, LAST_RETRY = 0.2, 10.0
+
+
+class Service(Protocol):
+    name: str
+
+    async def once(self) -> float:
+        """Do one pass and return for how many seconds nothing more is expected."""
+        ...
+
+
+class Loop:
+    """Runs a service until it is stopped; `wake` ends the pause early."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        retry = FIRST_RETRY
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                pause = await self.service.once()
+                retry = FIRST_RETRY
+            except Exception as failure:  # the top of a loop: one bad pass must not end the service
+                log.warning("service.failed", extra={"service": self.service.name, "error": _tell(failure), "retry_in": retry})
+                log.debug("service.traceback", exc_info=True)
+                pause, retry = retry, min(retry * 2, LAST_RETRY)
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> None:
+        if self._stop.is_set():
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+
+def _tell(failure: Exception) -> str:
+    return failure.message if isinstance(failure, RotaError) else f"{type(failure).__name__}: {failure}"
