@@ -1,0 +1,1 @@
+"""Who may: callers and levels, tokens and sign-in, grants."""

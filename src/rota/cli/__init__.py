@@ -1,0 +1,45 @@
+"""The command line: a file for each command, imported only when it is used, so that help answers at once."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from rota import __version__
+from rota.errors import RotaError
+
+COMMANDS = {
+    "up": "Run everything, on the embedded PostgreSQL unless ROTA_DATABASE_URL is set.",
+    "serve": "Run chosen parts of Rota: api, scheduler, worker, watch.",
+    "doctor": "Check the settings, the database and the fleet.",
+    "tokens": "Make tokens for scripts.",
+}
+
+
+class Commands(click.Group):
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"rota.cli.{name}").command
+        return command
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except RotaError as refused:
+            click.secho(f"rota: {refused.message}", fg="red", err=True)
+            sys.exit(2)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rota")
+def main() -> None:
+    """Rota, a duty roster for AI agents: saved prompts that run on a schedule, durably."""

@@ -1,0 +1,78 @@
+"""The kinds of agents this process can run, by name; each is imported when it is asked for."""
+
+import logging
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from rota.errors import Invalid
+from rota.model.agent_config import did_you_mean
+from rota.model.executor import Executor
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "rota.executors"
+BUILT_IN = {
+    "command": "rota.executors.command:CommandExecutor",
+    "python": "rota.executors.python:PythonExecutor",
+}
+
+log = logging.getLogger(__name__)
+
+
+def known_kinds() -> list[str]:
+    """The built-in kinds, then those that installed packages bring."""
+    return [*BUILT_IN, *sorted(_installed())]
+
+
+def load(kinds: Iterable[str] | None = None) -> dict[str, Executor]:
+    """An executor for each kind, or for all known. A broken third party is left out, with a warning."""
+    installed = _installed()
+    wanted = list(dict.fromkeys(kinds)) if kinds is not None else [*BUILT_IN, *sorted(installed)]
+    executors = {kind: _made(kind, installed) for kind in wanted}
+    return {kind: executor for kind, executor in executors.items() if executor is not None}
+
+
+def _made(kind: str, installed: "dict[str, EntryPoint]") -> Executor | None:
+    if kind in BUILT_IN:
+        return _built_in(kind)
+    if kind in installed:
+        return _third_party(installed[kind])
+    raise Invalid(
+        f"there is no executor kind {kind!r}{did_you_mean(kind, [*BUILT_IN, *installed])}", field="kind"
+    )
+
+
+def _built_in(kind: str) -> Executor:
+    module, _, name = BUILT_IN[kind].partition(":")
+    executor: Executor = getattr(import_module(module), name)()
+    return executor
+
+
+def _third_party(entry_point: "EntryPoint") -> Executor | None:
+    try:
+        executor: Executor = entry_point.load()()
+        lacking = [
+            name for name in ("check", "execute", "abandon") if not callable(getattr(executor, name, None))
+        ]
+    except (
+        Exception
+    ) as failure:  # somebody else's code: whatever it raises must not take the other kinds along
+        _warn(entry_point, f"{type(failure).__name__}: {failure}")
+        return None
+    if lacking:
+        _warn(entry_point, f"lacks {', '.join(lacking)}")
+    return None if lacking else executor
+
+
+def _warn(entry_point: "EntryPoint", error: str) -> None:
+    log.warning(
+        "executor.broken", extra={"kind": entry_point.name, "from": entry_point.value, "error": error}
+    )
+
+
+def _installed() -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and only a worker needs it
+
+    return {each.name: each for each in entry_points(group=GROUP) if each.name not in BUILT_IN}

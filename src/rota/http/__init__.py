@@ -1,0 +1,1 @@
+"""What people and programs see: JSON under `api/`, pages under `ui/`."""

@@ -35,3 +35,11 @@ def new_id() -> UUID:
         _last = tick = max(tick, _last + 1)
     random = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
     return UUID(int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)
+
+
+def as_uuid(ref: str) -> UUID | None:
+    """A reference is an id or a slug; this is the id, if it is one."""
+    try:
+        return UUID(ref)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""What agents do together: sessions and their transcripts."""

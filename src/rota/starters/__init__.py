@@ -1,0 +1,47 @@
+"""Three automations that do something real without any key or network, so that there is something to look at."""
+
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from typing import Any
+
+from rota.db.pool import Connection
+from rota.model.caller import Caller
+from rota.roster import agents, automations
+
+MINUTES = 10
+
+
+def _agents() -> list[dict[str, Any]]:
+    report = (files("rota.starters") / "machine_report.sh").read_text("utf-8")
+    return [
+        {"name": "Machine report", "executor": "command", "config": {"argv": ["sh", "-c", report], "stdin": "none"}},
+        {"name": "Counter", "executor": "python", "config": {"function": "rota.starters.agents:count"}},
+        {"name": "Digest", "executor": "python", "config": {"function": "rota.starters.agents:digest"}},
+    ]
+
+
+def _automations(now: datetime) -> list[dict[str, Any]]:
+    hourly = {"cron": "0 * * * *", "starts_at": now + timedelta(minutes=MINUTES + 1)}
+    return [
+        {
+            "name": "Weekday digest", "agent": "digest", "prompt": "Tell me how my automations did since the last digest.",
+            "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "09:00"}],
+        },
+        {
+            "name": "Counting on", "agent": "counter", "prompt": "Count one further.", "session": "same",
+            "triggers": [{"mode": "interval", "every": 5, "unit": "minutes"}], "run_immediately": True,
+        },
+        {
+            "name": "Disk and memory report", "agent": "machine-report", "prompt": "Report on disk and memory.",
+            "triggers": [{"every": "1m", "max_fires": MINUTES}, hourly], "run_immediately": True,
+        },
+    ]  # fmt: skip
+
+
+async def install(conn: Connection, caller: Caller) -> None:
+    """Save the starters, in the transaction that made the workspace: all of them or none."""
+    for agent in _agents():
+        await agents.create(conn, caller, agent)
+    for automation in _automations(datetime.now(UTC)):
+        forms = automation.pop("triggers")
+        await automations.create(conn, caller, automation, forms)

@@ -1,0 +1,1 @@
+"""Events → readers: record (append, then wake) and follow (stored, then live, no gap)."""

@@ -1,0 +1,1 @@
+"""The house keepers: rescue and sweep."""

@@ -1,0 +1,27 @@
+"""Run → executor → outcome."""
+
+from rota import executors
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.settings import Settings
+from rota.trace.record import Recorder
+from rota.worker.lease import Lease
+from rota.worker.worker import Worker
+
+
+def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[Worker, Lease, Recorder]:
+    """A worker of this process with the executors it has, the keeper of its leases, and the writer of its words."""
+    recorder = Recorder(db, wakes)
+    worker = Worker(
+        db,
+        wakes,
+        recorder,
+        executors.load(),
+        url=url,
+        home=settings.home,
+        places=settings.max_concurrent,
+        pools=settings.pools,
+        lease=settings.lease_seconds,
+        poll=settings.poll_seconds,
+    )
+    return worker, Lease(db, worker, lease=settings.lease_seconds, heartbeat=settings.heartbeat_seconds), recorder

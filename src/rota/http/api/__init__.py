@@ -1,0 +1,9 @@
+"""The JSON API: a file for each noun. A route parses, calls one function and returns a value."""
+
+from fastapi import APIRouter
+
+from rota.http.api import agents, automations, fleet, runs, sessions
+
+router = APIRouter(prefix="/api/v1/workspaces/{workspace}")
+for noun in (agents, automations, runs, sessions, fleet):
+    router.include_router(noun.router)

@@ -1,0 +1,25 @@
+"""Durable, narrow, revocable authority to run an agent as a user and charge an account."""
+
+from datetime import timedelta
+
+from rota.db import grants
+from rota.db.pool import Connection
+from rota.model.ids import AgentId, GrantId, UserId, WorkspaceId, new_id
+
+SHORT = timedelta(hours=24)
+
+
+async def make(
+    conn: Connection, workspace_id: WorkspaceId, user_id: UserId, agent_id: AgentId, *, lasts: timedelta | None = None
+) -> GrantId:
+    """A grant for this agent only. Made in the transaction of what needs it."""
+    grant_id = GrantId(new_id())
+    account_id = await grants.default_account(conn, workspace_id)
+    await grants.add(
+        conn, workspace_id, grant_id, user_id=user_id, account_id=account_id, scopes=[f"agent:run:{agent_id}"], lasts=lasts
+    )
+    return grant_id
+
+
+async def revoke(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> None:
+    await grants.revoke(conn, workspace_id, grant_id)

@@ -1,0 +1,101 @@
+"""Secrets that stand for a person: API tokens, one-time links, browser logins, and the token of one attempt."""
+
+import hashlib
+import re
+import secrets
+from datetime import timedelta
+from uuid import UUID
+
+from rota.db import attempts, people
+from rota.db.pool import Connection
+from rota.errors import NotFound, Unauthenticated
+from rota.model.caller import Caller, Level
+from rota.model.ids import SessionId, TokenId, UserId, new_id
+
+LINK_LASTS = timedelta(hours=24)
+LOGIN_LASTS = timedelta(days=30)
+ATTEMPT_TOKEN = re.compile(r"rota_run_([0-9a-f]{32})_([0-9a-f]{32})_(\d{1,9})_[\w-]{16,64}")
+
+
+def hashed(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+async def create_token(
+    conn: Connection, workspace: str, name: str, *, user_id: UserId | None = None, lasts: timedelta | None = None
+) -> str:
+    """A new API token of the workspace's first admin, or of the user given. Shown this once."""
+    found = await people.find_workspace(conn, workspace)
+    if not found:
+        raise NotFound(f"There is no workspace {workspace!r}.", field="workspace")
+    user_id = user_id or await people.first_admin(conn, found["id"])
+    if not user_id:
+        raise NotFound(f"The workspace {workspace!r} has no admin.", field="workspace")
+    secret = "rota_" + secrets.token_urlsafe(32)
+    row = await (await conn.execute("SELECT now() + %s", [lasts])).fetchone()
+    await people.add_token(
+        conn, found["id"], TokenId(new_id()), user_id, name=name, secret_hash=hashed(secret), expires_at=row[0] if row else None
+    )
+    return secret
+
+
+async def create_link(conn: Connection, user_id: UserId) -> str:
+    """A one-time secret for the address that `rota up` prints. An earlier one that was not used dies."""
+    secret = secrets.token_urlsafe(32)
+    await people.add_link(conn, user_id, hashed(secret), LINK_LASTS)
+    return secret
+
+
+async def sign_in(conn: Connection, link: str) -> str:
+    """Trade a one-time link for a login; the cookie's secret."""
+    user_id = await people.use_link(conn, hashed(link))
+    if not user_id:
+        raise Unauthenticated("This link was used already or is too old. `rota up` prints a new one at every start.", code="link_used")
+    secret = secrets.token_urlsafe(32)
+    await people.add_login(conn, user_id, hashed(secret), LOGIN_LASTS)
+    return secret
+
+
+async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Caller:
+    """Who holds this bearer token. Another workspace's token is told that the workspace doesn't exist."""
+    if match := ATTEMPT_TOKEN.fullmatch(secret):
+        return await _agent_at_work(conn, workspace, secret, match)
+    found = await people.use_token(conn, hashed(secret))
+    if not found:
+        raise Unauthenticated("The token is unknown, revoked or expired. `rota tokens create NAME` makes a new one.")
+    caller = await _caller(conn, workspace, found[1])
+    if caller.workspace_id != found[0]:
+        raise NotFound("There is no such workspace.")
+    return caller
+
+
+async def caller_by_login(conn: Connection, workspace: str, secret: str) -> Caller:
+    return await _caller(conn, workspace, await user_by_login(conn, secret))
+
+
+async def user_by_login(conn: Connection, secret: str) -> UserId:
+    user_id = await people.find_login(conn, hashed(secret))
+    if not user_id:
+        raise Unauthenticated("Your sign-in has ended. Sign in again.")
+    return user_id
+
+
+async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
+    found = await people.find_workspace(conn, workspace)
+    member = await people.find_member(conn, found["id"], user_id) if found else None
+    if not found or not member:
+        raise NotFound("There is no such workspace.")
+    return Caller(found["id"], found["slug"], found["timezone"], user_id, member["name"], Level(member["level"]))
+
+
+async def _agent_at_work(conn: Connection, workspace: str, secret: str, parts: re.Match[str]) -> Caller:
+    attempt = await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(secret))
+    if not attempt:
+        raise Unauthenticated("This attempt has ended or lost its lease; its token is worth nothing now.", code="attempt_over")
+    caller = await _caller(conn, workspace, attempt["user_id"])
+    if caller.workspace_id != UUID(parts[1]):
+        raise NotFound("There is no such workspace.")
+    return Caller(
+        caller.workspace_id, caller.workspace_slug, caller.timezone, caller.user_id, caller.name, Level.VIEWER,
+        SessionId(attempt["session_id"]),
+    )  # fmt: skip

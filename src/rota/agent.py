@@ -1,0 +1,141 @@
+"""What a Python agent imports: the mark for its function, what it is given to work with, and how it declines.
+
+from rota.agent import Context, agent
+
+@agent
+async def digest(context: Context) -> str:
+    context.say("Reading the inbox …")
+    return f"Nothing new for {context.prompt!r}"
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+TYPE_CHECKING = False  # as typing has it; an agent's start should not wait for that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from datetime import datetime
+    from typing import Any, Protocol, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+    class Line(Protocol):
+        """The way to the desk."""
+
+        def send(self, message: Mapping[str, Any]) -> None: ...
+
+        def request(self, message: Mapping[str, Any]) -> Reply: ...
+
+    class Reply(Protocol):
+        """The desk's answer: `await` it, or call `result()` where there is no event loop."""
+
+        def __await__(self) -> Generator[Any, None, Any]: ...
+
+        def result(self, timeout: float | None = None) -> Any: ...
+
+
+PIECE = 65536
+LONGEST_MESSAGE = 4_000_000
+
+
+class GiveUp(Exception):  # noqa: N818 - read as a sentence: raise GiveUp("the mailbox is gone")
+    """The agent cannot do it, and trying again would not help."""
+
+
+class Refuse(GiveUp):
+    """The agent will not do it."""
+
+
+def agent(function: Function) -> Function:
+    """Mark a function as an agent. It takes a `Context`, may be `async`, returns None or its last message."""
+    if not callable(function):
+        raise TypeError(f"@agent stands before a function, not before {function!r}")
+    function.__rota_agent__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class Turn:
+    """One line of the transcript so far."""
+
+    __slots__ = ("speaker", "text")
+
+    def __init__(self, speaker: str, text: str) -> None:
+        self.speaker, self.text = speaker, text
+
+    def __repr__(self) -> str:
+        return f"Turn({self.speaker!r}, {self.text!r})"
+
+
+class Context:
+    """One attempt: what is asked, and the desk. `idempotency_key` is the same for every attempt of the run.
+
+    Made by hand, `Context(prompt="…")`, it prints what would go to the desk: an agent can be tried anywhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompt: str | None = None,
+        input: Any = None,  # noqa: A002 - as an automation calls it
+        payload: Any = None,
+        instructions: str = "",
+        source: str = "run_now",
+        slot: datetime | None = None,
+        missed: Mapping[str, Any] | None = None,
+        transcript: Sequence[Turn] = (),
+        attempt: int = 1,
+        idempotency_key: str = "",
+        session_id: str = "",
+        run_id: str = "",
+        line: Line | None = None,
+    ) -> None:
+        self.prompt, self.input, self.payload, self.instructions = prompt, input, payload, instructions
+        self.source, self.slot, self.missed = source, slot, missed
+        self.transcript, self.attempt = transcript, attempt
+        self.idempotency_key, self.session_id, self.run_id = idempotency_key, session_id, run_id
+        self._line = line or _Printer()
+
+    def say(self, text: str) -> Sent:
+        """Stream a piece of text into the transcript."""
+        text = str(text)
+        for at in range(0, len(text), PIECE):
+            self._line.send({"type": "say", "text": text[at : at + PIECE]})
+        return Sent()
+
+    def tool(self, name: str, /, **data: Any) -> Sent:
+        """Record the use of a tool."""
+        self._line.send({**data, "type": "tool", "name": _named(name)})
+        return Sent()
+
+    def usage(self, unit: str, amount: float) -> Sent:
+        """Charge the account: `usage("tokens", 1200)`."""
+        if not 0 <= amount < float("inf"):
+            raise ValueError(f"an amount of usage is a number of 0 or more, not {amount!r}")
+        self._line.send({"type": "usage", "unit": _named(unit), "amount": amount})
+        return Sent()
+
+
+class Sent:
+    """It is on its way; `await` only lets others go on."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Printer:
+    def send(self, message: Mapping[str, Any]) -> None:
+        text = message["text"] if message["type"] == "say" else json.dumps(message)
+        sys.stdout.write(f"{text}\n")
+
+    def request(self, message: Mapping[str, Any]) -> Reply:
+        raise RuntimeError(
+            f"nobody is at the desk to answer {message['type']!r}: this agent was not started by Rota"
+        )
+
+
+def _named(name: str) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= 200:
+        raise ValueError(f"a name is a text of 1 to 200 characters, not {name!r}")
+    return name

@@ -1,0 +1,258 @@
+"""The composition root: which parts run in this process, in which order they start, and how they stop."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rota.db.embedded import EmbeddedPostgres
+from rota.db.listener import TRIGGERS, Listener, Wakes
+from rota.db.migrate import migrate
+from rota.db.pool import Database
+from rota.errors import CannotStart
+from rota.scheduler.tick import Scheduler
+from rota.service import Loop, Service
+from rota.settings import Settings
+from rota.watch.rescue import Rescue
+from rota.worker import hire
+
+log = logging.getLogger(__name__)
+
+# In this order they start; they stop in the reverse one, so that agents at work still reach the API.
+PARTS = ("api", "watch", "scheduler", "worker")
+EMBEDDED_CHECK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a process has once its database stands and is up to date."""
+
+    settings: Settings
+    db: Database
+    listener: Listener
+    wakes: Wakes
+    url: str
+    listening: socket.socket | None = None
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def serve(
+    settings: Settings, parts: Sequence[str] = PARTS, *, started: Callable[[Ready], Awaitable[None]] | None = None
+) -> None:
+    """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _catch_signals(stop, hurry)
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
+        db, settings = await stack.enter_async_context(database(settings))
+        ready = await stack.enter_async_context(_ready(settings, db, listening, hurry))
+        for part in PARTS:
+            if part in parts:
+                await stack.enter_async_context(_START[part](ready))
+        log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
+        if started:
+            await started(ready)
+        await stop.wait()
+        log.info("rota.stopping")
+    log.info("rota.stopped")
+
+
+def _catch_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    """The first signal stops in order; a second one hurries."""
+
+    def signalled() -> None:
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, signalled)
+
+
+@asynccontextmanager
+async def database(settings: Settings) -> AsyncIterator[tuple[Database, Settings]]:
+    """Reach the database, starting the embedded one if none is given, and bring its schema up to date."""
+    async with AsyncExitStack() as stack:
+        if not settings.database_url:
+            embedded = EmbeddedPostgres(settings.home)
+            url = await asyncio.to_thread(embedded.start)
+            stack.push_async_callback(asyncio.to_thread, embedded.stop)
+            stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
+            settings = replace(settings, database_url=url)
+        db = Database(settings.database_url, size=settings.pool_size, prepared=settings.prepared_statements)
+        await db.open()
+        stack.push_async_callback(db.close)
+        await migrate(settings.database_url)
+        yield db, settings
+
+
+async def _keep_running(embedded: EmbeddedPostgres) -> None:
+    """Start the embedded server again if it was killed."""
+    while True:
+        await asyncio.sleep(EMBEDDED_CHECK_SECONDS)
+        try:
+            await asyncio.to_thread(embedded.ensure_running)
+        except CannotStart as failure:
+            log.warning("postgres.down", extra={"error": failure.message})
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@asynccontextmanager
+async def _ready(
+    settings: Settings, db: Database, listening: socket.socket | None, hurry: asyncio.Event
+) -> AsyncIterator[Ready]:
+    listener = Listener(settings.listen_url or settings.database_url)
+    wakes = Wakes(db, listener)
+    task = asyncio.create_task(listener.run())
+    try:
+        yield Ready(settings, db, listener, wakes, address(settings, listening), listening, hurry)
+    finally:
+        await wakes.close()
+        await _end(task)
+
+
+@asynccontextmanager
+async def _looping(service: Service) -> AsyncIterator[Loop]:
+    loop = Loop(service)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        await task
+
+
+@asynccontextmanager
+async def _scheduler(ready: Ready) -> AsyncIterator[None]:
+    settings = ready.settings
+    scheduler = Scheduler(
+        ready.db,
+        ready.wakes,
+        tick=settings.tick_seconds,
+        jitter_threshold=settings.jitter_threshold,
+        max_jitter=settings.max_jitter,
+    )
+    async with _looping(scheduler) as loop, ready.listener.subscribed(TRIGGERS, lambda _: loop.wake()):
+        yield
+
+
+@asynccontextmanager
+async def _watch(ready: Ready) -> AsyncIterator[None]:
+    async with _looping(Rescue(ready.db, ready.wakes, every=ready.settings.rescue_seconds)):
+        yield
+
+
+@asynccontextmanager
+async def _worker(ready: Ready) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        worker, lease, recorder = hire(ready.settings, ready.db, ready.wakes, url=ready.url)
+        stack.push_async_callback(_end, asyncio.create_task(recorder.run()))
+        await stack.enter_async_context(_looping(lease))
+        stack.push_async_callback(lease.leave)
+        loop = await stack.enter_async_context(_looping(worker))
+        worker.listen(ready.listener, loop)
+        stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.hurry)
+        yield
+
+
+@asynccontextmanager
+async def _api(ready: Ready) -> AsyncIterator[None]:
+    import uvicorn  # noqa: PLC0415 — a worker without the API never loads the web framework
+
+    from rota.http.app import create_app  # noqa: PLC0415
+    from rota.http.context import Web  # noqa: PLC0415
+
+    assert ready.listening
+    web = Web(ready.db, ready.wakes, ready.listener, ready.settings)
+    options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
+    server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign] # signals are ours
+    serving = asyncio.create_task(server.serve(sockets=[ready.listening]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    try:
+        yield
+    finally:
+        web.closing.set()
+        server.should_exit = True
+        await serving
+
+
+_START = {"api": _api, "watch": _watch, "scheduler": _scheduler, "worker": _worker}
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port now, so that a clash is told before anything else starts."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(1024)
+    except (OSError, OverflowError) as failure:
+        listening.close()
+        raise CannotStart(_bind_error(failure, host, port), code="cannot_listen", field="port") from None
+    return listening
+
+
+def _bind_error(failure: Exception, host: str, port: int) -> str:
+    match getattr(failure, "errno", None):
+        case errno.EADDRINUSE:
+            return f"Port {port} on {host} is in use by another program. Choose another with --port; 0 takes any free one."
+        case errno.EACCES:
+            return f"Port {port} is reserved for the system. Choose one above 1023 with --port."
+        case _:
+            return f"Cannot listen on {host}, port {port}: {failure}. Choose another address with --host."
+
+
+def address(settings: Settings, listening: socket.socket | None) -> str:
+    """How browsers and agents on this machine reach this process."""
+    if settings.url:
+        return settings.url.rstrip("/")
+    port = listening.getsockname()[1] if listening else settings.port
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 — compared, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def only_one(home: Path) -> Iterator[Callable[[str], None]]:
+    """Hold the home for one `rota up`; a second one is told where the first answers. Yields how to say where."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as failure:
+        raise CannotStart(f"Cannot use {home} as Rota's home: {failure.strerror}. Choose another with --home.", field="home") from None
+    with os.fdopen(handle, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotStart(_runs_already(file.read(), home), code="already_running") from None
+
+        def say(url: str) -> None:
+            file.seek(0)
+            file.truncate()
+            json.dump({"url": url, "pid": os.getpid()}, file)
+            file.flush()
+
+        yield say
+
+
+def _runs_already(told: str, home: Path) -> str:
+    try:
+        first = json.loads(told)
+        return f"Rota already runs on {home}: {first['url']} (process {first['pid']}). Stop it first, or choose another --home."
+    except (ValueError, KeyError):
+        return f"Rota is just starting on {home}. Wait for it, or choose another --home."

@@ -1,0 +1,121 @@
+"""Agents, and the revisions of agents and automations."""
+
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from rota.db.pool import Connection
+from rota.model.ids import AgentId, UserId, WorkspaceId, as_uuid
+
+COLUMNS = """id, slug, name, executor, config, instructions, pool, max_concurrent, status, revision, created_by,
+created_at, updated_at, deleted_at"""
+
+FIND = f"""
+SELECT {COLUMNS} FROM agents
+ WHERE workspace_id = %(workspace_id)s AND ((slug = %(ref)s AND deleted_at IS NULL) OR id = %(id)s)
+"""  # noqa: S608
+
+PAGE = f"""
+SELECT {COLUMNS} FROM agents
+ WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL
+   AND id < coalesce(%(before)s, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ORDER BY id DESC LIMIT %(limit)s
+"""  # noqa: S608
+
+INSERT = """
+INSERT INTO agents (workspace_id, id, slug, name, executor, config, instructions, pool, max_concurrent, status, created_by)
+VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(executor)s, %(config)s, %(instructions)s, %(pool)s,
+        %(max_concurrent)s, %(status)s, %(created_by)s)
+"""
+
+UPDATE = """
+UPDATE agents SET slug = %(slug)s, name = %(name)s, executor = %(executor)s, config = %(config)s,
+       instructions = %(instructions)s, pool = %(pool)s, max_concurrent = %(max_concurrent)s, status = %(status)s,
+       revision = revision + 1, updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+DELETE = "UPDATE agents SET deleted_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL"
+
+ADD_REVISION = """
+INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
+VALUES (%(workspace_id)s, %(subject_id)s, %(revision)s, %(spec)s, %(created_by)s)
+"""
+
+CARRY_TO_AUTOMATIONS = """
+-- An automation's revision holds its agent's configuration, so a change of the agent is a new revision of each.
+WITH raised AS (
+    UPDATE automations SET revision = revision + 1, updated_at = now()
+     WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND deleted_at IS NULL
+ RETURNING id, revision)
+INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
+SELECT v.workspace_id, raised.id, raised.revision, v.spec || jsonb_build_object('agent', %(agent)s::jsonb), %(user_id)s
+  FROM raised JOIN revisions v ON v.workspace_id = %(workspace_id)s AND v.subject_id = raised.id
+                              AND v.revision = raised.revision - 1
+"""
+
+REVISIONS = """
+SELECT v.revision, v.spec, v.created_at, u.name AS created_by
+  FROM revisions v JOIN users u ON u.id = v.created_by
+ WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < coalesce(%(before)s, 2147483647)
+ORDER BY v.revision DESC LIMIT %(limit)s
+"""
+
+USED_BY = """
+SELECT count(*) FROM automations WHERE workspace_id = %(workspace_id)s AND agent_id = %(id)s AND deleted_at IS NULL
+"""
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
+    query = FIND + (" FOR NO KEY UPDATE" if lock else "")
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+        return await cursor.fetchone()
+
+
+async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(PAGE.encode(), {"workspace_id": workspace_id, "before": before, "limit": limit})
+        return await cursor.fetchall()
+
+
+async def insert(conn: Connection, agent: dict[str, Any]) -> None:
+    await conn.execute(INSERT, {**agent, "config": Jsonb(agent["config"])})
+
+
+async def update(conn: Connection, agent: dict[str, Any]) -> None:
+    await conn.execute(UPDATE, {**agent, "config": Jsonb(agent["config"])})
+
+
+async def delete(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> None:
+    await conn.execute(DELETE, {"workspace_id": workspace_id, "id": agent_id})
+
+
+async def add_revision(
+    conn: Connection, workspace_id: WorkspaceId, subject_id: UUID, revision: int, spec: Any, user_id: UserId
+) -> None:
+    given = {"workspace_id": workspace_id, "subject_id": subject_id, "revision": revision, "created_by": user_id}
+    await conn.execute(ADD_REVISION, {**given, "spec": Jsonb(spec)})
+
+
+async def carry_to_automations(
+    conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId, agent: dict[str, Any], user_id: UserId
+) -> None:
+    given = {"workspace_id": workspace_id, "agent_id": agent_id, "agent": Jsonb(agent), "user_id": user_id}
+    await conn.execute(CARRY_TO_AUTOMATIONS, given)
+
+
+async def revisions(
+    conn: Connection, workspace_id: WorkspaceId, subject_id: UUID, *, before: int | None, limit: int
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "subject_id": subject_id, "before": before, "limit": limit}
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(REVISIONS, given)
+        return await cursor.fetchall()
+
+
+async def used_by(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> int:
+    row = await (await conn.execute(USED_BY, {"workspace_id": workspace_id, "id": agent_id})).fetchone()
+    return row[0] if row else 0

@@ -1,0 +1,56 @@
+"""What belongs to one attempt: its lease, and the token with which its agent reaches Rota over HTTP."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from psycopg.rows import dict_row
+
+from rota.db.pool import Connection
+
+RENEW = """
+-- One statement for the whole process. What doesn't come back belongs to somebody else now.
+   UPDATE runs r SET lease_until = clock_timestamp() + %(lease)s
+     FROM json_to_recordset(%(attempts)s::json) AS g(workspace_id uuid, id uuid, attempt integer)
+    WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt
+      AND r.status = 'running' AND r.lease_until > clock_timestamp()
+RETURNING r.id, r.cancel_requested_at IS NOT NULL
+"""
+
+SET_TOKEN = """
+UPDATE runs SET attempt_token_hash = %(hash)s
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND attempt = %(attempt)s AND status = 'running'
+   AND lease_until > clock_timestamp()
+"""
+
+BY_TOKEN = """
+-- A zombie's token finds nothing: the lease must be held, by this attempt, under a grant that still holds.
+SELECT g.user_id, r.session_id, r.id AS run_id, r.attempt
+  FROM runs r JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = %(id)s AND r.attempt = %(attempt)s
+   AND r.status = 'running' AND r.lease_until > clock_timestamp() AND r.attempt_token_hash = %(hash)s
+   AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())
+"""
+
+
+async def renew(conn: Connection, attempts: Iterable[tuple[UUID, UUID, int]], lease: timedelta) -> dict[UUID, bool]:
+    """Renew leases; the runs still ours, each with whether somebody asked to cancel it."""
+    given = [{"workspace_id": w, "id": r, "attempt": a} for w, r, a in attempts]
+    rows = await conn.execute(RENEW, {"attempts": orjson.dumps(given).decode(), "lease": lease})
+    return dict(await rows.fetchall())
+
+
+async def set_token(conn: Connection, workspace_id: UUID, run_id: UUID, attempt: int, token_hash: bytes) -> bool:
+    given = {"workspace_id": workspace_id, "id": run_id, "attempt": attempt, "hash": token_hash}
+    return (await conn.execute(SET_TOKEN, given)).rowcount == 1
+
+
+async def by_token(
+    conn: Connection, workspace_id: UUID, run_id: UUID, attempt: int, token_hash: bytes
+) -> dict[str, Any] | None:
+    given = {"workspace_id": workspace_id, "id": run_id, "attempt": attempt, "hash": token_hash}
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(BY_TOKEN, given)
+        return await cursor.fetchone()

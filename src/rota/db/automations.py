@@ -1,0 +1,137 @@
+"""Automations: what people saved, and what each last did."""
+
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from rota.db.pool import Connection
+from rota.db.triggers import FLIGHT, POLICY_COLUMNS, STANDING
+from rota.model.firing import Flight, Policy
+from rota.model.ids import AutomationId, WorkspaceId, as_uuid
+
+COLUMNS = """
+a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
+a.input, a.session, a.session_id, a.overlap, a.catch_up, a.catch_up_limit, a.late_after, a.max_attempts, a.max_rescues,
+a.timeout, a.start_within, a.approval_expires, a.pause_after_failures, a.failures, a.created_at, a.updated_at, a.deleted_at
+"""
+
+# One look-up for each automation on the page, by the index runs_of_automation.
+SHOWN = f"""
+SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_name, to_jsonb(last) AS last_run
+  FROM automations a
+       JOIN agents g ON g.workspace_id = a.workspace_id AND g.id = a.agent_id
+       JOIN users u ON u.id = a.owner_id
+       LEFT JOIN LATERAL (
+           SELECT r.id, r.status, r.source, r.slot, r.queued_at, r.started_at, r.finished_at, r.session_id, r.skip_reason,
+                  r.error_class, r.summary
+             FROM runs r WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
+         ORDER BY r.id DESC LIMIT 1) last ON true
+ WHERE a.workspace_id = %(workspace_id)s
+"""  # noqa: S608
+
+INSERT = """
+INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, session, session_id,
+                         overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, timeout, start_within,
+                         approval_expires, pause_after_failures, status)
+VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(agent_id)s, %(owner_id)s, %(grant_id)s, %(prompt)s, %(input)s,
+        %(session)s, %(session_id)s, %(overlap)s, %(catch_up)s, %(catch_up_limit)s, %(late_after)s, %(max_attempts)s,
+        %(max_rescues)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pause_after_failures)s, %(status)s)
+"""
+
+UPDATE = """
+UPDATE automations
+   SET slug = %(slug)s, name = %(name)s, agent_id = %(agent_id)s, grant_id = %(grant_id)s, prompt = %(prompt)s,
+       input = %(input)s, session = %(session)s, session_id = %(session_id)s, overlap = %(overlap)s,
+       catch_up = %(catch_up)s, catch_up_limit = %(catch_up_limit)s, late_after = %(late_after)s,
+       max_attempts = %(max_attempts)s, max_rescues = %(max_rescues)s, timeout = %(timeout)s,
+       start_within = %(start_within)s, approval_expires = %(approval_expires)s,
+       pause_after_failures = %(pause_after_failures)s, revision = revision + 1, updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+SET_STATUS = """
+UPDATE automations SET status = %(status)s, paused_reason = %(reason)s, failures = 0, updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+DELETE = "UPDATE automations SET deleted_at = now(), updated_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s"
+
+RESTORE = """
+UPDATE automations SET deleted_at = NULL, grant_id = %(grant_id)s, owner_id = %(owner_id)s, updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+POLICY = f"""
+SELECT {POLICY_COLUMNS} {FLIGHT}
+  FROM automations a {STANDING}
+ WHERE a.workspace_id = %(workspace_id)s AND a.id = %(id)s
+"""  # noqa: S608
+
+OPEN_SESSION = """
+INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id)
+VALUES (%(workspace_id)s, %(session_id)s, 'automation', 'schedule', %(id)s, %(agent_id)s, %(owner_id)s)
+"""
+
+
+async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), given)
+        return await cursor.fetchall()
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
+    """One automation by id or slug. A deleted one is found by its id only."""
+    query = SHOWN + " AND ((a.slug = %(ref)s AND a.deleted_at IS NULL) OR a.id = %(id)s)"
+    query += " FOR NO KEY UPDATE OF a" if lock else ""
+    found = await _rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+    return found[0] if found else None
+
+
+async def page(
+    conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, deleted: bool = False
+) -> list[dict[str, Any]]:
+    shown = "" if deleted else " AND a.deleted_at IS NULL"
+    query = f"{SHOWN}{shown} AND a.id < coalesce(%(before)s, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
+    return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
+
+
+def _given(automation: dict[str, Any]) -> dict[str, Any]:
+    return {**automation, "input": None if automation["input"] is None else Jsonb(automation["input"])}
+
+
+async def insert(conn: Connection, automation: dict[str, Any]) -> None:
+    await conn.execute(INSERT, _given(automation))
+
+
+async def update(conn: Connection, automation: dict[str, Any]) -> None:
+    await conn.execute(UPDATE, _given(automation))
+
+
+async def open_session(conn: Connection, automation: dict[str, Any]) -> None:
+    """The one session in which an automation with `session: same` goes on."""
+    await conn.execute(OPEN_SESSION, automation)
+
+
+async def set_status(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, status: str, reason: str | None = None
+) -> None:
+    await conn.execute(SET_STATUS, {"workspace_id": workspace_id, "id": automation_id, "status": status, "reason": reason})
+
+
+async def delete(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
+    await conn.execute(DELETE, {"workspace_id": workspace_id, "id": automation_id})
+
+
+async def restore(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, grant_id: UUID, owner_id: UUID
+) -> None:
+    given = {"workspace_id": workspace_id, "id": automation_id, "grant_id": grant_id, "owner_id": owner_id}
+    await conn.execute(RESTORE, given)
+
+
+async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> tuple[Policy, Flight]:
+    row = await (await conn.execute(POLICY, {"workspace_id": workspace_id, "id": automation_id})).fetchone()
+    assert row, "the caller has found and locked it"
+    return Policy(*row[:20]), Flight(bool(row[20]), bool(row[21]), bool(row[22]))

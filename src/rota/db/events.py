@@ -1,0 +1,114 @@
+"""The event log: one sequence for each session, numbered under the session's row lock."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+from psycopg.rows import class_row
+
+from rota.db.pool import Connection
+from rota.model.ids import RunId, SessionId, WorkspaceId
+
+APPEND = """
+-- Sessions are locked in id order, so that writers over several sessions never deadlock. The chain goes by RETURNING:
+-- a join of two CTEs is planned for one row and compares every pair.
+WITH locked AS MATERIALIZED (
+    SELECT s.workspace_id, s.id, given.status, given.events
+      FROM json_to_recordset(%(batches)s::json) AS given(workspace_id uuid, session_id uuid, status text, events json)
+           JOIN sessions s ON s.workspace_id = given.workspace_id AND s.id = given.session_id
+  ORDER BY s.workspace_id, s.id
+       FOR NO KEY UPDATE OF s),
+numbered AS (
+    UPDATE sessions s
+       SET last_seq = s.last_seq + json_array_length(locked.events), status = coalesce(locked.status, s.status),
+           updated_at = now()
+      FROM locked
+     WHERE s.workspace_id = locked.workspace_id AND s.id = locked.id
+ RETURNING s.workspace_id, s.id, s.last_seq - json_array_length(locked.events) AS before, locked.events)
+INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)
+SELECT n.workspace_id, n.id, n.before + event.position, event.value ->> 'kind', (event.value ->> 'run_id')::uuid,
+       (event.value ->> 'attempt')::integer, (event.value -> 'data')::jsonb
+  FROM numbered n, json_array_elements(n.events) WITH ORDINALITY AS event(value, position)
+"""
+
+# The fence of promise 5: the run's row is locked against a rescue, and must still belong to this attempt.
+HOLD = """
+SELECT r.workspace_id, r.id, r.attempt
+  FROM json_to_recordset(%(attempts)s::json) AS given(workspace_id uuid, run_id uuid, attempt integer)
+       JOIN runs r ON r.workspace_id = given.workspace_id AND r.id = given.run_id
+ WHERE r.attempt = given.attempt AND r.status = 'running' AND r.lease_until > clock_timestamp()
+ORDER BY r.workspace_id, r.id
+   FOR SHARE OF r
+"""
+
+PAGE = """
+SELECT seq, kind, run_id, attempt, data, created_at FROM events
+ WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq > %(after)s
+ORDER BY seq LIMIT %(limit)s
+"""
+
+TAIL = """
+SELECT * FROM (
+    SELECT seq, kind, run_id, attempt, data, created_at FROM events
+     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq < coalesce(%(before)s, 9223372036854775807)
+  ORDER BY seq DESC LIMIT %(limit)s) newest
+ORDER BY seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    workspace_id: WorkspaceId
+    session_id: SessionId
+    kind: str
+    data: Mapping[str, Any]
+    run_id: RunId | None = None
+    attempt: int | None = None
+    session_status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    seq: int
+    kind: str
+    run_id: RunId | None
+    attempt: int | None
+    data: dict[str, Any]
+    created_at: datetime
+
+
+async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
+    """Write events in the order given, each session's in its own sequence, and the status a session takes with them."""
+    batches: dict[tuple[UUID, UUID], dict[str, Any]] = {}
+    for each in events:
+        new = {"workspace_id": each.workspace_id, "session_id": each.session_id, "status": None, "events": []}
+        batch = batches.setdefault((each.workspace_id, each.session_id), new)
+        batch["status"] = each.session_status or batch["status"]
+        batch["events"].append({"kind": each.kind, "run_id": each.run_id, "attempt": each.attempt, "data": each.data})
+    if batches:
+        await conn.execute(APPEND, {"batches": orjson.dumps(list(batches.values())).decode()})
+
+
+async def hold(conn: Connection, attempts: Iterable[tuple[WorkspaceId, RunId, int]]) -> set[tuple[UUID, UUID, int]]:
+    """Those attempts that still hold their lease; nobody can take it from them before this transaction ends."""
+    given = [{"workspace_id": w, "run_id": r, "attempt": a} for w, r, a in attempts]
+    rows = await conn.execute(HOLD, {"attempts": orjson.dumps(given).decode()})
+    return {(w, r, a) for w, r, a in await rows.fetchall()}
+
+
+async def page(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
+    async with conn.cursor(row_factory=class_row(Event)) as cursor:
+        await cursor.execute(PAGE, {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit})
+        return await cursor.fetchall()
+
+
+async def tail(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, limit: int, before: int | None = None
+) -> list[Event]:
+    """The newest events, oldest first."""
+    async with conn.cursor(row_factory=class_row(Event)) as cursor:
+        await cursor.execute(TAIL, {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit})
+        return await cursor.fetchall()

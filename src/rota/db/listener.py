@@ -1,0 +1,172 @@
+"""NOTIFY only wakes: one LISTEN connection for each process, and one coalescing sender."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from rota.db.pool import Database
+
+log = logging.getLogger(__name__)
+
+TRIGGERS = "rota_triggers"
+RUNS = "rota_runs"
+CANCELS = "rota_cancels"
+
+WINDOW_SECONDS = 0.001
+RETRY_SECONDS = 0.5
+PING_SECONDS = 30.0
+
+Handler = Callable[[str], None]
+
+NOTIFY = "SELECT pg_notify(channel, payload) FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n(channel, payload)"
+
+
+def session_channel(session_id: UUID) -> str:
+    return "rota_session_" + str(session_id).replace("-", "_")
+
+
+class Wakes:
+    """Tells other processes that something changed: after the commit, many at once, in a statement of its own.
+
+    Those who listen in this process are told at once. A lost notification costs time, never truth.
+    """
+
+    def __init__(self, db: Database, listener: "Listener") -> None:
+        self._db = db
+        self._listener = listener
+        self._pending: dict[tuple[str, str], None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, channel: str, payloads: Iterable[object] = ("",)) -> None:
+        for payload in payloads:
+            self._listener.dispatch(channel, str(payload))
+            self._pending[channel, str(payload)] = None
+        if self._pending and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        while self._pending:
+            await asyncio.sleep(WINDOW_SECONDS)
+            sent, self._pending = self._pending, {}
+            try:
+                async with self._db.connection() as conn:
+                    await conn.execute(NOTIFY, {"channels": [c for c, _ in sent], "payloads": [p for _, p in sent]})
+            except Exception as failure:  # polling is the net under every notification
+                log.warning("wake.failed", extra={"error": str(failure)})
+
+    async def close(self) -> None:
+        if self._task:
+            await self._task
+
+
+class Listener:
+    """The process's one LISTEN connection. After every (re)connect it wakes everybody, who then read the tables."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._handlers: dict[str, list[Handler]] = defaultdict(list)
+        self._conn: AsyncConnection[tuple[object, ...]] | None = None
+        self._changed = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._listening: set[str] = set()
+
+    def on(self, channel: str, handler: Handler) -> None:
+        self._handlers[channel].append(handler)
+        self._changed.set()
+
+    def off(self, channel: str, handler: Handler) -> None:
+        self._handlers[channel].remove(handler)
+        if not self._handlers[channel]:
+            del self._handlers[channel]
+            self._changed.set()
+
+    @asynccontextmanager
+    async def subscribed(self, channel: str, handler: Handler) -> AsyncIterator[None]:
+        self.on(channel, handler)
+        try:
+            yield
+        finally:
+            self.off(channel, handler)
+
+    def dispatch(self, channel: str, payload: str) -> None:
+        for handler in tuple(self._handlers.get(channel, ())):
+            handler(payload)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except (OSError, psycopg.Error) as failure:
+                log.warning("listener.lost", extra={"error": str(failure).strip()})
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _listen(self) -> None:
+        async with await AsyncConnection.connect(self._url, autocommit=True, application_name="rota listener") as conn:
+            self._conn, self._listening = conn, set()
+            self._lost.clear()
+            await self._follow_handlers()
+            log.debug("listener.connected")
+            for channel in tuple(self._handlers):
+                self.dispatch(channel, "")
+            try:
+                while not self._lost.is_set():
+                    await self._wait_for_change()
+                    await self._follow_handlers()
+            finally:
+                self._unwatch()
+                self._conn = None
+
+    async def _wait_for_change(self) -> None:
+        """Sleep until the set of channels changed; now and then ask the server whether it still lives."""
+        assert self._conn
+        self._watch()
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            self._unwatch()
+            await self._conn.execute("SELECT 1")
+
+    async def _follow_handlers(self) -> None:
+        assert self._conn
+        self._unwatch()
+        self._changed.clear()
+        wanted = set(self._handlers)
+        for channel in wanted - self._listening:
+            await self._conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self.dispatch(channel, "")  # what was committed before LISTEN is found by reading once
+        for channel in self._listening - wanted:
+            await self._conn.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+        self._listening = wanted
+        self._drain()
+
+    # psycopg reads the socket while a statement runs; in between we do, so that LISTEN can follow the handlers.
+    def _watch(self) -> None:
+        if self._conn:
+            asyncio.get_running_loop().add_reader(self._conn.fileno(), self._readable)
+
+    def _unwatch(self) -> None:
+        if self._conn and not self._conn.closed:
+            asyncio.get_running_loop().remove_reader(self._conn.fileno())
+
+    def _readable(self) -> None:
+        assert self._conn
+        try:
+            self._conn.pgconn.consume_input()
+        except psycopg.Error:
+            self._unwatch()
+            self._lost.set()
+            self._changed.set()
+            return
+        self._drain()
+
+    def _drain(self) -> None:
+        assert self._conn
+        while notification := self._conn.pgconn.notifies():
+            self.dispatch(notification.relname.decode(), notification.extra.decode())

@@ -1,0 +1,96 @@
+"""Connections: a pool for the work of a process, and single ones for what must never wait for a place in it."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from rota.errors import Busy, CannotStart
+
+Connection: TypeAlias = AsyncConnection[TupleRow]
+
+OLDEST = 140_000
+CONNECT_SECONDS = 10
+WAIT_SECONDS = 5.0
+
+
+class Database:
+    """One process's way to PostgreSQL. Connections commit each statement unless a transaction is open."""
+
+    def __init__(self, url: str, *, size: int = 10, prepared: bool = True) -> None:
+        self.url = url
+        self._options: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": 5 if prepared else None,
+            "connect_timeout": CONNECT_SECONDS,
+            "application_name": "rota",
+        }
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url, kwargs=self._options, min_size=1, max_size=max(size, 2), timeout=WAIT_SECONDS, open=False
+        )
+
+    async def open(self) -> None:
+        await check(self.url)
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close(timeout=5)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        try:
+            conn = await self._pool.getconn()
+        except PoolTimeout:
+            raise Busy("No database connection became free; try again in a moment.") from None
+        try:
+            yield conn
+        finally:
+            await self._pool.putconn(conn)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self.connection() as conn, conn.transaction():
+            yield conn
+
+    async def reserve(self) -> Connection:
+        """A connection of its own, outside the pool."""
+        return await AsyncConnection.connect(self.url, **self._options)
+
+
+async def check(url: str) -> None:
+    """Refuse a database that cannot be reached or is too old, in words, without the password."""
+    try:
+        async with await AsyncConnection.connect(url, connect_timeout=CONNECT_SECONDS) as conn:
+            version = conn.info.server_version
+    except psycopg.Error as failure:
+        raise CannotStart(f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL") from None
+    if version < OLDEST:
+        raise CannotStart(
+            f"The database {shown(url)} is PostgreSQL {version // 10000}; Rota needs {OLDEST // 10000} or newer.",
+            field="ROTA_DATABASE_URL",
+        )
+
+
+def shown(url: str) -> str:
+    """The database as it may stand in a log: where and who, never the password."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        return "(not a PostgreSQL URL)"
+    host, port = parts.get("host") or "localhost", parts.get("port")
+    return f"{parts.get('user') or ''}@{host}{f':{port}' if port else ''}/{parts.get('dbname') or ''}".lstrip("@")
+
+
+def _reason(failure: psycopg.Error, url: str) -> str:
+    try:
+        password = conninfo_to_dict(url).get("password")
+    except psycopg.Error:
+        return "it is not a URL like postgresql://user:password@host:5432/database"
+    text = re.sub(r"\s+", " ", str(failure)).strip()
+    return text.replace(str(password), "…") if password else text

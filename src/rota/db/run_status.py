@@ -1,0 +1,364 @@
+"""Every statement that changes a run's status. Only `rota.runs` may import it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from psycopg.rows import TupleRow, args_row
+
+from rota.db.pool import Connection
+from rota.model.ids import AutomationId, RunId, SessionId, WorkerId, WorkspaceId
+from rota.model.run import Claimed, Settlement, SkipReason, Start, Status
+
+START = """
+-- The slot's UNIQUE is the second guard behind the trigger's row lock: a slot that has its run gets no second one,
+-- nor a session or event. A taken lane is not passed over in silence: it fails the transaction.
+WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%(starts)s::json) AS g(
+        workspace_id uuid, id uuid, automation_id uuid, trigger_id uuid, session_id uuid, agent_id uuid, grant_id uuid,
+        owner_id uuid, revision integer, status text, source text, slot timestamptz, missed_count integer,
+        missed_since timestamptz, idempotency_key text, prompt text, input jsonb, payload jsonb, retry_of uuid,
+        created_by uuid, lane uuid, priority smallint, pool text, executor text, max_attempts integer,
+        max_rescues integer, timeout interval, start_within interval, ready_at timestamptz, waits boolean,
+        skip_reason text, trace_id text, fresh boolean, kind text)),
+written AS (
+    INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
+                      source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
+                      created_by, lane, priority, pool, executor, max_attempts, max_rescues, timeout, start_within,
+                      ready_at, finished_at, skip_reason, trace_id)
+    SELECT workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
+           source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
+           created_by, lane, priority, pool, executor, max_attempts, max_rescues, timeout, start_within,
+           CASE WHEN status = 'queued' AND NOT waits THEN coalesce(ready_at, now()) END,
+           CASE WHEN status = 'skipped' THEN now() END, skip_reason, trace_id
+      FROM given
+        ON CONFLICT (workspace_id, trigger_id, slot) WHERE slot IS NOT NULL DO NOTHING
+ RETURNING id),
+opened AS (
+    INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
+    SELECT workspace_id, session_id, kind, source, automation_id, agent_id, owner_id, 1
+      FROM given WHERE fresh AND id IN (SELECT id FROM written)),
+told AS (
+    INSERT INTO events (workspace_id, session_id, seq, kind, run_id, data)
+    SELECT workspace_id, session_id, 1, 'run', id, jsonb_strip_nulls(jsonb_build_object(
+               'status', 'queued', 'source', source, 'slot', slot, 'prompt', coalesce(prompt,
+               (SELECT r.spec ->> 'prompt' FROM revisions r WHERE r.workspace_id = given.workspace_id
+                   AND r.subject_id = coalesce(given.automation_id, given.agent_id) AND r.revision = given.revision))))
+      FROM given WHERE fresh AND id IN (SELECT id FROM written))
+SELECT id FROM written
+"""
+
+HOLD_LANES = """
+-- Who waits behind a lane holds its holder's row until commit: so the holder either ends before, and is no longer seen
+-- here, or ends after, and then sees who waits.
+SELECT r.id
+  FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
+       JOIN runs r ON r.workspace_id = g.workspace_id AND (r.automation_id = g.lane OR r.lane = g.lane)
+ WHERE r.status IN ('queued', 'running', 'awaiting_approval')
+ORDER BY r.workspace_id, r.id
+   FOR SHARE OF r
+"""
+
+CLAIM = """
+-- Hand the next ready runs to one worker, stepping over rows that another worker holds.
+-- = ANY(ARRAY(…)) on the row's place: as a join, a generic plan scans the whole table.
+   UPDATE runs r
+      SET status = 'running', attempt = attempt + 1, worker_id = %(worker_id)s,
+          lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(started_at, clock_timestamp())
+    WHERE ctid = ANY(ARRAY(
+              SELECT ctid FROM runs
+               WHERE status = 'queued' AND ready_at IS NOT NULL AND ready_at <= clock_timestamp()
+                 AND executor = ANY(%(kinds)s) AND pool = ANY(%(pools)s)
+            ORDER BY priority, ready_at
+               LIMIT %(places)s
+                 FOR UPDATE SKIP LOCKED))
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.attempt, r.tries, r.max_attempts, r.source,
+          r.executor, r.slot,
+          CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END,
+          r.payload, r.prompt, r.input,
+          (SELECT v.spec FROM revisions v WHERE v.workspace_id = r.workspace_id
+              AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision),
+          r.timeout, r.trace_id,
+          (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id),
+          (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired' END
+             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id)
+"""
+
+SETTLE = """
+-- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else.
+WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%(settlements)s::json) AS g(
+        workspace_id uuid, id uuid, attempt integer, status text, tries integer, retry_in interval,
+        error_class text, error_detail text, summary text, skip_reason text, rescued boolean)),
+locked AS MATERIALIZED (
+    SELECT r.ctid AS place, g.*
+      FROM given g JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = g.id
+     WHERE r.attempt = g.attempt AND r.status = 'running'
+       AND (g.rescued OR r.lease_until > clock_timestamp())
+  ORDER BY r.workspace_id, r.id
+       FOR UPDATE OF r)
+   UPDATE runs r
+      SET status = l.status, tries = l.tries, rescues = r.rescues + (l.rescued AND l.status = 'queued')::integer,
+          finished_at = CASE WHEN l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
+          ready_at = CASE WHEN l.status = 'queued' THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
+          error_class = CASE WHEN l.status = 'cancelled'
+                             THEN coalesce(r.cancel_reason, l.error_class, 'cancelled_by_user') ELSE l.error_class END,
+          error_detail = l.error_detail, summary = l.summary, skip_reason = l.skip_reason,
+          lease_until = NULL, attempt_token_hash = NULL,
+          worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
+     FROM locked l
+    WHERE r.ctid = l.place
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+"""
+
+LEASE_ENDED = """
+SELECT workspace_id, id, attempt, tries, rescues, max_rescues, worker_id, cancel_requested_at IS NOT NULL
+  FROM runs WHERE status = 'running' AND lease_until <= clock_timestamp()
+ORDER BY workspace_id, id LIMIT %(limit)s
+   FOR UPDATE SKIP LOCKED
+"""
+
+END_QUEUED = """
+-- Ends runs that nobody has claimed. Named by id, or all triggered ones of an automation.
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place FROM runs
+     WHERE workspace_id = %(workspace_id)s AND status = 'queued'
+       AND (id = %(id)s OR (automation_id = %(automation_id)s AND trigger_id IS NOT NULL AND retry_of IS NULL))
+  ORDER BY id FOR UPDATE)
+   UPDATE runs r
+      SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
+          error_class = %(error_class)s, error_detail = %(error_detail)s
+     FROM chosen WHERE r.ctid = chosen.place
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+"""
+
+END_WAITING_EXCEPT = """
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place FROM runs
+     WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'queued'
+       AND source NOT IN ('chat', 'task') AND id <> ALL(%(keep)s)
+  ORDER BY id FOR UPDATE)
+   UPDATE runs r
+      SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'replaced',
+          error_detail = 'A later run of this automation took its turn.'
+     FROM chosen WHERE r.ctid = chosen.place
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+"""
+
+END_STUCK = """
+-- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes.
+   UPDATE runs r
+      SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
+          error_detail = 'No worker had a free place for it within ' || start_within || '.'
+    WHERE ctid = ANY(ARRAY(
+              SELECT ctid FROM runs
+               WHERE status = 'queued' AND ready_at IS NOT NULL AND start_within IS NOT NULL
+                 AND ready_at + start_within < clock_timestamp() AND source <> 'task'
+               LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+"""
+
+PROMOTE = """
+-- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation.
+   UPDATE runs r SET ready_at = clock_timestamp()
+     FROM (SELECT DISTINCT g.workspace_id, g.lane
+             FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
+    WHERE r.ctid = (
+              SELECT w.ctid FROM runs w
+               WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
+            ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+      AND NOT EXISTS (
+              SELECT FROM runs h
+               WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
+                 AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+      AND NOT EXISTS (
+              SELECT FROM runs h
+               WHERE h.workspace_id = g.workspace_id AND h.automation_id = g.lane AND h.lane IS NULL
+                 AND h.status IN ('queued', 'running', 'awaiting_approval') AND h.source NOT IN ('chat', 'task'))
+RETURNING r.id
+"""
+
+FREE_LANES = """
+-- The net under promotion: lanes in which runs wait and nothing holds them up.
+SELECT DISTINCT w.workspace_id, w.lane FROM runs w
+ WHERE w.status = 'queued' AND w.ready_at IS NULL
+   AND NOT EXISTS (
+           SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
+              AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+ LIMIT %(limit)s
+"""
+
+REQUEST_CANCEL = """
+-- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED.
+   UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
+                   cancel_reason = coalesce(cancel_reason, %(reason)s)
+    WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')
+      AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task')))
+RETURNING id, status
+"""
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run whose status just changed for good, or which went back to the queue."""
+
+    workspace_id: WorkspaceId
+    id: RunId
+    session_id: SessionId | None
+    automation_id: AutomationId | None
+    agent_id: UUID
+    lane: UUID | None
+    attempt: int
+    status: Status
+    source: str
+    error_class: str | None
+    error_detail: str | None
+    summary: str | None
+    skip_reason: str | None
+    trace_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LostLease:
+    workspace_id: WorkspaceId
+    id: RunId
+    attempt: int
+    tries: int
+    rescues: int
+    max_rescues: int
+    worker_id: str
+    cancel_requested: bool
+
+
+def _interval(span: timedelta | None) -> str | None:
+    return None if span is None else f"{span.total_seconds()} seconds"
+
+
+def _start_row(start: Start) -> dict[str, Any]:
+    return {
+        "workspace_id": start.workspace_id, "id": start.id, "automation_id": start.automation_id,
+        "trigger_id": start.trigger_id, "session_id": start.session_id, "agent_id": start.agent_id,
+        "grant_id": start.grant_id, "owner_id": start.owner_id, "revision": start.revision,
+        "status": "skipped" if start.skip_reason else "queued", "source": start.source, "slot": start.slot,
+        "missed_count": start.missed_count, "missed_since": start.missed_since,
+        "idempotency_key": start.idempotency_key, "prompt": start.prompt, "input": start.input,
+        "payload": start.payload, "retry_of": start.retry_of, "created_by": start.created_by, "lane": start.lane,
+        "priority": start.priority, "pool": start.pool, "executor": start.executor,
+        "max_attempts": start.max_attempts, "max_rescues": start.max_rescues, "timeout": _interval(start.timeout),
+        "start_within": _interval(start.start_within), "ready_at": start.ready_at, "waits": start.waits_for_lane,
+        "skip_reason": start.skip_reason, "trace_id": start.trace_id, "fresh": start.fresh_session,
+        "kind": "automation" if start.automation_id else "interactive",
+    }  # fmt: skip
+
+
+async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
+    """Write runs with their fresh sessions and first events; the ids of those that were written."""
+    rows = await conn.execute(START, {"starts": orjson.dumps([_start_row(each) for each in starts]).decode()})
+    return {run_id for (run_id,) in await rows.fetchall()}
+
+
+async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> None:
+    """Keep what is in these lanes from ending unseen until this transaction ends."""
+    await conn.execute(HOLD_LANES, {"lanes": _lanes(lanes)})
+
+
+def _claimed(row: TupleRow) -> Claimed:
+    return Claimed(*row[:19], refused=SkipReason(row[19]) if row[19] else None)
+
+
+async def claim(
+    conn: Connection, worker_id: WorkerId, *, places: int, lease: timedelta, kinds: Sequence[str], pools: Sequence[str]
+) -> list[Claimed]:
+    given = {"worker_id": worker_id, "places": places, "lease": lease, "kinds": list(kinds), "pools": list(pools)}
+    return [_claimed(row) for row in await (await conn.execute(CLAIM, given)).fetchall()]
+
+
+def settlement_row(run: Claimed | LostLease, settled: Settlement, *, rescued: bool = False) -> dict[str, Any]:
+    return {
+        "workspace_id": run.workspace_id, "id": run.id, "attempt": run.attempt, "status": settled.status,
+        "tries": settled.tries, "retry_in": _interval(settled.retry_in), "error_class": settled.error_class,
+        "error_detail": settled.error_detail if settled.status != Status.QUEUED else None,
+        "summary": settled.summary, "skip_reason": None, "rescued": rescued,
+    }  # fmt: skip
+
+
+async def settle(conn: Connection, settlements: Sequence[dict[str, Any]]) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(SETTLE, {"settlements": orjson.dumps(settlements).decode()})
+        return await cursor.fetchall()
+
+
+async def lease_ended(conn: Connection, limit: int) -> list[LostLease]:
+    async with conn.cursor(row_factory=args_row(LostLease)) as cursor:
+        await cursor.execute(LEASE_ENDED, {"limit": limit})
+        return await cursor.fetchall()
+
+
+async def end_queued(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    run_id: RunId | None = None,
+    automation_id: AutomationId | None = None,
+    status: Status,
+    skip_reason: SkipReason | None = None,
+    error_class: str | None = None,
+    error_detail: str | None = None,
+) -> list[Ended]:
+    """End runs that still wait: one by its id, or every triggered one of an automation."""
+    given = {
+        "workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "status": status,
+        "skip_reason": skip_reason, "error_class": error_class, "error_detail": error_detail,
+    }  # fmt: skip
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(END_QUEUED, given)
+        return await cursor.fetchall()
+
+
+async def end_waiting_except(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, keep: list[UUID]
+) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(
+            END_WAITING_EXCEPT, {"workspace_id": workspace_id, "automation_id": automation_id, "keep": keep}
+        )
+        return await cursor.fetchall()
+
+
+async def end_stuck(conn: Connection, limit: int) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(END_STUCK, {"limit": limit})
+        return await cursor.fetchall()
+
+
+async def promote(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> int:
+    """Make the next run of each lane ready; how many became ready."""
+    return (await conn.execute(PROMOTE, {"lanes": _lanes(lanes)})).rowcount
+
+
+def _lanes(lanes: Iterable[tuple[UUID, UUID]]) -> str:
+    return orjson.dumps([{"workspace_id": workspace_id, "lane": lane} for workspace_id, lane in lanes]).decode()
+
+
+async def free_lanes(conn: Connection, limit: int) -> list[tuple[UUID, UUID]]:
+    rows = await conn.execute(FREE_LANES, {"limit": limit})
+    return [(workspace_id, lane) for workspace_id, lane in await rows.fetchall()]
+
+
+async def request_cancel(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    run_id: RunId | None = None,
+    automation_id: AutomationId | None = None,
+    reason: str,
+) -> list[UUID]:
+    given = {"workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "reason": reason}
+    rows = await conn.execute(REQUEST_CANCEL, given)
+    return [found for found, _ in await rows.fetchall()]

@@ -1,0 +1,180 @@
+"""Triggers: what is due, and when each is due next."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import orjson
+from psycopg.rows import TupleRow, dict_row
+
+from rota.db.pool import Connection
+from rota.model.firing import Due, Firing, Flight, Policy, Timing
+from rota.model.ids import AutomationId, TriggerId, WorkspaceId
+
+NEXT = """
+-- All that an idle pass reads: the head of one partial index.
+SELECT min(next_fire_at), coalesce(%(now)s, now()) FROM triggers WHERE next_fire_at IS NOT NULL
+"""
+
+POLICY_COLUMNS = """
+       a.workspace_id, a.id, a.agent_id, a.grant_id, a.owner_id, a.revision, a.overlap, a.catch_up, a.catch_up_limit,
+       a.late_after, a.session, a.session_id, CASE WHEN a.session = 'same' THEN a.prompt END,
+       a.max_attempts, a.max_rescues, a.timeout, a.start_within,
+       g.executor, g.pool, g.refused,
+"""
+
+# Why this grant or this agent may not run now, revoked before expired.
+STANDING = """
+       CROSS JOIN LATERAL (
+           SELECT agent.executor, agent.pool,
+                  CASE WHEN agent.status = 'paused' OR agent.deleted_at IS NOT NULL THEN 'agent_paused'
+                       WHEN held.revoked_at IS NOT NULL THEN 'grant_revoked'
+                       WHEN held.expires_at <= now() THEN 'grant_expired'
+                       WHEN NOT held.scopes && ARRAY['agent:run:*', 'agent:run:' || agent.id] THEN 'grant_scope'
+                   END AS refused
+             FROM agents agent, grants held
+            WHERE agent.workspace_id = a.workspace_id AND agent.id = a.agent_id
+              AND held.workspace_id = a.workspace_id AND held.id = a.grant_id
+            LIMIT 1) g
+"""
+
+# As EXISTS the planner hashes all runs in flight; as a scalar with LIMIT 1 it looks up one automation.
+FLIGHT = """
+       (SELECT true FROM runs r
+         WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
+           AND r.status IN ('queued', 'running', 'awaiting_approval') AND r.source NOT IN ('chat', 'task')
+         LIMIT 1),
+       (SELECT true FROM runs r
+         WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
+           AND r.status IN ('queued', 'running', 'awaiting_approval') AND r.source NOT IN ('chat', 'task')
+           AND r.status = 'queued'
+         LIMIT 1),
+       CASE WHEN a.session = 'same' THEN
+       (SELECT true FROM runs r
+         WHERE r.workspace_id = a.workspace_id AND r.lane = a.session_id
+           AND (r.status IN ('running', 'awaiting_approval') OR (r.status = 'queued' AND r.ready_at IS NOT NULL))
+         LIMIT 1) END
+"""
+
+DUE = f"""
+-- Lock first, then look up: a plain join of due triggers to automations reads every automation stored.
+-- The automation is locked too, so that two replicas never fill one lane from two triggers; who finds it
+-- locked comes again.
+WITH due AS MATERIALIZED (
+    SELECT * FROM triggers
+     WHERE next_fire_at <= coalesce(%(now)s, now())
+  ORDER BY next_fire_at
+     LIMIT %(limit)s
+       FOR UPDATE SKIP LOCKED)
+SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
+       t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
+       {POLICY_COLUMNS}
+       {FLIGHT},
+       coalesce(%(now)s, clock_timestamp())
+  FROM due t
+       CROSS JOIN LATERAL (
+           SELECT * FROM automations a
+            WHERE a.workspace_id = t.workspace_id AND a.id = t.automation_id
+              AND a.status = 'active' AND a.deleted_at IS NULL
+              FOR NO KEY UPDATE SKIP LOCKED) a
+       {STANDING}
+"""  # noqa: S608 — constants of this module
+
+ADVANCE = """
+UPDATE triggers t
+   SET next_fire_at = g.next_fire_at, fires = g.fires
+  FROM json_to_recordset(%(firings)s::json) AS g(workspace_id uuid, id uuid, next_fire_at timestamptz, fires integer)
+ WHERE t.workspace_id = g.workspace_id AND t.id = g.id
+"""
+
+PARK = """
+UPDATE triggers SET next_fire_at = NULL, parked_error = %(error)s WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+INSERT = """
+INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, every, time_of_day, at, timezone, event,
+                      after_automation_id, after_on, editor_mode, editor, overlap, anchor_at, starts_at, ends_at,
+                      max_fires, jitter, enabled, next_fire_at)
+VALUES (%(workspace_id)s, %(id)s, %(automation_id)s, %(kind)s, %(cron)s, %(every)s, %(time_of_day)s, %(at)s,
+        %(timezone)s, %(event)s, %(after_automation_id)s, %(after_on)s, %(editor_mode)s, %(editor)s, %(overlap)s,
+        %(anchor_at)s, %(starts_at)s, %(ends_at)s, %(max_fires)s, %(jitter)s, %(enabled)s, %(next_fire_at)s)
+"""
+
+OF_AUTOMATIONS = """
+SELECT * FROM triggers
+ WHERE workspace_id = %(workspace_id)s AND automation_id = ANY(%(automation_ids)s)
+ORDER BY id
+"""
+
+SET_NEXT = """
+UPDATE triggers SET next_fire_at = %(next_fire_at)s, parked_error = NULL
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+REST = """
+UPDATE triggers SET next_fire_at = NULL WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
+"""
+
+DELETE = "DELETE FROM triggers WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)"
+
+
+def due_from(row: TupleRow) -> Due:
+    return Due(
+        trigger_id=row[0],
+        slot=row[1],
+        overlap=row[2],
+        jitter=row[3],
+        timing=Timing(*row[4:15]),
+        policy=Policy(*row[15:35]),
+        flight=Flight(busy=bool(row[35]), waiting=bool(row[36]), lane_taken=bool(row[37])),
+    )
+
+
+async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | None, datetime]:
+    """When the next trigger is due, and what time it is."""
+    row = await (await conn.execute(NEXT, {"now": now})).fetchone()
+    assert row
+    return row[0], row[1]
+
+
+async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[tuple[Due, datetime]]:
+    """Lock what is due and nobody else holds, with all that decides about it; and the time of the look."""
+    rows = await (await conn.execute(DUE, {"now": now, "limit": limit})).fetchall()
+    return [(due_from(row), row[38]) for row in rows]
+
+
+async def advance(conn: Connection, firings: Iterable[Firing]) -> None:
+    given = [
+        {"workspace_id": each.workspace_id, "id": each.trigger_id, "next_fire_at": each.next_fire_at, "fires": each.fires}
+        for each in firings
+    ]
+    await conn.execute(ADVANCE, {"firings": orjson.dumps(given).decode()})
+
+
+async def park(conn: Connection, workspace_id: WorkspaceId, trigger_id: TriggerId, error: str) -> None:
+    """Take a trigger that cannot be evaluated out of the race and keep why."""
+    await conn.execute(PARK, {"workspace_id": workspace_id, "id": trigger_id, "error": error})
+
+
+async def insert(conn: Connection, trigger: dict[str, Any]) -> None:
+    await conn.execute(INSERT, trigger)
+
+
+async def of_automations(conn: Connection, workspace_id: WorkspaceId, ids: list[AutomationId]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(OF_AUTOMATIONS, {"workspace_id": workspace_id, "automation_ids": ids})
+        return await cursor.fetchall()
+
+
+async def set_next(conn: Connection, workspace_id: WorkspaceId, trigger_id: TriggerId, at: datetime | None) -> None:
+    await conn.execute(SET_NEXT, {"workspace_id": workspace_id, "id": trigger_id, "next_fire_at": at})
+
+
+async def rest(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
+    """Nothing of this automation is due until it is resumed."""
+    await conn.execute(REST, {"workspace_id": workspace_id, "automation_id": automation_id})
+
+
+async def delete(conn: Connection, workspace_id: WorkspaceId, ids: list[TriggerId]) -> None:
+    if ids:
+        await conn.execute(DELETE, {"workspace_id": workspace_id, "ids": ids})

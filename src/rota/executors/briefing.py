@@ -1,0 +1,52 @@
+"""What an agent in a process of its own is given: directory, environment, and the assignment as JSON."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.model.executor import Assignment
+
+# Nothing else of the worker's environment reaches an agent: it holds the way to the database.
+ALLOWED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+def prepare_directory(assignment: Assignment) -> None:
+    assignment.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def environment(
+    assignment: Assignment, env: Mapping[str, str], allowed: Sequence[str] = ALLOWED
+) -> dict[str, str]:
+    """The later wins: what the machine has, what the agent's configuration says, what this attempt is."""
+    return {
+        "PATH": os.defpath,
+        **{name: os.environ[name] for name in allowed if name in os.environ},
+        "HOME": str(assignment.directory),
+        **env,
+        "ROTA_RUN_ID": str(assignment.run_id),
+        "ROTA_SESSION_ID": str(assignment.session_id),
+        "ROTA_ATTEMPT": str(assignment.attempt),
+        "ROTA_IDEMPOTENCY_KEY": assignment.idempotency_key,
+        **assignment.environment,
+    }
+
+
+def as_json(assignment: Assignment) -> dict[str, Any]:
+    """All but the configuration and the environment, which may hold credentials."""
+    return {
+        "workspace_id": str(assignment.workspace_id),
+        "run_id": str(assignment.run_id),
+        "session_id": str(assignment.session_id),
+        "attempt": assignment.attempt,
+        "source": assignment.source,
+        "slot": assignment.slot.isoformat() if assignment.slot else None,
+        "missed": dict(assignment.missed) if assignment.missed else None,
+        "payload": assignment.payload,
+        "instructions": assignment.instructions,
+        "prompt": assignment.prompt,
+        "input": assignment.input,
+        "transcript": [{"speaker": turn.speaker, "text": turn.text} for turn in assignment.transcript],
+        "timeout_seconds": assignment.timeout.total_seconds(),
+        "idempotency_key": assignment.idempotency_key,
+        "directory": str(assignment.directory),
+    }

@@ -1,0 +1,265 @@
+"""Stands between a worker and a program: starts it, and takes down all that it started when either ends.
+
+Runs as a process of its own (`python -I -S launcher.py`), so it imports little, and nothing of Rota. The
+worker sends what to run, then `T` (stop) or `K` (stop at once); the worker's own end is a `T` too. Answers
+are lines: `started PID`, then one of `exited CODE`, `killed SIGNAL`, `refused REASON`, perhaps `left PIDS`.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+TYPE_CHECKING = False  # as typing has it, which takes as long to import as all the above
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, NoReturn
+
+PATIENCE = 10.0
+STOP, AT_ONCE = b"T", b"K"
+UNDER_TREE = sys.platform == "linux"  # elsewhere only the process group can be found
+CPU_WARNING = 5  # seconds between SIGXCPU and SIGKILL
+OOM_VICTIM = "500"
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def main(control: int, shared: list[int]) -> None:
+    os.set_inheritable(control, False)
+    adopt_orphans()
+    # Whoever stops the whole service signals launchers too; only the worker decides when an agent ends.
+    # Blocked and not ignored: one that is sent between fork and exec must not be lost to the program.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
+    wake = watch_children()
+    spec = read_spec(control)
+    if spec is not None:
+        program = start(spec, control)
+        let_go(shared)
+        Launcher(control, wake, program, spec["grace"]).run()
+
+
+def read_spec(control: int) -> dict[str, Any] | None:
+    length = read_exactly(control, 4)
+    spec = read_exactly(control, int.from_bytes(length, "big")) if length else None
+    return marshal.loads(spec) if spec else None  # noqa: S302 - from the worker, which runs the same Python
+
+
+def read_exactly(fd: int, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(fd, size - len(data))
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)
+
+
+def start(spec: dict[str, Any], control: int) -> int:
+    launcher = os.getpid()
+    program = os.fork()
+    if program == 0:
+        become(spec, control, launcher)
+    with suppress(OSError):
+        os.setpgid(program, program)  # in both processes: neither may go on before it is so
+    tell(control, f"started {program}")
+    return program
+
+
+def become(spec: dict[str, Any], control: int, launcher: int) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        restore_signals()
+        die_with(launcher)
+        apply_limits(spec["limits"])
+        os.chdir(spec["directory"])
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
+    except BaseException as failure:  # this process is a copy: nothing may unwind into the launcher
+        tell(control, f"refused {getattr(failure, 'strerror', None) or failure}")
+    finally:
+        os._exit(127)
+
+
+def restore_signals() -> None:
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def apply_limits(limits: list[tuple[int, int]]) -> None:
+    for kind, wanted in limits:
+        highest = resource.getrlimit(kind)[1]
+        hard = wanted + CPU_WARNING if kind == resource.RLIMIT_CPU else wanted
+        hard = hard if highest == resource.RLIM_INFINITY else min(hard, highest)
+        resource.setrlimit(kind, (min(wanted, hard), hard))
+
+
+def adopt_orphans() -> None:
+    if UNDER_TREE:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(launcher: int) -> None:
+    """Should somebody kill the launcher, the program goes too. When memory is short it goes before Rota."""
+    if not UNDER_TREE:
+        return
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        os._exit(127)
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write(OOM_VICTIM)
+
+
+def prctl(option: int, value: int) -> None:
+    import ctypes  # noqa: PLC0415 - not everywhere, and not cheap
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def let_go(shared: list[int]) -> None:
+    """Give up what the program was given, so that the worker sees the end of it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    for fd in shared:
+        os.close(fd)
+
+
+def watch_children() -> int:
+    """A descriptor that becomes readable when a child has ended."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+class Launcher:
+    """One program and its descendants, until none is left."""
+
+    def __init__(self, control: int, wake: int, program: int, grace: float) -> None:
+        self.control, self.wake, self.program, self.grace = control, wake, program, grace
+        self.ended = self.told = self.hurry = self.gone = False
+        self.poll = select.poll()
+        self.poll.register(control, select.POLLIN)
+        self.poll.register(wake, select.POLLIN)
+
+    def run(self) -> None:
+        while not (self.ended or self.told):
+            self.wait(None)
+        if not self.gone:
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)  # a stopped process hears nothing else
+        self.wait_until_gone(self.grace)
+        self.kill()
+
+    def wait_until_gone(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not (self.gone or self.hurry) and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
+
+    def kill(self) -> None:
+        """Again and again, since some fork while we look; not for ever, since root's are not ours to kill."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.gone:
+            if time.monotonic() > deadline:
+                tell(self.control, f"left {' '.join(str(pid) for pid, _ in descendants(os.getpid()))}")
+                return
+            self.signal(signal.SIGKILL)
+            self.wait(0.01)
+
+    def wait(self, seconds: float | None) -> None:
+        """Until a child ends or the worker speaks."""
+        events = dict(self.poll.poll(None if seconds is None else max(1, int(seconds * 1000))))
+        if self.wake in events:
+            os.read(self.wake, 4096)
+        if self.control in events:
+            self.listen()
+        self.reap()
+
+    def listen(self) -> None:
+        try:
+            said = os.read(self.control, 64)
+        except ConnectionResetError:
+            said = b""
+        self.told = True
+        self.hurry = self.hurry or AT_ONCE in said
+        if not said:
+            self.poll.unregister(self.control)
+
+    def reap(self) -> None:
+        """Orphans come to us, so having no children means that nothing is left."""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.program:
+                    self.report(ended[1])
+        except ChildProcessError:
+            self.gone = UNDER_TREE or not self.group_lives()
+
+    def report(self, status: int) -> None:
+        self.ended = True
+        code = os.waitstatus_to_exitcode(status)
+        tell(self.control, f"killed {-code}" if code < 0 else f"exited {code}")
+
+    def signal(self, number: int) -> None:
+        """The group at one stroke, then those that left it: nobody hears a signal twice."""
+        send(os.killpg, self.program, number)
+        for pid, group in descendants(os.getpid()):
+            if group != self.program:
+                send(os.kill, pid, number)
+
+    def group_lives(self) -> bool:
+        try:
+            os.killpg(self.program, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def send(how: Callable[[int, int], None], whom: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        how(whom, number)
+
+
+def descendants(root: int) -> Iterator[tuple[int, int]]:
+    """Process and group of everything below `root`, found through /proc."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for pid, parent, group in processes():
+        children.setdefault(parent, []).append((pid, group))
+    found = list(children.get(root, ()))
+    for child in found:  # grows while we walk
+        found += children.get(child[0], ())
+    yield from found
+
+
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Process, parent and group of all that runs here, the newest first, since those may not live long."""
+    try:
+        names = os.listdir("/proc") if UNDER_TREE else []
+    except OSError:
+        return
+    for pid in sorted((int(name) for name in names if name.isdigit()), reverse=True):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                _state, parent, group = stat.read().rpartition(b")")[2].split(maxsplit=3)[:3]
+        except OSError:
+            continue
+        yield pid, int(parent), int(group)
+
+
+def tell(control: int, line: str) -> None:
+    with suppress(OSError):  # when the worker is gone, nobody wants to know
+        os.write(control, line.replace("\n", " ").encode(errors="replace") + b"\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), [int(fd) for fd in sys.argv[2:]])
+    os._exit(0)  # there is nothing to tidy up, and the worker waits

@@ -1,0 +1,270 @@
+"""The worker's side of the launcher: one program and all that it starts, from first to last."""
+
+import asyncio
+import logging
+import marshal
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from rota.executors import launcher
+from rota.executors.pipes import Pipe
+from rota.model.agent_config import Limits
+
+GRACE = timedelta(seconds=5)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """There is no such program, or it may not be run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Nobody knows how the program ended."""
+
+
+Ending = Exited | Killed | Unstarted | Vanished
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    directory: Path
+    limits: Limits
+    grace: timedelta
+
+    def encoded(self) -> bytes:
+        spec = marshal.dumps(
+            {
+                "argv": [_bytes(word) for word in self.argv],
+                "env": {_bytes(name): _bytes(value) for name, value in self.env.items()},
+                "directory": os.fsencode(self.directory),
+                "limits": _rlimits(self.limits),
+                "grace": self.grace.total_seconds(),
+            }
+        )
+        return len(spec).to_bytes(4, "big") + spec
+
+
+class Program:
+    """A program that runs under a launcher. Made by `start`, used within `attend`."""
+
+    def __init__(
+        self, spec: Spec, process: subprocess.Popen[bytes], control: socket.socket, pipes: Sequence[Pipe]
+    ) -> None:
+        self.stdin, self.stdout, self.stderr = pipes
+        self._pipes = list(pipes)
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._spec, self._process, self._control = spec, process, control
+        self._heard = bytearray()
+        self._briefed = False
+        self._alarm: asyncio.TimerHandle | None = None
+        asyncio.get_running_loop().add_reader(control, self._listen)
+
+    def owns(self, pipe: Pipe) -> None:
+        """A further way into the program, finished and closed with it."""
+        self._pipes.append(pipe)
+
+    async def brief(self) -> None:
+        """Tell the launcher what to run."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await asyncio.get_running_loop().sock_sendall(self._control, self._spec.encoded())
+        self._briefed = True
+
+    async def stop(self) -> None:
+        """Return when nothing is left, however often the caller is cancelled; a second time makes haste."""
+        self._tell(launcher.STOP)
+        impatience: asyncio.CancelledError | None = None
+        while not self.gone.done():
+            try:
+                await asyncio.wait({self.gone}, timeout=self._patience())
+                if not self.gone.done():
+                    self._break_down()
+            except asyncio.CancelledError as again:
+                self._tell(launcher.AT_ONCE)
+                impatience = again
+        if impatience is not None:
+            raise impatience
+
+    def stop_after(self, delay: timedelta) -> None:
+        """For a program that has nothing more to do but does not end."""
+        loop = asyncio.get_running_loop()
+        self._alarm = self._alarm or loop.call_later(delay.total_seconds(), self._tell, launcher.STOP)
+
+    def finish(self) -> None:
+        """Nobody is left who could write: let the listeners come to their end."""
+        for pipe in self._pipes:
+            pipe.finish()
+
+    def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for pipe in self._pipes:
+            pipe.close()
+        self._control.close()
+
+    @property
+    def ending(self) -> Ending:
+        reports = [line.split(" ", 1) for line in self._heard.decode(errors="replace").splitlines()]
+        for word, rest in reports:
+            match word:
+                case "exited":
+                    return Exited(int(rest))
+                case "killed":
+                    return Killed(int(rest))
+                case "refused":
+                    return Unstarted(rest)
+        return Vanished()
+
+    def _listen(self) -> None:
+        try:
+            data = self._control.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if data:
+            self._heard += data
+        else:
+            self._over()
+
+    def _over(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._control)
+        self._process.wait()  # the launcher closes the socket by ending
+        if isinstance(self.ending, Vanished):
+            self._kill_group()
+        if left := self._reported("left"):
+            log.warning("program.left", extra={"program": self._spec.argv[0], "pids": left})
+        self.gone.set_result(None)
+
+    def _tell(self, what: bytes) -> None:
+        with suppress(OSError):
+            if self._briefed:
+                self._control.send(what)
+            else:
+                self._control.shutdown(socket.SHUT_WR)
+
+    def _patience(self) -> float:
+        return self._spec.grace.total_seconds() + 2 * launcher.PATIENCE
+
+    def _break_down(self) -> None:
+        """The launcher does not answer: somebody has stopped it."""
+        self._process.kill()
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        if pid := self._reported("started"):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(int(pid), signal.SIGKILL)
+
+    def _reported(self, word: str) -> str | None:
+        lines = self._heard.decode(errors="replace").splitlines()
+        return next((line.partition(" ")[2] for line in lines if line.startswith(f"{word} ")), None)
+
+
+def start(spec: Spec, share: Sequence[socket.socket] = ()) -> Program:
+    """Start the launcher. The program will have the sockets of `share`, under the same numbers."""
+    with ExitStack() as on_failure, ExitStack() as theirs:
+        ours, control = socket.socketpair()
+        on_failure.callback(ours.close)
+        theirs.callback(control.close)
+        ends = [_pipe(on_failure, theirs, ours_reads=reads) for reads in (False, True, True)]
+        process = _launch([control, *share], [their for _, their in ends])
+        ours.setblocking(False)
+        on_failure.pop_all()
+        return Program(spec, process, ours, [Pipe(our) for our, _ in ends])
+
+
+async def attend(program: Program, *listeners: Coroutine[None, None, None]) -> Ending:
+    """Listen until the program and all that it started are gone, also after a failure or a cancellation."""
+    tasks = [asyncio.create_task(listener) for listener in listeners]
+    try:
+        await program.brief()
+        await _until(program.gone, tasks)
+        program.finish()
+        await asyncio.gather(*tasks)
+        return program.ending
+    finally:
+        try:
+            await program.stop()  # the listeners still listen: nobody can end well while its pipe is full
+            await _drop(tasks)
+        finally:
+            program.close()
+
+
+async def _until(gone: asyncio.Future[None], tasks: Sequence[asyncio.Task[None]]) -> None:
+    waiting: set[asyncio.Future[None]] = {gone, *tasks}
+    while not gone.done():
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+
+
+async def _drop(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _launch(passed: Sequence[socket.socket], ends: Sequence[int]) -> subprocess.Popen[bytes]:
+    stdin, stdout, stderr = ends
+    fds = [each.fileno() for each in passed]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", launcher.__file__, *map(str, fds)],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=fds,
+        cwd="/",
+        env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
+        start_new_session=True,
+    )
+
+
+def _pipe(on_failure: ExitStack, theirs: ExitStack, *, ours_reads: bool) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    our, their = (reader, writer) if ours_reads else (writer, reader)
+    on_failure.callback(os.close, our)
+    theirs.callback(os.close, their)
+    return our, their
+
+
+def _rlimits(limits: Limits) -> list[tuple[int, int]]:
+    # The address space would count what Go, Java and V8 only reserve; Linux's data limit does not.
+    memory = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        memory: limits.memory,
+        resource.RLIMIT_CPU: limits.cpu_seconds,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.file_size,
+    }
+    return [(kind, value) for kind, value in wanted.items() if value is not None]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

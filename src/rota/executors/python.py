@@ -1,0 +1,137 @@
+"""The kind `python`: a function, in a child process that has a line to the desk of its own."""
+
+import json
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rota.agent import LONGEST_MESSAGE
+from rota.errors import Invalid
+from rota.executors.briefing import ALLOWED, as_json, environment, prepare_directory
+from rota.executors.ending import failure, misconfigured, unprepared
+from rota.executors.events import EVENTS, Counter, Done, Error, Event, decode, is_whole
+from rota.executors.pipes import Pipe
+from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend, start
+from rota.executors.transcript import Tail, Transcript, hear_text
+from rota.model import agent_config
+from rota.model.agent_config import PythonConfig
+from rota.model.executor import Assignment, Desk
+from rota.model.ids import RunId
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+
+CHILD = str(Path(__file__).with_name("python_child.py"))
+# Neither this directory nor the session's is searched for modules; print() shows at once, and in UTF-8.
+OPTIONS = ("-P", "-u", "-X", "utf8")
+
+_MESSAGES = {**EVENTS, "unusable": EVENTS["error"]}
+
+
+class PythonExecutor:
+    """A function that returns has completed; a process that merely ends has not."""
+
+    kind = "python"
+
+    def __init__(self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED) -> None:
+        self._grace, self._allowed = grace, allowed
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
+        return agent_config.check(self.kind, config)
+
+    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
+        try:
+            config = agent_config.read_python(assignment.config)
+            program, line = self._start(assignment, config)
+        except Invalid as mistake:
+            return misconfigured(mistake)
+        except OSError as shortage:
+            return unprepared(shortage)
+        return await _Attempt(assignment, config, desk, self._grace).attend(program, line)
+
+    async def abandon(self, run_id: RunId) -> None:
+        """Nothing: the child dies with its worker."""
+
+    def _start(self, assignment: Assignment, config: PythonConfig) -> tuple[Program, Pipe]:
+        prepare_directory(assignment)
+        env = environment(assignment, config.env, self._allowed)
+        ours, theirs = socket.socketpair()
+        with theirs, ExitStack() as on_failure:
+            on_failure.enter_context(ours)
+            argv = [sys.executable, *OPTIONS, CHILD, str(theirs.fileno())]
+            program = start(Spec(argv, env, assignment.directory, config.limits, self._grace), [theirs])
+            on_failure.pop_all()
+        line = Pipe(ours.detach())
+        program.owns(line)
+        return program, line
+
+
+class _Garbled(Exception):  # noqa: N818 - never leaves this file
+    """The child sends what no line of ours would."""
+
+
+class _Attempt:
+    def __init__(self, assignment: Assignment, config: PythonConfig, desk: Desk, grace: timedelta) -> None:
+        self._assignment, self._config, self._grace = assignment, config, grace
+        self._transcript = Transcript(desk, config.output_limit)
+        self._counter = Counter(self._transcript)
+        self._tail = Tail()
+        self._unusable: str | None = None
+
+    async def attend(self, program: Program, line: Pipe) -> Outcome:
+        output = hear_text(program.stdout, self._transcript)
+        errors = hear_text(program.stderr, self._transcript, self._tail)
+        try:
+            return self._outcome(await attend(program, output, errors, self._serve(program, line)))
+        except _Garbled as nonsense:
+            return Failed(ErrorClass.EXECUTOR_ERROR, str(nonsense), retryable=False)
+
+    async def _serve(self, program: Program, line: Pipe) -> None:
+        program.stdin.close()
+        await line.write(self._brief())
+        rest = b""
+        while data := await line.read():
+            *messages, rest = (rest + data).split(b"\n")
+            if len(rest) > LONGEST_MESSAGE:
+                raise _Garbled(f"the agent sent a message of over {LONGEST_MESSAGE:,} bytes")
+            for message in messages:
+                await self._answer(message, line)
+            if self._counter.verdict is not None:
+                program.stop_after(self._grace)
+
+    def _brief(self) -> bytes:
+        config = self._config
+        agent = {"function": config.function, "entry_point": config.entry_point, "path": config.path}
+        return json.dumps({"agent": agent, "assignment": as_json(self._assignment)}).encode() + b"\n"
+
+    async def _answer(self, message: bytes, line: Pipe) -> None:
+        """Only a message with an id is waited for by the agent."""
+        event = decode(message)
+        if event is None:
+            raise _Garbled("the agent wrote something else into its line to the desk")
+        answer = await self._take(event, len(message))
+        if "id" in event:
+            await line.write(json.dumps({"id": event["id"], **answer}).encode() + b"\n")
+
+    async def _take(self, event: Event, size: int) -> dict[str, Any]:
+        if not is_whole(event, _MESSAGES):
+            return {"error": f"the desk does not understand {event.get('type')!r}"}
+        if event["type"] == "unusable":
+            self._unusable = event["detail"]
+            return {}
+        return {"result": await self._counter.take(event, size)}
+
+    def _outcome(self, ending: Ending) -> Outcome:
+        if self._unusable is not None:
+            return Failed(ErrorClass.EXECUTOR_ERROR, self._unusable, retryable=False)
+        match self._counter.verdict, ending:
+            case Done(summary), _:
+                return Succeeded(summary)
+            case Error(detail, retryable), _:
+                return Failed(ErrorClass.AGENT_ERROR, detail, retryable)
+            case _, Exited(0):
+                return Failed(ErrorClass.AGENT_ERROR, "the agent ended without saying it was done")
+            case _:
+                return failure(ending, sys.executable, self._tail.last_line())

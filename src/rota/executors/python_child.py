@@ -1,0 +1,210 @@
+"""Runs one Python agent in a process of its own: the agent's code is imported here and never in a worker.
+
+A socket leads to the desk: lines of JSON, first the assignment, then the agent's messages. One with an `id`
+is answered by `{"id", "result"}` or `{"id", "error"}`. `done` is sent once the function has returned.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Callable, Generator, Mapping
+    from typing import Any, NoReturn
+
+_SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if _SOURCE not in sys.path:
+    sys.path.append(_SOURCE)  # the same Rota as the worker's, wherever that was started
+
+from rota.agent import LONGEST_MESSAGE, Context, GiveUp, Turn  # noqa: E402
+
+GROUP = "rota.agents"
+_GIVEN = (
+    *("prompt", "input", "payload", "instructions", "source", "missed"),
+    *("attempt", "idempotency_key", "session_id", "run_id"),
+)
+
+
+class Unusable(Exception):  # noqa: N818
+    """There is no such agent here."""
+
+
+class Line:
+    """The child's end of the socket. Messages are whole and in order, from whichever thread."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self._fd = fd
+        self._answers = open(fd, "rb", closefd=False)  # noqa: SIM115 - open as long as the process
+        self._lock = threading.Lock()
+        self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
+        self._last_id = 0
+
+    def receive(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self._answers.readline())
+        return message
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps(message, allow_nan=False).encode() + b"\n"
+        if len(line) > LONGEST_MESSAGE:
+            raise ValueError(f"a message of {len(line):,} bytes is too long: {LONGEST_MESSAGE:,} is the most")
+        with self._lock:
+            while line:
+                line = line[os.write(self._fd, line) :]
+
+    def request(self, message: Mapping[str, Any]) -> Reply:
+        from concurrent.futures import Future  # noqa: PLC0415 - only for agents that ask
+
+        future: Future[Any] = Future()
+        self.send({**message, "id": self._expect(future)})
+        return Reply(future)
+
+    def _expect(self, future: concurrent.futures.Future[Any]) -> int:
+        with self._lock:
+            if not self._last_id:
+                threading.Thread(target=self._listen, daemon=True).start()
+            self._last_id += 1
+            self._waiting[self._last_id] = future
+            return self._last_id
+
+    def _listen(self) -> None:
+        for line in self._answers:
+            answer = json.loads(line)
+            future = self._waiting.pop(answer["id"])
+            if "error" in answer:
+                future.set_exception(RuntimeError(answer["error"]))
+            else:
+                future.set_result(answer.get("result"))
+
+
+class Reply:
+    def __init__(self, future: concurrent.futures.Future[Any]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # noqa: PLC0415 - who awaits has loaded it
+
+        return asyncio.wrap_future(self._future).__await__()
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._future.result(timeout)
+
+
+def main(fd: int) -> int:
+    line = Line(fd)
+    brief = line.receive()
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        result = _call(_find(brief["agent"]), _context(brief["assignment"], line))
+    except Unusable as failure:
+        line.send({"type": "unusable", "detail": str(failure)})
+    except GiveUp as failure:
+        line.send({"type": "error", "detail": str(failure) or type(failure).__name__, "retryable": False})
+    except Exception as failure:  # the agent's code may raise anything
+        _print_traceback()
+        line.send({"type": "error", "detail": _tell(failure)})
+    else:
+        _finish(line, result)
+        return 0
+    return 1
+
+
+def _finish(line: Line, result: Any) -> None:
+    message = result if isinstance(result, str) or result is None else json.dumps(result, default=str)
+    if message:
+        Context(line=line).say(message)
+    line.send({"type": "done", "summary": message[:10_000] if message else None})
+
+
+def _leave(_number: int, _frame: object) -> NoReturn:
+    """Let `finally` and `async with` do their work."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _call(function: Callable[[Context], Any], context: Context) -> Any:
+    result = function(context)
+    if not hasattr(result, "__await__"):
+        return result
+    import asyncio  # noqa: PLC0415 - takes longer than everything else here, and not every agent needs it
+
+    async def awaited() -> Any:
+        return await result
+
+    return asyncio.run(awaited())
+
+
+def _context(assignment: Mapping[str, Any], line: Line) -> Context:
+    from datetime import datetime  # noqa: PLC0415
+
+    slot = assignment["slot"]
+    return Context(
+        **{name: assignment[name] for name in _GIVEN},
+        slot=datetime.fromisoformat(slot) if slot else None,
+        transcript=[Turn(turn["speaker"], turn["text"]) for turn in assignment["transcript"]],
+        line=line,
+    )
+
+
+def _find(agent: Mapping[str, Any]) -> Callable[[Context], Any]:
+    if agent["path"]:
+        sys.path.insert(0, agent["path"])
+    target = agent["function"] or _entry_point(agent["entry_point"])
+    module, _, name = target.partition(":")
+    found = _import(module)
+    for part in name.split("."):
+        found = _attribute(found, part, target)
+    if not callable(found):
+        raise Unusable(f"{target!r} is not a function")
+    function: Callable[[Context], Any] = found
+    return function
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as failure:
+        _print_traceback()
+        raise Unusable(f"the module {module!r} cannot be imported: {_tell(failure)}") from failure
+
+
+def _attribute(owner: Any, name: str, target: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except AttributeError as missing:
+        raise Unusable(f"there is no {name!r} in {owner.__name__!r}, so {target!r} cannot run") from missing
+
+
+def _entry_point(name: str) -> str:
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    known = {each.name: each.value for each in entry_points(group=GROUP)}
+    if name not in known:
+        raise Unusable(
+            f"there is no entry point {name!r} in the group {GROUP}; known are {', '.join(known) or 'none'}"
+        )
+    return known[name].split("[")[0].strip()
+
+
+def _print_traceback() -> None:
+    import traceback  # noqa: PLC0415 - when all goes well nobody waits for it
+
+    traceback.print_exc()
+
+
+def _tell(failure: BaseException) -> str:
+    try:
+        message = str(failure)
+    except Exception:  # its own __str__ may fail too
+        message = ""
+    return f"{type(failure).__name__}: {message}"[:2000] if message else type(failure).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,73 @@
+"""Agents: who works."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header
+
+from rota.db import agents as rows
+from rota.db import runs
+from rota.db.listener import RUNS
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.context import InUnit
+from rota.http.shapes import AgentIn, AgentOut, AgentPatch, Page, RunAgentIn, RunOut, page_of, read_cursor
+from rota.roster import agents, running
+
+router = APIRouter(prefix="/agents", tags=["agents"])
+
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
+
+
+@router.get("")
+async def list_agents(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[AgentOut]:
+    """Agents, newest first."""
+    found = await rows.page(unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1)
+    return page_of(found, limit, AgentOut)
+
+
+@router.post("", status_code=201)
+async def create_agent(unit: InUnit, body: AgentIn) -> AgentOut:
+    """Save an agent. A program that this machine doesn't have is a warning: the worker may be another machine."""
+    values: dict[str, Any] = body.model_dump()
+    agent, warnings = await agents.create(unit.conn, unit.caller, values)
+    return AgentOut.model_validate({**agent, "warnings": warnings})
+
+
+@router.get("/{agent}")
+async def get_agent(unit: InUnit, agent: str) -> AgentOut:
+    """One agent, by id or slug."""
+    return AgentOut.model_validate(await agents.find(unit.conn, unit.caller, agent))
+
+
+@router.patch("/{agent}")
+async def change_agent(unit: InUnit, agent: str, body: AgentPatch) -> AgentOut:
+    """Change an agent: a new revision of it and of each automation that uses it. Fired runs keep theirs."""
+    changed, warnings = await agents.change(unit.conn, unit.caller, agent, body.given())
+    return AgentOut.model_validate({**changed, "warnings": warnings})
+
+
+@router.delete("/{agent}", status_code=204)
+async def delete_agent(unit: InUnit, agent: str) -> None:
+    """Delete an agent. Answers 409 while automations use it."""
+    await agents.delete(unit.conn, unit.caller, agent)
+
+
+@router.get("/{agent}/runs")
+async def list_agent_runs(unit: InUnit, agent: str, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[RunOut]:
+    """Runs of one agent, newest first."""
+    found = await agents.find(unit.conn, unit.caller, agent)
+    page = await runs.page(
+        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, agent_id=found["id"]
+    )
+    return page_of(page, limit, RunOut)
+
+
+@router.post("/{agent}/runs", status_code=201)
+async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key: IdempotencyKey = None) -> RunOut:
+    """Run an agent directly, in a session of its own."""
+    conn, caller = unit.conn, unit.caller
+    request = {"run": "agent", "agent": agent, **body.model_dump()}
+    run_id = await running.once_for_key(
+        conn, caller, idempotency_key, request, lambda: running.run_agent(conn, caller, agent, body.model_dump())
+    )
+    unit.wake(RUNS)
+    return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))

@@ -1,0 +1,140 @@
+"""Automations: saved prompts with triggers and policies."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter
+
+from rota.db import agents as revision_rows
+from rota.db import automations as rows
+from rota.db import runs
+from rota.db.listener import RUNS, TRIGGERS
+from rota.db.pool import Connection
+from rota.http.api.agents import IdempotencyKey
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.context import InUnit, Unit
+from rota.http.shapes import (
+    AutomationIn, AutomationOut, AutomationPatch, Page, RevisionOut, RunNowIn, RunOut, page_of, read_cursor,
+)  # fmt: skip
+from rota.model.caller import Caller
+from rota.model.ids import AutomationId
+from rota.roster import automations, running, views
+
+router = APIRouter(prefix="/automations", tags=["automations"])
+
+
+async def _shown(unit: Unit, automation_id: AutomationId) -> AutomationOut:
+    found = await automations.find(unit.conn, unit.caller, str(automation_id), deleted=True)
+    [view] = await views.shown(unit.conn, unit.caller.workspace_id, [found])
+    return AutomationOut.model_validate(view)
+
+
+@router.get("")
+async def list_automations(
+    unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, deleted: bool = False
+) -> Page[AutomationOut]:
+    """Automations, newest first; with `deleted=true` also those that can be restored."""
+    found = await rows.page(
+        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, deleted=deleted
+    )
+    return page_of(await views.shown(unit.conn, unit.caller.workspace_id, found), limit, AutomationOut)
+
+
+@router.post("", status_code=201)
+async def create_automation(unit: InUnit, body: AutomationIn) -> AutomationOut:
+    """Save an automation with its triggers; its grant is made with it."""
+    values: dict[str, Any] = {name: getattr(body, name) for name in type(body).model_fields}
+    automation_id = await automations.create(unit.conn, unit.caller, values, body.forms())
+    unit.wake(TRIGGERS)
+    unit.wake(RUNS)
+    return await _shown(unit, automation_id)
+
+
+@router.get("/{automation}")
+async def get_automation(unit: InUnit, automation: str) -> AutomationOut:
+    """One automation by id or slug, with its next three fires. A deleted one is found by its id."""
+    found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
+    return await _shown(unit, AutomationId(found["id"]))
+
+
+@router.patch("/{automation}")
+async def change_automation(unit: InUnit, automation: str, body: AutomationPatch) -> AutomationOut:
+    """Save a change as a new revision. The next fire counts from now; runs already fired keep their revision."""
+    automation_id = await automations.change(unit.conn, unit.caller, automation, body.given(), body.forms())
+    unit.wake(TRIGGERS)
+    return await _shown(unit, automation_id)
+
+
+@router.delete("/{automation}", status_code=204)
+async def delete_automation(unit: InUnit, automation: str) -> None:
+    """Stop it for good; its history stays readable and it can be restored."""
+    await automations.delete(unit.conn, unit.caller, automation)
+
+
+Change = Callable[[Connection, Caller, str], Awaitable[AutomationId]]
+
+
+async def _changed(unit: Unit, automation: str, change: Change) -> AutomationOut:
+    automation_id = await change(unit.conn, unit.caller, automation)
+    unit.wake(TRIGGERS)
+    return await _shown(unit, automation_id)
+
+
+@router.post("/{automation}/pause")
+async def pause_automation(unit: InUnit, automation: str) -> AutomationOut:
+    """Fire nothing until it is resumed. What waits is skipped, what runs finishes."""
+    return await _changed(unit, automation, automations.pause)
+
+
+@router.post("/{automation}/resume")
+async def resume_automation(unit: InUnit, automation: str) -> AutomationOut:
+    """Fire again, counting from now."""
+    return await _changed(unit, automation, automations.resume)
+
+
+@router.post("/{automation}/restore")
+async def restore_automation(unit: InUnit, automation: str) -> AutomationOut:
+    """Take back a deletion, with a new grant; next fire from now."""
+    return await _changed(unit, automation, automations.restore)
+
+
+@router.post("/{automation}/run", status_code=201)
+async def run_automation(
+    unit: InUnit, automation: str, body: RunNowIn | None = None, idempotency_key: IdempotencyKey = None
+) -> RunOut:
+    """Run it now, also while it is paused. Answers 409 with the run's id while one is queued."""
+    conn, caller, payload = unit.conn, unit.caller, body.payload if body else None
+    found = await automations.find(conn, caller, automation)
+    request = {"run": "automation", "automation": str(found["id"]), "payload": payload}
+    run_id = await running.once_for_key(
+        conn, caller, idempotency_key, request, lambda: running.run_now(conn, caller, found["id"], payload=payload)
+    )
+    unit.wake(RUNS)
+    return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
+
+
+@router.get("/{automation}/runs")
+async def list_automation_runs(
+    unit: InUnit, automation: str, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[RunOut]:
+    """The ledger: every slot is here, as a run, as a skip with its reason, or counted in a later row's `missed`."""
+    found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
+    page = await runs.page(
+        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, automation_id=found["id"]
+    )
+    return page_of(page, limit, RunOut)
+
+
+@router.get("/{automation}/revisions")
+async def list_revisions(unit: InUnit, automation: str, limit: Limit = DEFAULT_LIMIT) -> Page[RevisionOut]:
+    """What was saved and when, newest first, each with what changed from the one before."""
+    found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
+    specs = await revision_rows.revisions(unit.conn, unit.caller.workspace_id, found["id"], before=None, limit=limit + 1)
+    older = [*specs[1:], {"spec": {}}]
+    told = [{**new, "changed": _difference(old["spec"], new["spec"])} for new, old in zip(specs, older, strict=True)]
+    return Page(items=[RevisionOut.model_validate(each) for each in told[:limit]])
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return {name: {"from": old.get(name), "to": new.get(name)} for name in names} if old else {}

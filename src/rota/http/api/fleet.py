@@ -1,0 +1,31 @@
+"""The fleet: workers, and which kinds of agents somebody serves."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from rota.db import workers
+from rota.http.context import InUnit, Shared, Web
+from rota.http.shapes import Page, WorkerOut
+from rota.model import agent_config
+
+router = APIRouter(tags=["fleet"])
+
+
+def _dead_after(shared: Web) -> Any:
+    return shared.settings.heartbeat_seconds * (shared.settings.dead_after + 1)
+
+
+@router.get("/workers")
+async def list_workers(unit: InUnit, shared: Shared) -> Page[WorkerOut]:
+    """Workers and how they are."""
+    found = await workers.all_of(unit.conn, dead_after=_dead_after(shared))
+    return Page(items=[WorkerOut.model_validate(each) for each in found])
+
+
+@router.get("/executors")
+async def list_executors(unit: InUnit, shared: Shared) -> Page[dict[str, Any]]:
+    """Kinds of agents, and whether a live worker serves them."""
+    served = await workers.served_kinds(unit.conn, dead_after=_dead_after(shared))
+    kinds = sorted(served | set(agent_config.KINDS))
+    return Page(items=[{"kind": kind, "served": kind in served} for kind in kinds])

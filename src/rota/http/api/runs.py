@@ -1,0 +1,83 @@
+"""Runs: what became of a slot, a run now, a task or a chat turn."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from rota.db import runs as rows
+from rota.db.listener import CANCELS, RUNS
+from rota.errors import NotFound
+from rota.http.api.agents import IdempotencyKey
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.context import InUnit, Unit
+from rota.http.shapes import Page, RunOut, page_of, read_cursor
+from rota.model.ids import RunId
+from rota.model.caller import Level
+from rota.roster import automations, running
+from rota.runs import cancelling
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+RunStatus = Literal["queued", "running", "awaiting_approval", "succeeded", "failed", "skipped", "cancelled"]
+
+
+async def _find(unit: Unit, run_id: UUID) -> RunOut:
+    found = await rows.find(unit.conn, unit.caller.workspace_id, RunId(run_id))
+    if not found:
+        raise NotFound("There is no such run.")
+    return RunOut.model_validate(found)
+
+
+@router.get("")
+async def list_runs(
+    unit: InUnit,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+    status: RunStatus | None = None,
+    automation: Annotated[str | None, Query(description="Id or slug")] = None,
+    session: Annotated[UUID | None, Query(description="Id")] = None,
+) -> Page[RunOut]:
+    """Runs of the workspace, newest first."""
+    found = await automations.find(unit.conn, unit.caller, automation, deleted=True) if automation else None
+    page = await rows.page(
+        unit.conn,
+        unit.caller.workspace_id,
+        before=read_cursor(cursor),
+        limit=limit + 1,
+        status=status,
+        session_id=session,
+        automation_id=found["id"] if found else None,
+    )
+    return page_of(page, limit, RunOut)
+
+
+@router.get("/{run_id}")
+async def get_run(unit: InUnit, run_id: UUID) -> RunOut:
+    """One run."""
+    return await _find(unit, run_id)
+
+
+@router.post("/{run_id}/cancel")
+async def cancel_run(unit: InUnit, run_id: UUID, response: Response) -> RunOut:
+    """Cancel a run: at once if it is queued; 202 if its worker has to stop it; 409 once it has ended."""
+    unit.caller.must_be(Level.MEMBER, "cancel a run")
+    asked = await cancelling.cancel(unit.conn, unit.caller.workspace_id, RunId(run_id))
+    for each in asked:
+        unit.wake(CANCELS, each)
+    response.status_code = 202 if asked else 200
+    unit.wake(RUNS)
+    return await _find(unit, run_id)
+
+
+@router.post("/{run_id}/retry", status_code=201)
+async def retry_run(unit: InUnit, run_id: UUID, idempotency_key: IdempotencyKey = None) -> RunOut:
+    """Start a new run in place of one that failed, was cancelled or skipped; `retry_of` names the old one."""
+    conn, caller = unit.conn, unit.caller
+    caller.must_be(Level.MEMBER, "retry a run")
+    request = {"run": "retry", "of": str(run_id)}
+    new = await running.once_for_key(
+        conn, caller, idempotency_key, request, lambda: running.retry(conn, caller, RunId(run_id))
+    )
+    unit.wake(RUNS)
+    return await _find(unit, new)

@@ -1,0 +1,109 @@
+"""Sessions: conversations, and their live trace."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import orjson
+from fastapi import APIRouter, Header, Query
+from starlette.responses import StreamingResponse
+
+from rota.db import events, sessions
+from rota.db.events import Event
+from rota.db.pool import Connection
+from rota.errors import Invalid, NotFound
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.context import InUnit, Shared, Signed
+from rota.http.shapes import EventOut, OriginOut, Page, SessionOut, cursor_of, page_of, read_cursor
+from rota.model.ids import SessionId, WorkspaceId
+from rota.trace.follow import follow
+
+router = APIRouter(prefix="/sessions", tags=["sessions"])
+
+LARGEST_SEQ = 2**63 - 1
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, session_id: UUID) -> dict[str, Any]:
+    session = await sessions.find(conn, workspace_id, SessionId(session_id))
+    if not session:
+        raise NotFound("There is no such session.")
+    return session
+
+
+@router.get("")
+async def list_sessions(
+    unit: InUnit,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+    kind: Literal["interactive", "automation", "background"] | None = None,
+) -> Page[SessionOut]:
+    """Sessions, newest first."""
+    found = await sessions.page(
+        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, kind=kind
+    )
+    return page_of(found, limit, SessionOut)
+
+
+@router.get("/{session_id}")
+async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """One session."""
+    return SessionOut.model_validate(await find(unit.conn, unit.caller.workspace_id, session_id))
+
+
+@router.get("/{session_id}/origin")
+async def get_origin(unit: InUnit, session_id: UUID) -> OriginOut:
+    """Which automation started this session; 404 if none did."""
+    await find(unit.conn, unit.caller.workspace_id, session_id)
+    origin = await sessions.origin(unit.conn, unit.caller.workspace_id, SessionId(session_id))
+    if not origin:
+        raise NotFound("No automation started this session.")
+    return OriginOut.model_validate(origin)
+
+
+@router.get("/{session_id}/events")
+async def list_events(
+    unit: InUnit,
+    session_id: UUID,
+    after: Annotated[int, Query(ge=0, le=LARGEST_SEQ, description="Give events with a higher number")] = 0,
+    limit: Limit = DEFAULT_LIMIT,
+) -> Page[EventOut]:
+    """The session's log in order: page on with `after` set to the last `seq` you have."""
+    await find(unit.conn, unit.caller.workspace_id, session_id)
+    found = await events.page(unit.conn, unit.caller.workspace_id, SessionId(session_id), after=after, limit=limit + 1)
+    shown = [EventOut.model_validate(each) for each in found[:limit]]
+    return Page(items=shown, next_cursor=cursor_of(shown[-1].seq) if len(found) > limit else None)
+
+
+@router.get("/{session_id}/trace", response_class=StreamingResponse)
+async def follow_trace(
+    caller: Signed,
+    shared: Shared,
+    session_id: UUID,
+    after: Annotated[int, Query(ge=0, le=LARGEST_SEQ)] = 0,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> StreamingResponse:
+    """Server-sent events: what is stored, then live. `Last-Event-ID` resumes exactly, on any replica."""
+    async with shared.db.connection() as conn:
+        session = await find(conn, caller.workspace_id, session_id)
+    start = min(read_last_event_id(last_event_id, after), session["last_seq"])
+    pages = follow(shared.db, shared.listener, caller.workspace_id, SessionId(session_id), after=start, until=shared.closing)
+    return StreamingResponse(_lines(pages), media_type="text/event-stream", headers=STREAM_HEADERS)
+
+
+def read_last_event_id(header: str | None, after: int) -> int:
+    if header is None or header == "":
+        return after
+    if not header.isascii() or not header.isdigit() or int(header) > LARGEST_SEQ:
+        raise Invalid("Last-Event-ID is the `id` of the last event you saw: a whole number.", field="Last-Event-ID")
+    return int(header)
+
+
+async def _lines(pages: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield b"".join(_line(event) for event in page) or b": still here\n\n"
+
+
+def _line(event: Event) -> bytes:
+    data = orjson.dumps(EventOut.model_validate(event).model_dump())
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (event.kind.encode(), event.seq, data)

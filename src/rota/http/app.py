@@ -1,0 +1,31 @@
+"""The web application: the API, the pages and the health checks behind one set of guards."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from rota import __version__
+from rota.http import api, health, ui
+from rota.http.bodies import BodyGuard
+from rota.http.context import Web
+from rota.http.errors import answer, install
+
+ABOUT = "A duty roster for AI agents. Every refusal is problem+json with a stable `code`."
+
+
+def create_app(web: Web) -> FastAPI:
+    app = FastAPI(title="Rota", version=__version__, description=ABOUT, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app.state.web = web
+    app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
+    app.include_router(health.router)
+    app.include_router(api.router)
+    ui.install(app)
+    install(app, _shown)
+    return app
+
+
+async def _shown(request: Request, told: dict[str, Any]) -> Response:
+    """Programs get problem+json; a person gets a page."""
+    wants_page = not request.url.path.startswith(("/api/", "/hooks/")) and "text/html" in request.headers.get("Accept", "")
+    return await ui.problem_page(request, told) if wants_page else answer(told)

@@ -1,0 +1,90 @@
+"""What a request works with: who asks, one transaction, and the wakes to send once it is committed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+
+from rota.access import signing_in
+from rota.db.listener import Listener, Wakes
+from rota.db.pool import Connection, Database
+from rota.errors import Forbidden, Unauthenticated
+from rota.model.caller import Caller
+from rota.settings import Settings
+
+COOKIE = "rota_login"
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """What the web server shares between requests. Nothing that another replica would miss."""
+
+    db: Database
+    wakes: Wakes
+    listener: Listener
+    settings: Settings
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Unit:
+    """One transaction of one caller. It is committed before the answer is sent; the wakes go out after the commit."""
+
+    conn: Connection
+    caller: Caller
+    _wakes: list[tuple[str, str]] = field(default_factory=list)
+
+    def wake(self, channel: str, payload: object = "") -> None:
+        self._wakes.append((channel, str(payload)))
+
+    def send_wakes(self, wakes: Wakes) -> None:
+        for channel, payload in self._wakes:
+            wakes.send(channel, [payload])
+
+
+def web(request: Request) -> Web:
+    found: Web = request.app.state.web
+    return found
+
+
+async def caller_of(request: Request, conn: Connection, workspace: str) -> Caller:
+    """Who asks, by bearer token or by cookie."""
+    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and secret:
+        return await signing_in.caller_by_token(conn, workspace, secret.strip())
+    if cookie := request.cookies.get(COOKIE):
+        refuse_foreign_origin(request)
+        return await signing_in.caller_by_login(conn, workspace, cookie)
+    raise Unauthenticated("Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints.")
+
+
+def refuse_foreign_origin(request: Request) -> None:
+    """A browser says where a request comes from; a change that another site asked for is refused."""
+    if request.method in {"GET", "HEAD", "OPTIONS"}:
+        return
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
+    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+    if foreign or site in {"cross-site", "same-site"}:
+        raise Forbidden("This request comes from another site.", code="foreign_origin")
+
+
+async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
+    shared = web(request)
+    async with shared.db.transaction() as conn:
+        unit = Unit(conn, await caller_of(request, conn, workspace))
+        yield unit
+    unit.send_wakes(shared.wakes)
+
+
+async def _caller(request: Request, workspace: str) -> Caller:
+    async with web(request).db.connection() as conn:
+        return await caller_of(request, conn, workspace)
+
+
+# scope="function": FastAPI would otherwise commit after the answer was sent, and a failed commit would come too late.
+InUnit = Annotated[Unit, Depends(_unit, scope="function")]
+Signed = Annotated[Caller, Depends(_caller)]
+Shared = Annotated[Web, Depends(web)]

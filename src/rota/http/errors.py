@@ -1,0 +1,116 @@
+"""Every refusal as problem+json: a stable code, the field, and words that help. Pages get the same facts as a page."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import psycopg
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from rota.errors import (
+    Busy, Conflict, Forbidden, Invalid, NotFound, Refused, RotaError, TooLarge, Unauthenticated,
+)  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+STATUS: dict[type[RotaError], int] = {
+    Unauthenticated: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    Conflict: 409,
+    TooLarge: 413,
+    Invalid: 422,
+    Busy: 503,
+    Refused: 400,
+}
+TITLES = {
+    400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
+    409: "Conflict", 413: "Too large", 422: "Invalid", 500: "Something broke", 503: "Busy",
+}  # fmt: skip
+
+Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
+
+
+def problem(status: int, code: str, detail: str, *, field: str | None = None, **facts: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {"title": TITLES.get(status, "Error"), "status": status, "code": code, "detail": detail}
+    return told | ({"field": field} if field else {}) | facts
+
+
+def answer(told: dict[str, Any]) -> Response:
+    headers = {"Retry-After": "1"} if told["status"] == 503 else {}
+    if told["status"] == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(told, told["status"], headers, media_type="application/problem+json")
+
+
+def of_error(error: RotaError) -> dict[str, Any]:
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    return problem(status, error.code, error.message, field=error.field, **error.facts)
+
+
+def of_validation(errors: Sequence[Any]) -> dict[str, Any]:
+    """The first wrong field in the open, all of them in `errors`."""
+    found = [{"field": _field(each["loc"]), "message": _message(each)} for each in errors]
+    detail = f"{found[0]['field']}: {found[0]['message']}" if found[0]["field"] else found[0]["message"]
+    return problem(422, "invalid", detail, field=found[0]["field"] or None, errors=found)
+
+
+def _field(location: Sequence[Any]) -> str:
+    # pydantic names the member of a union it tried; people know only the field.
+    parts = [str(part) for part in location if part not in {"body", "query", "path", "header"}]
+    return ".".join(part for part in parts if not part.startswith(("function-", "constrained-")))
+
+
+def _message(error: dict[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return "There is no such field."
+    if error["type"] == "missing":
+        return "This field is required."
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return message[:1].upper() + message[1:] + ("" if message.endswith((".", "?", "!")) else ".")
+
+
+def of_database(error: psycopg.Error) -> dict[str, Any]:
+    match error:
+        case psycopg.errors.UniqueViolation():
+            return problem(409, "conflict", "Somebody saved the same at this very moment. Look again, then try again.")
+        case psycopg.errors.DataError() | psycopg.errors.ProgramLimitExceeded():
+            return problem(422, "invalid", "A value cannot be stored: it is out of range or not valid text.")
+        case psycopg.OperationalError() | psycopg.errors.QueryCanceled():
+            return problem(503, "database_unavailable", "The database does not answer. Try again in a moment.")
+        case _:
+            log.error("http.broken", exc_info=error)
+            return problem(500, "broken", "Something broke on our side; the log has the details.")
+
+
+def install(app: FastAPI, show: Problem) -> None:
+    """Turn every exception into the same kind of answer, whoever raised it."""
+
+    async def give(request: Request, told: dict[str, Any]) -> Response:
+        shown = show(request, told)
+        return await shown if isinstance(shown, Awaitable) else shown
+
+    @app.exception_handler(RotaError)
+    async def rota_error(request: Request, error: RotaError) -> Response:
+        return await give(request, of_error(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def validation(request: Request, error: RequestValidationError) -> Response:
+        return await give(request, of_validation(error.errors()))
+
+    @app.exception_handler(psycopg.Error)
+    async def database(request: Request, error: psycopg.Error) -> Response:
+        return await give(request, of_database(error))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        codes = {404: "not_found", 405: "method_not_allowed"}
+        return await give(request, problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail)))
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        log.error("http.broken", exc_info=error)
+        return await give(request, problem(500, "broken", "Something broke on our side; the log has the details."))

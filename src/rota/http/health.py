@@ -1,0 +1,33 @@
+"""For operators: is it alive, is it ready, and the figures."""
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from rota.db.migrate import missing
+from rota.http.context import Shared
+
+router = APIRouter(tags=["public"])
+
+
+@router.get("/healthz", response_class=PlainTextResponse)
+async def healthz() -> str:
+    """The process lives."""
+    return "ok\n"
+
+
+@router.get("/readyz")
+async def readyz(shared: Shared) -> JSONResponse:
+    """The database answers and has every migration."""
+    try:
+        async with shared.db.connection() as conn:
+            lacking = await missing(conn)
+    except Exception as failure:  # whatever is wrong with the database, the answer is "not ready" and why
+        return JSONResponse({"ready": False, "database": type(failure).__name__}, 503)
+    return JSONResponse({"ready": not lacking, "missing_migrations": lacking}, 503 if lacking else 200)
+
+
+@router.get("/metrics")
+async def metrics() -> Response:
+    """Prometheus."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,360 @@
+"""Requests and answers of the API, field by field. Unknown fields are refused."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Generic, Literal, TypeVar
+from uuid import UUID
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from rota.errors import Invalid
+from rota.model.duration import format_duration, parse_duration
+
+T = TypeVar("T")
+
+LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return parse_duration(value)
+    except Invalid as refused:
+        raise ValueError(refused.message) from None
+
+
+def _named(value: str) -> str:
+    if not (name := " ".join(value.split())):
+        raise ValueError("Give it a name.")
+    return name
+
+
+def _said(value: str) -> str:
+    if not value.strip():
+        raise ValueError("The prompt is empty.")
+    return value
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration, json_schema_input_type=str),
+    PlainSerializer(format_duration, return_type=str),
+]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
+Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
+Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
+
+
+class In(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    def given(self) -> dict[str, Any]:
+        """Only what the caller sent."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Out(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class AgentIn(In):
+    name: Name
+    slug: str | None = None
+    executor: str = Field(max_length=64, examples=["command"])
+    config: dict[str, Any] = Field(default_factory=dict)
+    instructions: str = Field(default="", max_length=LONGEST_PROMPT)
+    pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
+    status: Literal["active", "paused"] = "active"
+
+
+class AgentPatch(In):
+    name: Name = ""
+    slug: str = ""
+    executor: str = Field(default="", max_length=64)
+    config: dict[str, Any] = Field(default_factory=dict)
+    instructions: str = Field(default="", max_length=LONGEST_PROMPT)
+    pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
+    status: Literal["active", "paused"] = "active"
+
+
+class AgentOut(Out):
+    id: UUID
+    slug: str
+    name: str
+    executor: str
+    config: dict[str, Any]
+    instructions: str
+    pool: str
+    max_concurrent: int | None
+    status: str
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+    warnings: list[str] = []
+
+
+class TriggerIn(In):
+    """The keys of a schedule, and the trigger's own limits."""
+
+    model_config = ConfigDict(extra="allow")
+
+    enabled: bool = True
+    starts_at: AwareDatetime | None = None
+    ends_at: AwareDatetime | None = None
+    max_fires: int | None = Field(default=None, ge=1, le=2_000_000_000)
+    jitter: Duration | None = None
+    overlap: Overlap | None = None
+
+    def form(self, field: str) -> dict[str, Any]:
+        return {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}, "field": field}
+
+
+class Policies(In):
+    session: Literal["new", "same"] = "new"
+    overlap: Overlap | None = None
+    catch_up: Literal["one", "skip", "all"] = "one"
+    catch_up_limit: int | None = Field(default=None, ge=1, le=10_000)
+    late_after: Duration = timedelta(seconds=60)
+    max_attempts: int = Field(default=1, ge=1, le=100)
+    max_rescues: int = Field(default=2, ge=0, le=100)
+    timeout: Duration = timedelta(hours=1)
+    start_within: Duration = timedelta(minutes=15)
+    approval_expires: Duration = timedelta(hours=24)
+    pause_after_failures: int | None = Field(default=None, ge=1, le=1000)
+
+
+class AutomationIn(Policies):
+    """`prompt` or `input` is required. `schedule` is shorthand for one trigger; `triggers` is the full list."""
+
+    name: Name
+    slug: str | None = None
+    agent: str = Field(description="Id or slug of an agent")
+    prompt: Prompt | None = None
+    input: Any = None
+    schedule: dict[str, Any] | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
+    triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+    status: Literal["active", "paused"] = "active"
+    run_immediately: bool = False
+
+    def forms(self) -> list[dict[str, Any]]:
+        return trigger_forms(self.schedule, self.triggers) or []
+
+
+class AutomationPatch(Policies):
+    name: Name = ""
+    slug: str = ""
+    agent: str = ""
+    prompt: Prompt | None = None
+    input: Any = None
+    schedule: dict[str, Any] | None = None
+    triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+
+    def forms(self) -> list[dict[str, Any]] | None:
+        return trigger_forms(self.schedule, self.triggers)
+
+
+def trigger_forms(schedule: dict[str, Any] | None, triggers: Sequence[TriggerIn] | None) -> list[dict[str, Any]] | None:
+    if schedule is not None and triggers is not None:
+        raise Invalid("Give `schedule` or `triggers`, not both.", field="schedule")
+    if schedule is not None:
+        return [{**schedule, "field": "schedule"}]
+    return None if triggers is None else [each.form(f"triggers.{at}") for at, each in enumerate(triggers)]
+
+
+class TriggerOut(Out):
+    id: UUID
+    kind: str
+    schedule: dict[str, Any] | None
+    text: str
+    timezone: str
+    editor_mode: str | None
+    enabled: bool
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_fires: int | None
+    fires: int
+    jitter: Duration | None
+    overlap: str | None
+    next_fire_at: datetime | None
+    parked_error: str | None
+
+
+class LastRun(Out):
+    id: UUID
+    status: str
+    source: str
+    slot: datetime | None
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    session_id: UUID | None
+    skip_reason: str | None
+    error_class: str | None
+    summary: str | None
+
+
+class AutomationOut(Out):
+    id: UUID
+    slug: str
+    name: str
+    status: str
+    paused_reason: str | None
+    deleted_at: datetime | None
+    agent_id: UUID
+    agent: str
+    prompt: str | None
+    input: Any
+    schedule_text: str
+    triggers: list[TriggerOut]
+    next_fire_at: datetime | None
+    next_fires: list[datetime]
+    last_run: LastRun | None
+    grant_id: UUID
+    owner: str
+    revision: int
+    session: str
+    session_id: UUID | None
+    overlap: str | None
+    catch_up: str
+    catch_up_limit: int | None
+    late_after: Duration
+    max_attempts: int
+    max_rescues: int
+    timeout: Duration
+    start_within: Duration
+    approval_expires: Duration
+    pause_after_failures: int | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class Missed(Out):
+    count: int
+    since: datetime
+
+
+class RunOut(Out):
+    id: UUID
+    automation_id: UUID | None
+    trigger_id: UUID | None
+    session_id: UUID | None
+    agent_id: UUID
+    grant_id: UUID
+    revision: int
+    status: str
+    source: str
+    slot: datetime | None
+    missed: Missed | None
+    payload: Any
+    retry_of: UUID | None
+    created_by: UUID | None
+    ready_at: datetime | None
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    tries: int
+    rescues: int
+    max_attempts: int
+    worker_id: str | None
+    skip_reason: str | None
+    error_class: str | None
+    error_detail: str | None
+    summary: str | None
+    usage: dict[str, float]
+    trace_id: str
+    cancel_requested_at: datetime | None
+
+
+class RunNowIn(In):
+    payload: Any = None
+
+
+class RunAgentIn(In):
+    prompt: Prompt | None = None
+    input: Any = None
+    timeout: Duration | None = None
+
+
+class SessionOut(Out):
+    id: UUID
+    kind: str
+    status: str
+    origin: str
+    title: str
+    automation_id: UUID | None
+    agent_id: UUID
+    last_seq: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class OriginOut(Out):
+    automation_id: UUID
+    automation_name: str
+    run_id: UUID
+    source: str
+    slot: datetime | None
+    started_at: datetime | None
+
+
+class EventOut(Out):
+    model_config = ConfigDict(from_attributes=True, extra="ignore")
+
+    seq: int
+    kind: str
+    run_id: UUID | None
+    attempt: int | None
+    data: dict[str, Any]
+    created_at: datetime
+
+
+class RevisionOut(Out):
+    revision: int
+    created_at: datetime
+    created_by: str
+    spec: dict[str, Any]
+    changed: dict[str, Any]
+
+
+class WorkerOut(Out):
+    id: str
+    host: str
+    pid: int
+    status: str
+    places: int
+    busy: int
+    kinds: list[str]
+    pools: list[str]
+    started_at: datetime
+    last_seen_at: datetime
+
+
+class Page(BaseModel, Generic[T]):
+    items: list[T]
+    next_cursor: str | None = None
+
+
+def cursor_of(value: object) -> str:
+    return base64.urlsafe_b64encode(str(value).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None) -> UUID | None:
+    """Where a page goes on: the id of the last row shown, which no two rows share."""
+    if cursor is None:
+        return None
+    try:
+        return UUID(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii"))
+    except (ValueError, binascii.Error, UnicodeDecodeError):
+        raise Invalid("This cursor is none of ours; start again without it.", code="invalid_cursor", field="cursor") from None
+
+
+def page_of(rows: Sequence[dict[str, Any]], limit: int, shape: type[T]) -> "Page[T]":
+    """`rows` holds one more than `limit` if there is a next page."""
+    items = [shape.model_validate(row) for row in rows[:limit]]  # type: ignore[attr-defined]
+    return Page(items=items, next_cursor=cursor_of(rows[limit - 1]["id"]) if len(rows) > limit else None)

@@ -1,0 +1,59 @@
+"""One line for each change of state: JSON for machines, readable on a terminal. Carries the trace id."""
+
+import json
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
+
+_OWN = set(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName", "color_message"}
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    facts = {name: value for name, value in vars(record).items() if name not in _OWN}
+    if "trace_id" not in facts and (trace := trace_id.get()):
+        facts["trace_id"] = trace
+    return facts
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+            **_facts(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class Readable(logging.Formatter):
+    COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        facts = " ".join(f"\x1b[2m{name}=\x1b[0m{value}" for name, value in _facts(record).items())
+        colour = self.COLOURS.get(record.levelname, "\x1b[36m")
+        line = f"\x1b[2m{time}\x1b[0m {colour}{record.getMessage():<20}\x1b[0m {facts}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up(level: str, *, file: str = "", stream: TextIO | None = None) -> None:
+    """Send the logs of this process to the standard error, and to a file if one is given."""
+    stream = stream or sys.stderr
+    console = logging.StreamHandler(stream)
+    console.setFormatter(Readable() if stream.isatty() else JsonLines())
+    handlers: list[logging.Handler] = [console]
+    if file:
+        kept = logging.FileHandler(file, encoding="utf-8")
+        kept.setFormatter(JsonLines())
+        handlers.append(kept)
+    logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
+    for noisy in ("uvicorn", "psycopg.pool", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,286 @@
+"""What the configuration of each kind of agent may say: read when it is saved, and when it runs."""
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from rota.errors import Invalid
+
+KINDS = ("command", "python", "langgraph", "acp", "llm", "http", "kubernetes")
+OUTPUT_LIMIT = 10_000_000
+LARGEST = 2**50
+
+Which = Callable[[str], str | None]
+T = TypeVar("T")
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class Stdin(StrEnum):
+    """What a program finds on its standard input."""
+
+    PROMPT = "prompt"
+    JSON = "json"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one process may use. Sizes are in bytes."""
+
+    memory: int | None = None
+    cpu_seconds: int | None = None
+    open_files: int | None = None
+    file_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandConfig:
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    stdin: Stdin
+    limits: Limits
+    output_limit: int
+    success_exit_codes: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonConfig:
+    """`function` is `module:function`; otherwise `entry_point` is a name in the group `rota.agents`."""
+
+    function: str | None
+    entry_point: str | None
+    path: str | None
+    env: Mapping[str, str]
+    limits: Limits
+    output_limit: int
+
+
+def check(
+    kind: str, config: Mapping[str, Any], *, which: Which | None = None, also: Iterable[str] = ()
+) -> list[str]:
+    """Warnings for a configuration that may not work; `Invalid`, with the field, for one that cannot.
+
+    `also` are kinds that workers serve and this file doesn't know: their own workers check them.
+    """
+    if kind in _CHECKS:
+        return _CHECKS[kind](config, which)
+    if kind in KINDS or kind in also:
+        return []
+    raise Invalid(f"there is no kind {kind!r}{did_you_mean(kind, [*KINDS, *also])}", field="kind")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a word that nobody knows."""
+    known = list(known)
+    close = get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def read_command(config: Mapping[str, Any]) -> CommandConfig:
+    fields = _Fields(config, "argv command env stdin limits output_limit success_exit_codes")
+    fields.exactly_one("argv", "command")
+    argv = fields.read("argv", _argv) if "argv" in config else fields.read("command", _words)
+    return CommandConfig(
+        argv=argv or (),
+        env=fields.read("env", _env) or {},
+        stdin=fields.read("stdin", _stdin) or Stdin.PROMPT,
+        limits=fields.read("limits", _limits) or Limits(),
+        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+        success_exit_codes=fields.read("success_exit_codes", _exit_codes) or frozenset({0}),
+    )
+
+
+def read_python(config: Mapping[str, Any]) -> PythonConfig:
+    fields = _Fields(config, "function entry_point path env limits output_limit")
+    fields.exactly_one("function", "entry_point")
+    return PythonConfig(
+        function=fields.read("function", _function),
+        entry_point=fields.read("entry_point", _name),
+        path=fields.read("path", _absolute),
+        env=fields.read("env", _env) or {},
+        limits=fields.read("limits", _limits) or Limits(),
+        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+    )
+
+
+def _check_command(config: Mapping[str, Any], which: Which | None) -> list[str]:
+    read = read_command(config)
+    return [*_missing_program(read, which), *_open_secrets(read.env)]
+
+
+def _check_python(config: Mapping[str, Any], _which: Which | None) -> list[str]:
+    return _open_secrets(read_python(config).env)
+
+
+_CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
+    "command": _check_command,
+    "python": _check_python,
+}
+
+
+def _missing_program(config: CommandConfig, which: Which | None) -> list[str]:
+    program = config.argv[0]
+    in_the_session = "/" in program and not PurePath(program).is_absolute()
+    if which is None or in_the_session or "PATH" in config.env or which(program):
+        return []
+    return [f"config.argv: the program {program!r} was not found on this machine"]
+
+
+def _open_secrets(env: Mapping[str, str]) -> list[str]:
+    named = [name for name in env if _SECRET_NAME.search(name)]
+    return [
+        f"config.env.{name} can be read by everyone who sees the agent; keep it as a credential"
+        for name in named
+    ]
+
+
+class _Fields:
+    """Reads the fields of one object, and names the field in every refusal."""
+
+    def __init__(self, values: object, known: str, at: str = "config") -> None:
+        self._at = at
+        self._values = _object(values, at)
+        for name in self._values:
+            if name not in known.split():
+                raise Invalid(f"{name!r} is unknown{did_you_mean(name, known.split())}", field=f"{at}.{name}")
+
+    def read(self, name: str, reader: Callable[[Any, str], T]) -> T | None:
+        value = self._values.get(name)
+        return None if value is None else reader(value, f"{self._at}.{name}")
+
+    def exactly_one(self, *names: str) -> None:
+        given = [name for name in names if self._values.get(name) is not None]
+        if len(given) != 1:
+            raise Invalid(f"give either {' or '.join(names)}", field=f"{self._at}.{(given or names)[-1]}")
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _object(value: object, at: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid("must be an object", field=at)
+    return value
+
+
+def _text(value: object, at: str) -> str:
+    if not isinstance(value, str):
+        raise Invalid("must be text", field=at)
+    if "\0" in value or not _encodable(value):
+        raise Invalid("holds a character that no program can be given", field=at)
+    return value
+
+
+def _encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _name(value: object, at: str) -> str:
+    text = _text(value, at).strip()
+    if not text:
+        raise Invalid("must not be empty", field=at)
+    return text
+
+
+def _argv(value: object, at: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise Invalid("must be a list: a program and its arguments", field=at)
+    argv = tuple(_text(word, f"{at}[{number}]") for number, word in enumerate(value))
+    _name(argv[0], f"{at}[0]")
+    return argv
+
+
+def _words(value: object, at: str) -> tuple[str, ...]:
+    try:
+        words = shlex.split(_text(value, at))
+    except ValueError as mistake:
+        raise Invalid(f"cannot be split into words: {mistake}", field=at) from mistake
+    if not words or not words[0].strip():
+        raise Invalid("names no program", field=at)
+    return tuple(words)
+
+
+def _env(value: object, at: str) -> dict[str, str]:
+    return {_env_name(name, at): _text(text, f"{at}.{name}") for name, text in _object(value, at).items()}
+
+
+def _env_name(name: str, at: str) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise Invalid(f"{name!r} is not the name of a variable", field=at)
+    if name.startswith("ROTA_"):
+        raise Invalid("names that begin with ROTA_ belong to Rota", field=f"{at}.{name}")
+    return name
+
+
+def _stdin(value: object, at: str) -> Stdin:
+    choices = [choice.value for choice in Stdin]
+    if value not in choices:
+        raise Invalid(f"{value!r} is unknown{did_you_mean(str(value), choices)}", field=at)
+    return Stdin(value)
+
+
+def _limits(value: object, at: str) -> Limits:
+    fields = _Fields(value, "memory cpu_seconds open_files file_size", at)
+    return Limits(
+        memory=fields.read("memory", _size),
+        cpu_seconds=fields.read("cpu_seconds", _count),
+        open_files=fields.read("open_files", _count),
+        file_size=fields.read("file_size", _size),
+    )
+
+
+def _count(value: object, at: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+        raise Invalid("must be a whole number of at least 1", field=at)
+    return value
+
+
+def _size(value: object, at: str) -> int:
+    """Bytes, from a number or from `512MB` (thousands) or `512MiB` (1024s)."""
+    if not isinstance(value, str):
+        return _count(value, at)
+    match = _SIZE.fullmatch(value.strip()[:40])
+    if match is None:
+        raise Invalid("must be a size such as 512MB", field=at)
+    number, unit, binary = match.groups()
+    size = float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " ")
+    return _count(math.floor(size), at)
+
+
+def _exit_codes(value: object, at: str) -> frozenset[int]:
+    if not isinstance(value, list | tuple) or not value or not all(_is_exit_code(code) for code in value):
+        raise Invalid("must be a list of exit codes between 0 and 255", field=at)
+    return frozenset(value)
+
+
+def _is_exit_code(code: object) -> bool:
+    return isinstance(code, int) and not isinstance(code, bool) and 0 <= code <= 255
+
+
+def _function(value: object, at: str) -> str:
+    text = _name(value, at)
+    module, _, function = text.partition(":")
+    if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(function):
+        raise Invalid("must look like module:function", field=at)
+    return text
+
+
+def _absolute(value: object, at: str) -> str:
+    if not PurePath(text := _name(value, at)).is_absolute():
+        raise Invalid("must be an absolute path", field=at)
+    return text

@@ -1,0 +1,43 @@
+"""Who asks, and what their level lets them do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rota.errors import Forbidden
+from rota.model.ids import SessionId, UserId, WorkspaceId
+
+
+class Level(StrEnum):
+    VIEWER = "viewer"
+    MEMBER = "member"
+    ADMIN = "admin"
+
+
+_ORDER = [Level.VIEWER, Level.MEMBER, Level.ADMIN]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A member of a workspace, or an agent at work on a member's grant, who may read only."""
+
+    workspace_id: WorkspaceId
+    workspace_slug: str
+    timezone: str
+    user_id: UserId
+    name: str
+    level: Level
+    agent_in_session: SessionId | None = None
+
+    def must_be(self, level: Level, to: str) -> None:
+        if _ORDER.index(self.level) < _ORDER.index(level):
+            raise Forbidden(f"You are a {self.level} here; to {to} you must be {_article(level)}.", needs=level)
+
+    def must_own(self, owner_id: UserId, to: str) -> None:
+        """Members look after what is theirs, admins after everything."""
+        self.must_be(Level.MEMBER, to)
+        if self.level != Level.ADMIN and owner_id != self.user_id:
+            raise Forbidden(f"Only its owner or an admin may {to}.", needs=Level.ADMIN)
+
+
+def _article(level: Level) -> str:
+    return f"an {level}" if level == Level.ADMIN else f"a {level}"

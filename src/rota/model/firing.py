@@ -1,0 +1,248 @@
+"""What a due trigger leads to: which slots run, which are skipped and why, and when it is due again. Pure."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
+from uuid import UUID
+
+from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, TriggerId, UserId, WorkspaceId, new_id
+from rota.model.run import SkipReason, Source, Start
+from rota.model.schedule import AtSchedule, CronSchedule, EverySchedule, Schedule
+
+QUEUEING_KINDS = frozenset({"webhook", "event", "after"})
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The part of a trigger that says when. Column for column what the table holds."""
+
+    kind: str
+    cron: str | None
+    every: timedelta | None
+    time_of_day: time | None
+    at: datetime | None
+    timezone: str
+    anchor_at: datetime
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    max_fires: int | None = None
+    fires: int = 0
+
+    def schedule(self) -> Schedule:
+        if self.kind == "cron" and self.cron:
+            return CronSchedule(self.cron, self.timezone)
+        if self.kind == "every" and self.every:
+            days = self.every.days if self.time_of_day else None
+            return EverySchedule(self.every, self.anchor_at, days, self.time_of_day, self.timezone)
+        if self.kind == "at" and self.at:
+            return AtSchedule(self.at)
+        raise ValueError(f"a trigger of kind {self.kind} has no schedule")
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The next slot within the trigger's own limits."""
+        if self.max_fires is not None and self.fires >= self.max_fires:
+            return None
+        if self.starts_at and self.starts_at > instant:
+            instant = self.starts_at - timedelta(microseconds=1)
+        slot = self.schedule().next_after(instant)
+        return None if slot is None or (self.ends_at and slot > self.ends_at) else slot
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an automation says about every run it starts. Copied onto the run, so an edit never reaches a fired one."""
+
+    workspace_id: WorkspaceId
+    automation_id: AutomationId
+    agent_id: AgentId
+    grant_id: GrantId
+    owner_id: UserId
+    revision: int
+    overlap: str | None
+    catch_up: str
+    catch_up_limit: int | None
+    late_after: timedelta
+    session: str
+    session_id: SessionId | None
+    prompt: str | None  # only where the session goes on: a fresh one takes it from the revision
+    max_attempts: int
+    max_rescues: int
+    timeout: timedelta
+    start_within: timedelta
+    executor: str
+    pool: str
+    refused: str | None
+
+    def start(self, source: Source, **facts: object) -> Start:
+        """A run of this automation, not yet placed in its lane."""
+        same = self.session == "same" and self.session_id
+        return Start(
+            workspace_id=self.workspace_id,
+            id=RunId(new_id()),
+            automation_id=self.automation_id,
+            agent_id=self.agent_id,
+            grant_id=self.grant_id,
+            owner_id=self.owner_id,
+            revision=self.revision,
+            source=source,
+            executor=self.executor,
+            pool=self.pool,
+            timeout=self.timeout,
+            start_within=self.start_within,
+            max_attempts=self.max_attempts,
+            max_rescues=self.max_rescues,
+            trace_id=os.urandom(16).hex(),
+            session_id=self.session_id if same else SessionId(new_id()),
+            fresh_session=not same,
+            prompt=self.prompt,
+            **facts,  # type: ignore[arg-type]
+        )
+
+    def lane(self, overlap: str) -> AutomationId | SessionId | None:
+        if self.session == "same":
+            return self.session_id
+        return None if overlap == "allow" else self.automation_id
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Runs of an automation that have not ended: is there one, does one still wait to start, is the lane taken?"""
+
+    busy: bool
+    waiting: bool
+    lane_taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    trigger_id: TriggerId
+    slot: datetime
+    overlap: str | None
+    jitter: timedelta | None
+    timing: Timing
+    policy: Policy
+    flight: Flight
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """What to write for one due trigger."""
+
+    workspace_id: WorkspaceId
+    trigger_id: TriggerId
+    starts: tuple[Start, ...]
+    next_fire_at: datetime | None
+    fires: int
+    flight: Flight
+    replaces: bool = False
+
+
+def fire(due: Due, now: datetime, flight: Flight) -> Firing:
+    """Decide every slot of this trigger that is due at `now`, given what is in flight."""
+    schedule = due.timing.schedule()
+    until = min(now, due.timing.ends_at) if due.timing.ends_at else now
+    latest = schedule.latest_until(due.slot, until)
+    count = schedule.count_slots(due.slot, latest)
+    starts: list[Start] = []
+    replaces = False
+    for candidate in _candidates(due, schedule, latest, count, now):
+        start, flight, replaced = place(candidate, due.policy, _overlap(due, starts), flight)
+        starts.append(start)
+        replaces |= replaced
+    fires = due.timing.fires + sum(start.skip_reason is None for start in starts)
+    next_fire_at = replace(due.timing, fires=fires).next_after(latest)
+    return Firing(due.policy.workspace_id, due.trigger_id, tuple(starts), next_fire_at, fires, flight, replaces)
+
+
+def _candidates(due: Due, schedule: Schedule, latest: datetime, count: int, now: datetime) -> list[Start]:
+    """The slots that get a row of their own, oldest first; the first row carries those that were missed before it."""
+    policy = due.policy
+    slots = [latest]
+    if policy.catch_up == "all":
+        left = (due.timing.max_fires or count) - due.timing.fires
+        slots = _last_slots(schedule, due.slot, latest, count, max(1, min(policy.catch_up_limit or 1, left, count)))
+    too_late = policy.catch_up == "skip" and now - latest > policy.late_after
+    missed = count - len(slots)
+    return [
+        policy.start(
+            Source.SCHEDULE,
+            trigger_id=due.trigger_id,
+            slot=slot,
+            ready_at=slot + jitter(due.trigger_id, slot, due.jitter),
+            missed_count=missed if slot is slots[0] else 0,
+            missed_since=due.slot if missed and slot is slots[0] else None,
+            skip_reason=SkipReason.MISSED if too_late else None,
+        )
+        for slot in slots
+    ]
+
+
+def _last_slots(schedule: Schedule, first: datetime, latest: datetime, count: int, wanted: int) -> list[datetime]:
+    start = first if wanted >= count else _slot_number(schedule, first, latest, count - wanted + 1)
+    slots = [start]
+    while slots[-1] < latest and (following := schedule.next_after(slots[-1])):
+        slots.append(following)
+    return slots
+
+
+def _slot_number(schedule: Schedule, first: datetime, latest: datetime, number: int) -> datetime:
+    """The slot with this number, counting from `first` as 1, found by halving the span."""
+    low, high = first, latest
+    while high - low > timedelta(seconds=1):
+        middle = low + (high - low) / 2
+        low, high = (low, middle) if schedule.count_slots(first, middle) >= number else (middle, high)
+    return schedule.latest_until(first, high)
+
+
+def _overlap(due: Due, earlier: Sequence[Start]) -> str:
+    """Slots caught up together queue behind each other: they would not have overlapped had they run in time."""
+    overlap = effective_overlap(due.timing.kind, due.overlap, due.policy.overlap)
+    burst = any(start.skip_reason is None for start in earlier)
+    return "queue_all" if burst and overlap in {"skip", "queue_one", "replace"} else overlap
+
+
+def effective_overlap(kind: str, of_trigger: str | None, of_automation: str | None) -> str:
+    return of_trigger or of_automation or ("queue_all" if kind in QUEUEING_KINDS else "skip")
+
+
+def place(start: Start, policy: Policy, overlap: str, flight: Flight) -> tuple[Start, Flight, bool]:
+    """Put a run into its lane, or skip it with the reason; and say whether it replaces what is in flight."""
+    if start.skip_reason or policy.refused:
+        return skipped(start, start.skip_reason or SkipReason(str(policy.refused))), flight, False
+    if flight.busy and (overlap == "skip" or (overlap == "queue_one" and flight.waiting)):
+        return skipped(start, SkipReason.PRIOR_IN_FLIGHT), flight, False
+    lane = policy.lane(overlap)
+    waits = lane is not None and (flight.busy or flight.lane_taken)
+    placed = replace(start, lane=lane, waits_for_lane=waits)
+    return placed, Flight(busy=True, waiting=True, lane_taken=flight.lane_taken or lane is not None), waits and overlap == "replace"
+
+
+def skipped(start: Start, reason: SkipReason) -> Start:
+    return replace(start, skip_reason=reason, session_id=None, fresh_session=False)
+
+
+def jitter(trigger_id: UUID, slot: datetime, span: timedelta | None) -> timedelta:
+    """How long after its slot this run starts: the same on every replica."""
+    if not span:
+        return timedelta()
+    digest = hashlib.blake2b(trigger_id.bytes + slot.isoformat().encode(), digest_size=8).digest()
+    return span * (int.from_bytes(digest) / 2**64)
+
+
+def spread(starts: Sequence[Start], now: datetime, *, late: timedelta, threshold: int, span: timedelta) -> list[Start]:
+    """After an outage many runs are late together: let them start over a span of time instead of at once."""
+    overdue = sum(1 for each in starts if _is_overdue(each, now, late))
+    if overdue <= threshold:
+        return list(starts)
+    return [
+        replace(each, ready_at=now + jitter(each.trigger_id or each.id, each.slot or now, span))
+        if _is_overdue(each, now, late)
+        else each
+        for each in starts
+    ]
+
+
+def _is_overdue(start: Start, now: datetime, late: timedelta) -> bool:
+    return start.skip_reason is None and start.slot is not None and now - start.slot > late

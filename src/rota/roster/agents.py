@@ -1,0 +1,77 @@
+"""Agents: saving, changing and deleting who works."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.db import agents
+from rota.db.pool import Connection
+from rota.errors import Conflict, NotFound
+from rota.model import agent_config
+from rota.model.caller import Caller, Level
+from rota.model.ids import AgentId, new_id
+from rota.roster import slugs
+
+DEFAULTS: Mapping[str, Any] = {"instructions": "", "pool": "default", "max_concurrent": None, "status": "active"}
+
+
+async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+    """Save a new agent; the agent, and warnings about its configuration."""
+    caller.must_be(Level.ADMIN, "create an agent")
+    warnings = agent_config.check(values["executor"], values["config"])
+    agent_id = AgentId(new_id())
+    slug = await _free_slug(conn, caller, values.get("slug"), values["name"])
+    agent = {**DEFAULTS, **values, "slug": slug, "id": agent_id, "workspace_id": caller.workspace_id, "created_by": caller.user_id}
+    await agents.insert(conn, agent)
+    await agents.add_revision(conn, caller.workspace_id, agent_id, 1, {"agent": spec(agent)}, caller.user_id)
+    return await find(conn, caller, str(agent_id)), warnings
+
+
+async def change(conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+    """Save a change: a new revision of the agent and of every automation that uses it."""
+    caller.must_be(Level.ADMIN, "change an agent")
+    found = await find(conn, caller, ref, lock=True)
+    agent = {**found, **values, "workspace_id": caller.workspace_id}
+    warnings = agent_config.check(agent["executor"], agent["config"])
+    if agent["slug"] != found["slug"]:
+        await _free_slug(conn, caller, agent["slug"], agent["name"])
+    await agents.update(conn, agent)
+    await agents.add_revision(conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id)
+    await agents.carry_to_automations(conn, caller.workspace_id, agent["id"], spec(agent), caller.user_id)
+    return await find(conn, caller, str(agent["id"])), warnings
+
+
+async def delete(conn: Connection, caller: Caller, ref: str) -> None:
+    """Delete an agent that no automation uses any more. Its runs stay readable."""
+    caller.must_be(Level.ADMIN, "delete an agent")
+    agent = await find(conn, caller, ref, lock=True)
+    used = await agents.used_by(conn, caller.workspace_id, agent["id"])
+    if used:
+        raise Conflict(f"{used} automation(s) use this agent; delete them or give them another one first.", code="agent_in_use")
+    await agents.delete(conn, caller.workspace_id, agent["id"])
+
+
+async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False) -> dict[str, Any]:
+    agent = await agents.find(conn, caller.workspace_id, ref, lock=lock)
+    if not agent or agent["deleted_at"]:
+        raise NotFound("There is no such agent.")
+    return agent
+
+
+def spec(agent: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an agent becomes part of a revision."""
+    return {
+        "id": str(agent["id"]), "slug": agent["slug"], "name": agent["name"], "executor": agent["executor"],
+        "config": agent["config"], "instructions": agent["instructions"], "pool": agent["pool"],
+    }  # fmt: skip
+
+
+async def _free_slug(conn: Connection, caller: Caller, wanted: str | None, name: str) -> str:
+    """The slug asked for, or one made from the name with a number if it is taken."""
+    if wanted:
+        if await agents.find(conn, caller.workspace_id, slugs.checked(wanted)):
+            raise Conflict(f"Another agent has the slug {wanted!r}.", code="slug_taken", field="slug")
+        return wanted
+    number = 1
+    while await agents.find(conn, caller.workspace_id, slug := slugs.numbered(slugs.slug_of(name), number)):
+        number += 1
+    return slug

@@ -1,0 +1,189 @@
+"""Automations: saving, changing, pausing, deleting and restoring what runs on a schedule."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from rota.access import grants
+from rota.db import agents as agent_rows
+from rota.db import automations, triggers
+from rota.db.pool import Connection
+from rota.errors import Conflict, Invalid, NotFound
+from rota.model.caller import Caller, Level
+from rota.model.duration import format_duration
+from rota.model.ids import AutomationId, SessionId, new_id
+from rota.model.run import SkipReason
+from rota.model.schedule import short_form
+from rota.roster import agents, running, slugs
+from rota.roster import triggers as trigger_forms
+from rota.runs import cancelling, ending
+
+DEFAULTS: Mapping[str, Any] = {
+    "prompt": None, "input": None, "session": "new", "session_id": None, "overlap": None, "catch_up": "one",
+    "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
+    "timeout": timedelta(hours=1), "start_within": timedelta(minutes=15), "approval_expires": timedelta(hours=24),
+    "pause_after_failures": None, "status": "active",
+}  # fmt: skip
+POLICIES = (
+    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
+    "start_within", "approval_expires", "pause_after_failures",
+)  # fmt: skip
+ACTS = ("prompt", "input", "agent_id")  # a change of these by somebody else needs that person's own grant
+
+
+async def create(conn: Connection, caller: Caller, values: Mapping[str, Any], forms: Sequence[Mapping[str, Any]]) -> AutomationId:
+    """Save a new automation with its grant, triggers and first revision, all in one transaction."""
+    caller.must_be(Level.MEMBER, "create an automation")
+    now = await _now(conn)
+    agent = await _agent(conn, caller, values)
+    automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}
+    automation |= {"agent_id": agent["id"], "owner_id": caller.user_id}
+    _check(automation)
+    rows = [_read(form, caller, now) for form in forms]
+    automation["slug"] = await _free_slug(conn, caller, values.get("slug"), values["name"])
+    automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"])
+    if automation["session"] == "same":
+        automation["session_id"] = SessionId(new_id())
+    await automations.insert(conn, automation)
+    if automation["session"] == "same":
+        await automations.open_session(conn, automation)
+    saved = await trigger_forms.save(conn, automation, rows, now=now)
+    await agent_rows.add_revision(conn, caller.workspace_id, automation["id"], 1, _spec(automation, agent, saved), caller.user_id)
+    if values.get("run_immediately"):
+        await running.run_now(conn, caller, automation["id"])
+    return AutomationId(automation["id"])
+
+
+async def change(
+    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any], forms: Sequence[Mapping[str, Any]] | None
+) -> AutomationId:
+    """Save a change as a new revision. `forms` replaces the triggers; None leaves them alone."""
+    found = await find(conn, caller, ref, lock=True)
+    caller.must_own(found["owner_id"], "change this automation")
+    now = await _now(conn)
+    agent = await _agent(conn, caller, values) if values.get("agent") else await agents.find(conn, caller, str(found["agent_id"]))
+    automation = {**found, **values, "agent_id": agent["id"]}
+    _check(automation)
+    if automation["slug"] != found["slug"]:
+        await _free_slug(conn, caller, automation["slug"], automation["name"])
+    await _keep_authority(conn, caller, found, automation)
+    if automation["session"] == "same" and not automation["session_id"]:
+        automation["session_id"] = SessionId(new_id())
+        await automations.open_session(conn, automation)
+    await automations.update(conn, automation)
+    if forms is not None:
+        saved = await trigger_forms.save(conn, automation, [_read(form, caller, now) for form in forms], now=now)
+    else:
+        saved = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
+    revision = found["revision"] + 1
+    await agent_rows.add_revision(conn, caller.workspace_id, found["id"], revision, _spec(automation, agent, saved), caller.user_id)
+    return AutomationId(found["id"])
+
+
+async def pause(conn: Connection, caller: Caller, ref: str) -> AutomationId:
+    """Nothing of it fires until it is resumed. What waits is skipped, what runs finishes."""
+    found = await find(conn, caller, ref, lock=True)
+    caller.must_own(found["owner_id"], "pause this automation")
+    await automations.set_status(conn, caller.workspace_id, found["id"], "paused")
+    await triggers.rest(conn, caller.workspace_id, found["id"])
+    await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.PAUSED)
+    return AutomationId(found["id"])
+
+
+async def resume(conn: Connection, caller: Caller, ref: str) -> AutomationId:
+    """Fire again, from now on."""
+    found = await find(conn, caller, ref, lock=True)
+    caller.must_own(found["owner_id"], "resume this automation")
+    if found["status"] != "active":
+        await automations.set_status(conn, caller.workspace_id, found["id"], "active")
+        await trigger_forms.resume(conn, found, now=await _now(conn))
+    return AutomationId(found["id"])
+
+
+async def delete(conn: Connection, caller: Caller, ref: str) -> None:
+    """Stop firing and forget nothing: history stays, and the automation can be restored."""
+    found = await find(conn, caller, ref, lock=True)
+    caller.must_own(found["owner_id"], "delete this automation")
+    await automations.delete(conn, caller.workspace_id, found["id"])
+    await triggers.rest(conn, caller.workspace_id, found["id"])
+    await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.DELETED)
+    await ending.revoke_idle(conn, [(caller.workspace_id, found["id"])])
+
+
+async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
+    """Take back a deletion, with a new grant of whoever restores it; next fire from now."""
+    found = await find(conn, caller, ref, lock=True, deleted=True)
+    caller.must_own(found["owner_id"], "restore this automation")
+    if not found["deleted_at"]:
+        raise Conflict("This automation is not deleted.", code="not_deleted")
+    if await automations.find(conn, caller.workspace_id, found["slug"]):
+        raise Conflict(f"Another automation has the slug {found['slug']!r} now; rename it first.", code="slug_taken", field="slug")
+    grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, found["agent_id"])
+    await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
+    if found["status"] == "active":
+        await trigger_forms.resume(conn, found, now=await _now(conn))
+    return AutomationId(found["id"])
+
+
+async def find(
+    conn: Connection, caller: Caller, ref: str, *, lock: bool = False, deleted: bool = False
+) -> dict[str, Any]:
+    found = await automations.find(conn, caller.workspace_id, ref, lock=lock)
+    if not found or (found["deleted_at"] and not deleted):
+        raise NotFound("There is no such automation.")
+    return found
+
+
+async def _now(conn: Connection) -> datetime:
+    row = await (await conn.execute("SELECT now()")).fetchone()
+    assert row
+    return cast("datetime", row[0]).astimezone(UTC)
+
+
+async def _agent(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return await agents.find(conn, caller, values["agent"])
+    except NotFound:
+        raise Invalid(f"There is no agent {values['agent']!r}.", code="unknown_agent", field="agent") from None
+
+
+def _read(form: Mapping[str, Any], caller: Caller, now: datetime) -> dict[str, Any]:
+    return trigger_forms.read(form, timezone=caller.timezone, now=now, field=str(form.get("field", "schedule")))
+
+
+def _check(automation: Mapping[str, Any]) -> None:
+    if automation["prompt"] is None and automation["input"] is None:
+        raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
+    if automation["catch_up"] == "all" and automation["catch_up_limit"] is None:
+        raise Invalid("catch_up “all” needs a catch_up_limit: how many missed slots may run.", field="catch_up_limit")
+
+
+async def _keep_authority(conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any]) -> None:
+    """What the agent does changed by somebody else: from now on it acts on that person's grant, not on the owner's."""
+    changed = any(automation[name] != found[name] for name in ACTS)
+    if automation["agent_id"] != found["agent_id"] or (changed and caller.user_id != found["owner_id"]):
+        automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, automation["agent_id"])
+
+
+def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    policies = {name: _plain(automation[name]) for name in POLICIES}
+    forms = [short_form(trigger_forms.timing(row).schedule()) for row in rows if row["kind"] in trigger_forms.TIMED]
+    return {
+        "name": automation["name"], "prompt": automation["prompt"], "input": automation["input"],
+        "agent": agents.spec(agent), "triggers": forms, **policies,
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return format_duration(value) if isinstance(value, timedelta) else value
+
+
+async def _free_slug(conn: Connection, caller: Caller, wanted: str | None, name: str) -> str:
+    if wanted:
+        if await automations.find(conn, caller.workspace_id, slugs.checked(wanted)):
+            raise Conflict(f"Another automation has the slug {wanted!r}.", code="slug_taken", field="slug")
+        return wanted
+    number = 1
+    while await automations.find(conn, caller.workspace_id, slug := slugs.numbered(slugs.slug_of(name), number)):
+        number += 1
+    return slug

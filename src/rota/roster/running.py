@@ -1,0 +1,129 @@
+"""Runs that a person starts: run now, an agent directly, and a retry."""
+
+import hashlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from rota.access import grants
+from rota.db import automations, runs, start_keys
+from rota.db.pool import Connection
+from rota.errors import Conflict, Invalid, NotFound
+from rota.model.caller import Caller, Level
+from rota.model.firing import place
+from rota.model.ids import AutomationId, RunId, SessionId, new_id
+from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
+from rota.roster import agents
+from rota.runs import starting
+
+DIRECT_TIMEOUT = timedelta(hours=1)
+START_WITHIN = timedelta(minutes=15)
+
+
+async def run_now(conn: Connection, caller: Caller, automation_id: AutomationId, *, payload: Any = None) -> RunId:
+    """Start a run at once, also of a paused automation; `next_fire_at` stays. At most one may wait."""
+    found = await automations.find(conn, caller.workspace_id, str(automation_id), lock=True)
+    if not found or found["deleted_at"]:
+        raise NotFound("There is no such automation.")
+    caller.must_own(found["owner_id"], "run this automation")
+    return await _start_one(conn, caller, automation_id, Source.RUN_NOW, payload=payload)
+
+
+async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
+    """Start a new run with the same revision, prompt and payload as one that failed, was cancelled or skipped."""
+    old = await runs.find(conn, caller.workspace_id, run_id)
+    if not old:
+        raise NotFound("There is no such run.")
+    if old["status"] == Status.SUCCEEDED or old["status"] not in TERMINAL:
+        raise Conflict(f"Only a failed, cancelled or skipped run can be retried; this one is {old['status']}.", code="not_retryable")
+    if not old["automation_id"]:
+        return await run_agent(conn, caller, str(old["agent_id"]), {"prompt": old["prompt"], "input": old["input"]}, retry_of=run_id)
+    found = await automations.find(conn, caller.workspace_id, str(old["automation_id"]), lock=True)
+    if not found or found["deleted_at"]:
+        raise Conflict("Its automation is deleted; restore it first.", code="automation_deleted")
+    caller.must_own(found["owner_id"], "retry this run")
+    facts = {"payload": old["payload"], "retry_of": run_id}
+    return await _start_one(conn, caller, AutomationId(found["id"]), Source.RETRY, revision=old["revision"], **facts)
+
+
+async def _start_one(
+    conn: Connection, caller: Caller, automation_id: AutomationId, source: Source, *, revision: int | None = None, **facts: Any
+) -> RunId:
+    policy, flight = await automations.policy(conn, caller.workspace_id, automation_id)
+    if flight.waiting:
+        queued = await runs.queued_of(conn, caller.workspace_id, automation_id)
+        raise Conflict("A run of this automation is already queued.", code="already_queued", run_id=str(queued))
+    if policy.refused:
+        raise Conflict(_refusal(policy.refused), code=policy.refused)
+    start = policy.start(source, created_by=caller.user_id, **facts)
+    placed, _, _ = place(start, policy, "queue_one", flight)
+    await starting.start(conn, [replace(placed, revision=revision or placed.revision)])
+    return placed.id
+
+
+def _refusal(reason: str) -> str:
+    return {
+        SkipReason.AGENT_PAUSED: "Its agent is paused.",
+        SkipReason.GRANT_REVOKED: "Its grant was revoked; save the automation again to give it a new one.",
+        SkipReason.GRANT_EXPIRED: "Its grant has expired; save the automation again to give it a new one.",
+        SkipReason.GRANT_SCOPE: "Its grant does not allow this agent; save the automation again.",
+    }.get(SkipReason(reason), "It may not run now.")
+
+
+async def run_agent(
+    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any], *, retry_of: RunId | None = None
+) -> RunId:
+    """Run an agent directly, in a session of its own, on a short grant of the caller."""
+    caller.must_be(Level.MEMBER, "run an agent")
+    agent = await agents.find(conn, caller, ref)
+    if agent["status"] == "paused":
+        raise Conflict("This agent is paused.", code="agent_paused")
+    if values.get("prompt") is None and values.get("input") is None:
+        raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
+    session_id = SessionId(new_id())
+    start = Start(
+        workspace_id=caller.workspace_id,
+        id=RunId(new_id()),
+        agent_id=agent["id"],
+        grant_id=await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT),
+        owner_id=caller.user_id,
+        revision=agent["revision"],
+        source=Source.RETRY if retry_of else Source.RUN_NOW,
+        executor=agent["executor"],
+        pool=agent["pool"],
+        timeout=values.get("timeout") or DIRECT_TIMEOUT,
+        start_within=START_WITHIN,
+        trace_id=os.urandom(16).hex(),
+        session_id=session_id,
+        lane=session_id,
+        prompt=values.get("prompt"),
+        input=values.get("input"),
+        retry_of=retry_of,
+        created_by=caller.user_id,
+    )
+    await starting.start(conn, [start])
+    return start.id
+
+
+async def once_for_key(
+    conn: Connection, caller: Caller, key: str | None, request: Mapping[str, Any], begin: Callable[[], Awaitable[RunId]]
+) -> RunId:
+    """The same key and request give the same run, also after it failed; another request with that key is refused."""
+    if key is None:
+        return await begin()
+    if not 1 <= len(key) <= 200 or not key.isprintable():
+        raise Invalid("An Idempotency-Key has 1 to 200 printable characters.", code="invalid_key", field="Idempotency-Key")
+    body_hash = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str)).digest()
+    await start_keys.lock(conn, caller.workspace_id, key)
+    earlier = await start_keys.find(conn, caller.workspace_id, key)
+    if earlier is None:
+        run_id = await begin()
+        await start_keys.add(conn, caller.workspace_id, key, body_hash, run_id)
+        return run_id
+    if earlier[0] != body_hash:
+        raise Invalid("This Idempotency-Key was used with another request.", code="key_reused", field="Idempotency-Key")
+    return earlier[1]

@@ -1,0 +1,45 @@
+"""Automations as people read them: the schedule in words, the next fires, the last run. For the API and the pages."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rota.db import triggers
+from rota.db.pool import Connection
+from rota.errors import Invalid
+from rota.model.describe import describe
+from rota.model.ids import WorkspaceId
+from rota.model.schedule import short_form
+from rota.roster.triggers import TIMED, timing, upcoming
+
+FIRES_SHOWN = 3
+
+
+async def shown(conn: Connection, workspace_id: WorkspaceId, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each automation with its triggers, in two queries for the whole page."""
+    found = await triggers.of_automations(conn, workspace_id, [row["id"] for row in rows])
+    return [_automation(row, [each for each in found if each["automation_id"] == row["id"]]) for row in rows]
+
+
+def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    told = [_trigger(each) for each in rows]
+    due = [each["next_fire_at"] for each in rows if each["next_fire_at"]]
+    return {
+        **row,
+        "agent": row["agent_slug"],
+        "owner": row["owner_name"],
+        "triggers": told,
+        "schedule_text": "; ".join(each["text"] for each in told) or "Only when run by hand",
+        "next_fire_at": min(due, default=None),
+        "next_fires": upcoming(rows, FIRES_SHOWN, datetime.now(UTC)),
+    }
+
+
+def _trigger(row: Mapping[str, Any]) -> dict[str, Any]:
+    if row["kind"] not in TIMED:
+        return {**row, "schedule": None, "text": f"On {row['kind']}"}
+    try:
+        schedule = timing(row).schedule()
+        return {**row, "schedule": short_form(schedule), "text": describe(schedule)}
+    except (Invalid, ValueError):  # parked: its definition can't be read, its error says why
+        return {**row, "schedule": None, "text": "Cannot be read"}

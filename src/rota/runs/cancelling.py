@@ -1,0 +1,48 @@
+"""Cancel: at once what is queued, through its executor what runs."""
+
+from uuid import UUID
+
+from rota.db import run_status, runs
+from rota.db.pool import Connection
+from rota.errors import Conflict, NotFound
+from rota.model.ids import AutomationId, RunId, WorkspaceId
+from rota.model.outcome import ErrorClass
+from rota.model.run import SkipReason, Status
+from rota.runs import ending
+
+
+async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> list[UUID]:
+    """Cancel a run; the ids of those that a worker must stop. Refused once it has ended."""
+    reason = ErrorClass.CANCELLED_BY_USER
+    ended = await run_status.end_queued(
+        conn, workspace_id, run_id=run_id, status=Status.CANCELLED, error_class=reason, error_detail="Cancelled before it began."
+    )
+    await ending.end(conn, ended)
+    asked = [] if ended else await run_status.request_cancel(conn, workspace_id, run_id=run_id, reason=reason)
+    if not ended and not asked:
+        await _refuse(conn, workspace_id, run_id)
+    return asked
+
+
+async def _refuse(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
+    found = await runs.find(conn, workspace_id, run_id)
+    if not found:
+        raise NotFound("There is no such run.")
+    raise Conflict(f"The run has ended already: it {_told(found['status'])}.", code="run_ended", status=found["status"])
+
+
+def _told(status: str) -> str:
+    return {"succeeded": "succeeded", "failed": "failed", "skipped": "was skipped"}.get(status, "was cancelled")
+
+
+async def replace(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, keep: set[UUID]) -> list[UUID]:
+    """Make room for a run that replaces what is in flight: cancel all others of the automation."""
+    ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, list(keep))
+    await ending.end(conn, ended)
+    return await run_status.request_cancel(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
+
+
+async def skip_waiting(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, reason: SkipReason) -> None:
+    """Turn triggered runs that nobody has claimed into skipped ones: the automation was paused or deleted."""
+    ended = await run_status.end_queued(conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=reason)
+    await ending.end(conn, ended)

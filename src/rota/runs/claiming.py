@@ -1,0 +1,36 @@
+"""Queued → running: a worker takes runs and becomes the only one who may write for that attempt."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from rota.db import events, run_status
+from rota.db.events import NewEvent
+from rota.db.pool import Connection
+from rota.model.ids import WorkerId
+from rota.model.run import Claimed, Settlement, Status
+from rota.runs import ending
+
+
+async def claim(
+    conn: Connection, worker_id: WorkerId, *, places: int, lease: timedelta, kinds: Sequence[str], pools: Sequence[str]
+) -> list[Claimed]:
+    """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead."""
+    claimed = await run_status.claim(conn, worker_id, places=places, lease=lease, kinds=kinds, pools=pools)
+    refused = [run for run in claimed if run.refused]
+    if refused:
+        await _refuse(conn, refused)
+    taken = [run for run in claimed if not run.refused]
+    await events.append(conn, [_started(run, worker_id) for run in taken])
+    return taken
+
+
+def _started(run: Claimed, worker_id: WorkerId) -> NewEvent:
+    data = {"status": "running", "worker_id": worker_id}
+    return NewEvent(run.workspace_id, run.session_id, "run", data, run.id, run.attempt)
+
+
+async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
+    skips = [
+        run_status.settlement_row(run, Settlement(Status.SKIPPED, run.tries)) | {"skip_reason": run.refused} for run in refused
+    ]
+    await ending.end(conn, await run_status.settle(conn, skips))

@@ -1,0 +1,33 @@
+"""The one door through which every run comes: slot, run now, webhook, event, after, task, chat, retry."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from rota.db import events, run_status
+from rota.db.events import NewEvent
+from rota.db.pool import Connection
+from rota.model.run import Start
+
+
+async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
+    """Write runs, ready or behind their lane or skipped, and return the ids of those that were written."""
+    waiting = {(each.workspace_id, each.lane) for each in starts if each.waits_for_lane and each.lane}
+    if waiting:
+        await run_status.hold_lanes(conn, waiting)
+    written = await run_status.start(conn, starts)
+    # A fresh session gets its first event with its row; one that goes on numbers it under its lock.
+    await events.append(conn, [_queued(each) for each in starts if _goes_on(each) and each.id in written])
+    if waiting:
+        await run_status.promote(conn, waiting)
+    return written
+
+
+def _goes_on(start: Start) -> bool:
+    return start.session_id is not None and not start.fresh_session
+
+
+def _queued(start: Start) -> NewEvent:
+    assert start.session_id
+    data = {"status": "queued", "source": start.source, "slot": start.slot, "prompt": start.prompt}
+    given = {name: value for name, value in data.items() if value is not None}
+    return NewEvent(start.workspace_id, start.session_id, "run", given, start.id)

@@ -1,0 +1,41 @@
+"""What nobody ended in order: lost leases, runs that waited too long for a place, lanes that nobody freed."""
+
+from rota.db import run_status
+from rota.db.pool import Connection
+from rota.model.outcome import ErrorClass
+from rota.model.run import Settlement, Status
+from rota.runs import ending
+
+
+async def rescue(conn: Connection, limit: int) -> int:
+    """Take back runs whose worker stopped renewing: queued again while rescues are left, else failed."""
+    lost = await run_status.lease_ended(conn, limit)
+    if not lost:
+        return 0
+    rows = [run_status.settlement_row(each, _after_loss(each), rescued=True) for each in lost]
+    ended = await run_status.settle(conn, rows)
+    await ending.end(conn, ended, {each.id: f"stalled: {each.worker_id} stopped renewing its lease" for each in lost})
+    return len(ended)
+
+
+def _after_loss(run: run_status.LostLease) -> Settlement:
+    if run.cancel_requested:
+        return Settlement(Status.CANCELLED, run.tries)
+    if run.rescues < run.max_rescues:
+        return Settlement(Status.QUEUED, run.tries)
+    detail = f"Its worker {run.worker_id} was lost, as {run.rescues} before; no rescue is left."
+    return Settlement(Status.FAILED, run.tries, error_class=ErrorClass.STALLED, error_detail=detail)
+
+
+async def end_stuck(conn: Connection, limit: int) -> int:
+    """Fail runs that waited longer than they may while nothing but a free place was missing."""
+    stuck = await run_status.end_stuck(conn, limit)
+    if stuck:
+        await ending.end(conn, stuck)
+    return len(stuck)
+
+
+async def free_lanes(conn: Connection, limit: int) -> int:
+    """Make the next run ready in lanes where runs wait and nothing holds them up."""
+    lanes = await run_status.free_lanes(conn, limit)
+    return await run_status.promote(conn, lanes) if lanes else 0

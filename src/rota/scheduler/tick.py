@@ -1,0 +1,111 @@
+"""Fires what is due: one transaction a batch, set-based, on any number of replicas."""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from rota.db import triggers
+from rota.db.listener import RUNS, Wakes
+from rota.db.pool import Connection, Database
+from rota.failpoints import reach
+from rota.metrics import FIRED, LATENESS, SKIPPED
+from rota.model.firing import Due, Firing, Flight, fire, spread
+from rota.runs import cancelling, starting
+
+log = logging.getLogger(__name__)
+
+BATCH = 1000
+CONTENDED_SECONDS = 0.05
+
+
+class Scheduler:
+    """A pass fires every due trigger that no other replica holds, then says when the next one is due."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        db: Database,
+        wakes: Wakes,
+        *,
+        tick: timedelta = timedelta(seconds=30),
+        jitter_threshold: int = 3,
+        max_jitter: timedelta = timedelta(seconds=30),
+        clock: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
+        """`clock` gives the instant to judge by; None leaves it to the database."""
+        self._db = db
+        self._wakes = wakes
+        self._tick = tick
+        self._threshold = jitter_threshold
+        self._span = max_jitter
+        self._clock = clock
+
+    async def once(self) -> float:
+        while True:
+            async with self._db.connection() as conn:
+                due_at, now = await triggers.next_due(conn, self._clock())
+                if due_at is None or due_at > now:
+                    return min((due_at - now).total_seconds(), self._tick.total_seconds()) if due_at else self._tick.total_seconds()
+                if not await self._fire_batch(conn):
+                    return CONTENDED_SECONDS
+
+    async def _fire_batch(self, conn: Connection) -> int:
+        async with conn.transaction():
+            found = await triggers.lock_due(conn, self._clock(), BATCH)
+            reach("scheduler.locked")
+            if not found:
+                return 0
+            now = found[0][1]
+            firings = await self._decide(conn, [due for due, _ in found], now)
+            started = await self._write(conn, firings, now)
+            reach("scheduler.written")
+        reach("scheduler.committed")
+        self._tell(firings, now, started)
+        return len(found)
+
+    async def _decide(self, conn: Connection, due: Sequence[Due], now: datetime) -> list[Firing]:
+        flights: dict[object, Flight] = {}
+        firings = []
+        for each in due:
+            automation = each.policy.automation_id
+            try:
+                firing = fire(each, now, flights.get(automation, each.flight))
+            except Exception as failure:  # a trigger that cannot be evaluated must not block the others
+                await self._park(conn, each, failure)
+                continue
+            flights[automation] = firing.flight
+            firings.append(firing)
+        return firings
+
+    async def _park(self, conn: Connection, due: Due, failure: Exception) -> None:
+        error = str(failure) or type(failure).__name__
+        await triggers.park(conn, due.policy.workspace_id, due.trigger_id, error)
+        log.warning("trigger.parked", extra={"trigger_id": due.trigger_id, "error": error})
+
+    async def _write(self, conn: Connection, firings: Sequence[Firing], now: datetime) -> int:
+        starts = [start for firing in firings for start in firing.starts]
+        starts = spread(starts, now, late=self._tick, threshold=self._threshold, span=self._span)
+        written = await starting.start(conn, starts)
+        reach("scheduler.started")
+        await triggers.advance(conn, firings)
+        for firing in firings:
+            if firing.replaces:
+                start = firing.starts[-1]
+                assert start.automation_id
+                await cancelling.replace(conn, firing.workspace_id, start.automation_id, keep={start.id})
+        return len(written)
+
+    def _tell(self, firings: Sequence[Firing], now: datetime, started: int) -> None:
+        starts = [start for firing in firings for start in firing.starts]
+        for start in starts:
+            if start.slot and not start.skip_reason:
+                LATENESS.observe(max(0.0, (now - start.slot).total_seconds()))
+        skips = sorted(str(start.skip_reason) for start in starts if start.skip_reason)
+        for reason, group in groupby(skips):
+            SKIPPED.labels(reason=reason).inc(len(list(group)))
+        FIRED.inc(len(starts) - len(skips))
+        if len(skips) < len(starts):
+            self._wakes.send(RUNS)
+        log.info("trigger.fired", extra={"triggers": len(firings), "runs": started, "skipped": len(skips)})

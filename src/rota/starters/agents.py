@@ -1,0 +1,47 @@
+"""The Python agents of the starters: small, real, and an example of how to write one."""
+
+import json
+import os
+import re
+import urllib.request
+from collections import Counter
+from typing import Any
+
+from rota.agent import Context, agent
+
+
+@agent
+def count(context: Context) -> str:
+    """Goes on from the number it said last: the session is its memory."""
+    said = [int(number) for turn in context.transcript if turn.speaker == "agent" for number in re.findall(r"\d+", turn.text)]
+    number = max(said, default=0) + 1
+    return f"{number}."
+
+
+@agent
+def digest(context: Context) -> str:
+    """Reads the latest runs from Rota's own API with the token of this attempt, and sums them up."""
+    runs = [run for run in _get("/runs?limit=100")["items"] if run["id"] != str(context.run_id)]
+    names = {each["id"]: each["name"] for each in _get("/automations?limit=100")["items"]}
+    if not runs:
+        return "Nothing has run yet."
+    for name, counted in sorted(_outcomes(runs, names).items()):
+        context.say(f"- {name}: " + ", ".join(f"{amount} {status}" for status, amount in counted.most_common()) + "\n")
+    failed = [run for run in runs if run["status"] == "failed"]
+    for run in failed[:5]:
+        context.say(f"- Look at {names.get(run['automation_id'], 'a direct run')}: {run['error_class']}, {run['error_detail']}\n")
+    return f"{len(runs)} runs since the start, {len(failed)} failed."
+
+
+def _outcomes(runs: list[dict[str, Any]], names: dict[str, str]) -> dict[str, "Counter[str]"]:
+    outcomes: dict[str, Counter[str]] = {}
+    for run in runs:
+        outcomes.setdefault(names.get(run["automation_id"], "Direct runs"), Counter())[run["status"]] += 1
+    return outcomes
+
+
+def _get(path: str) -> Any:
+    url = f"{os.environ['ROTA_URL']}/api/v1/workspaces/{os.environ['ROTA_WORKSPACE']}{path}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {os.environ['ROTA_TOKEN']}"})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 — the URL is Rota's own
+        return json.load(answer)

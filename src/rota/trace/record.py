@@ -1,0 +1,155 @@
+"""Writes what agents at work say: many pieces in one transaction, fenced, then a wake for the readers."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.db import events, usage
+from rota.db.events import NewEvent
+from rota.db.listener import Wakes, session_channel
+from rota.db.pool import Database
+from rota.db.usage import Charge
+from rota.errors import Lost
+from rota.model.run import Claimed
+
+log = logging.getLogger(__name__)
+
+WINDOW_SECONDS = 0.04
+FULL_BYTES = 256 * 1024
+LONGEST_TEXT = 32 * 1024
+RETRY_SECONDS = 0.5
+
+
+class Recorder:
+    """One for each process. Desks hand in events; a flush writes those of all desks at once."""
+
+    def __init__(self, db: Database, wakes: Wakes) -> None:
+        self._db = db
+        self._wakes = wakes
+        self._desks: dict[int, RecordingDesk] = {}
+        self._due = asyncio.Event()
+        self._flushing = asyncio.Lock()
+
+    def desk(self, run: Claimed) -> "RecordingDesk":
+        return RecordingDesk(self, run)
+
+    def has_something(self, desk: "RecordingDesk") -> None:
+        self._desks[id(desk)] = desk
+        self._due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            await asyncio.sleep(WINDOW_SECONDS)
+            try:
+                await self.flush()
+            except Exception as failure:  # the top of a loop: what could not be written is kept and tried again
+                log.warning("trace.unwritten", extra={"error": f"{type(failure).__name__}: {failure}"})
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def flush(self) -> None:
+        """Write everything handed in so far."""
+        async with self._flushing:
+            self._due.clear()
+            desks, self._desks = self._desks, {}
+            taken = [(desk, desk.take()) for desk in desks.values()]
+            try:
+                await self._write(taken)
+            except BaseException:
+                for desk, (told, charges) in taken:
+                    desk.give_back(told, charges)
+                    self.has_something(desk)
+                raise
+
+    async def _write(self, taken: Sequence[tuple["RecordingDesk", tuple[list[NewEvent], list[Charge]]]]) -> None:
+        if not taken:
+            return
+        async with self._db.transaction() as conn:
+            held = await events.hold(conn, [desk.attempt for desk, _ in taken])
+            kept = [(desk, written) for desk, written in taken if desk.attempt in held]
+            await events.append(conn, [event for _, (told, _) in kept for event in told])
+            await usage.charge(conn, [charge for _, (_, charges) in kept for charge in charges])
+        for desk, _ in taken:
+            desk.written(lost=desk.attempt not in held)
+        for session_id in {desk.run.session_id for desk, _ in kept}:
+            self._wakes.send(session_channel(session_id))
+
+
+class RecordingDesk:
+    """The desk of one attempt. Text that arrives together is stored together."""
+
+    def __init__(self, recorder: Recorder, run: Claimed) -> None:
+        self.run = run
+        self.attempt = (run.workspace_id, run.id, run.attempt)
+        self.last_line = ""
+        self._recorder = recorder
+        self._pending: list[NewEvent] = []
+        self._spent: dict[str, float] = {}
+        self._uncharged = False
+        self._text: list[str] = []
+        self._size = 0
+        self._unfinished = ""
+        self._lost = False
+        self._flushed = asyncio.Event()
+
+    async def say(self, text: str) -> None:
+        if text:
+            self._remember(text)
+            self._text.append(text)
+            self._size += len(text)
+            await self._handed_in()
+
+    async def tool(self, name: str, data: Mapping[str, Any]) -> None:
+        self._end_text()
+        self._pending.append(self._event("tool", {"name": name, **data}))
+        self._size += 100
+        await self._handed_in()
+
+    async def usage(self, unit: str, amount: float) -> None:
+        self._spent[unit] = self._spent.get(unit, 0.0) + amount
+        self._uncharged = True
+        await self._handed_in()
+
+    async def finish(self) -> None:
+        """Wait until all of it is stored; a settled run must never be followed by its own words."""
+        while (self._pending or self._text or self._uncharged) and not self._lost:
+            await self._recorder.flush()
+
+    def take(self) -> tuple[list[NewEvent], list[Charge]]:
+        self._end_text()
+        told, self._pending, self._size = self._pending, [], 0
+        spent = self._spent if self._uncharged else {}
+        self._uncharged = False
+        return told, [Charge(*self.attempt, unit, amount) for unit, amount in spent.items()]
+
+    def give_back(self, told: list[NewEvent], charges: list[Charge]) -> None:
+        self._pending = told + self._pending
+        self._uncharged = self._uncharged or bool(charges)
+
+    def written(self, *, lost: bool) -> None:
+        self._lost = self._lost or lost
+        self._flushed.set()
+
+    async def _handed_in(self) -> None:
+        if self._lost:
+            raise Lost("This attempt belongs to another worker now.")
+        self._recorder.has_something(self)
+        while self._size > FULL_BYTES and not self._lost:
+            self._flushed.clear()
+            await self._flushed.wait()
+
+    def _end_text(self) -> None:
+        text, self._text = "".join(self._text), []
+        pieces = (text[at : at + LONGEST_TEXT] for at in range(0, len(text), LONGEST_TEXT))
+        self._pending.extend(self._event("output", {"text": piece}) for piece in pieces)
+
+    def _event(self, kind: str, data: Mapping[str, Any]) -> NewEvent:
+        return NewEvent(self.run.workspace_id, self.run.session_id, kind, data, self.run.id, self.run.attempt)
+
+    def _remember(self, text: str) -> None:
+        """Keep the last line that says something: it becomes the run's summary."""
+        *lines, unfinished = (self._unfinished + text[-4096:]).splitlines(keepends=True) or [""]
+        said = [line for line in (*lines, unfinished) if line.strip()]
+        self.last_line = said[-1].strip() if said else self.last_line
+        self._unfinished = "" if unfinished.endswith("\n") else unfinished[-4096:]

@@ -1,0 +1,44 @@
+"""Takes back what lost workers held, ends what waited too long, and frees lanes that nobody freed."""
+
+import logging
+from datetime import timedelta
+
+from rota.db.listener import RUNS, Wakes
+from rota.db.pool import Database
+from rota.metrics import RESCUED
+from rota.runs import sweeping
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+
+
+class Rescue:
+    """A pass leaves nothing stuck. It is the net: whoever ends a run in order has done all this already."""
+
+    name = "rescue"
+
+    def __init__(self, db: Database, wakes: Wakes, *, every: timedelta = timedelta(seconds=15)) -> None:
+        self._db = db
+        self._wakes = wakes
+        self._every = every
+
+    async def once(self) -> float:
+        rescued, stuck, freed = await self._take_back(), await self._end_stuck(), await self._free_lanes()
+        if rescued or stuck or freed:
+            RESCUED.inc(rescued)
+            log.warning("runs.rescued", extra={"rescued": rescued, "stuck": stuck, "lanes_freed": freed})
+            self._wakes.send(RUNS)
+        return 0.0 if BATCH in (rescued, stuck, freed) else self._every.total_seconds()
+
+    async def _take_back(self) -> int:
+        async with self._db.transaction() as conn:
+            return await sweeping.rescue(conn, BATCH)
+
+    async def _end_stuck(self) -> int:
+        async with self._db.transaction() as conn:
+            return await sweeping.end_stuck(conn, BATCH)
+
+    async def _free_lanes(self) -> int:
+        async with self._db.transaction() as conn:
+            return await sweeping.free_lanes(conn, BATCH)

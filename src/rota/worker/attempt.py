@@ -1,0 +1,147 @@
+"""One attempt is a pipeline: assignment → executor → outcome. Nothing here writes a status."""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from rota.db import attempts, events
+from rota.db.pool import Database
+from rota.errors import Lost
+from rota.logs import trace_id
+from rota.metrics import DURATION
+from rota.model.executor import Assignment, Executor
+from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Succeeded, TimedOut
+from rota.model.run import Claimed
+from rota.sessions import transcript
+from rota.trace.record import RecordingDesk
+
+log = logging.getLogger(__name__)
+
+TRANSCRIPT_EVENTS = 2000
+
+
+class Attempt:
+    """A claimed run in one place of this worker. `stop` ends it from outside, for a reason that decides the outcome."""
+
+    def __init__(self, run: Claimed, executor: Executor, desk: RecordingDesk) -> None:
+        self.run = run
+        self.key = (run.workspace_id, run.id, run.attempt)
+        self._executor = executor
+        self._desk = desk
+        self._task: asyncio.Task[Outcome] | None = None
+        self._stopped_for: str | None = None
+
+    def cancel(self) -> None:
+        """Somebody asked to cancel the run."""
+        self._stop("cancel")
+
+    def hand_back(self) -> None:
+        """This worker is going away; the run should go on elsewhere."""
+        self._stop("hand_back")
+
+    def drop(self) -> None:
+        """The lease is lost, or about to be: nothing of this attempt may be written any more."""
+        self._stop("lost")
+
+    def _stop(self, reason: str) -> None:
+        self._stopped_for = self._stopped_for or reason
+        if self._task:
+            self._task.cancel()
+
+    async def execute(self, assignment: Assignment) -> Outcome | None:
+        """Run to the end. None hands the run back; `Lost` means that nothing may be written."""
+        trace_id.set(self.run.trace_id)
+        started = time.monotonic()
+        try:
+            outcome = await self._outcome(assignment)
+            if self._stopped_for == "lost":
+                raise Lost("The lease was lost.")
+            await self._desk.finish()
+            return self._named(outcome)
+        finally:
+            DURATION.labels(executor=self.run.executor).observe(time.monotonic() - started)
+
+    async def _outcome(self, assignment: Assignment) -> Outcome | None:
+        self._task = asyncio.create_task(self._executor.execute(assignment, self._desk))
+        if self._stopped_for:
+            self._task.cancel()
+        try:
+            async with asyncio.timeout(self.run.timeout.total_seconds()):
+                return await self._task
+        except TimeoutError:
+            return TimedOut(f"It ran longer than {_told(self.run.timeout)}, its timeout.")
+        except asyncio.CancelledError:
+            return self._after_stop()
+        except Lost:
+            raise
+        except Exception as failure:  # an executor may fail in any way; that is the run's failure, not the worker's
+            log.warning("executor.failed", extra={"run_id": self.run.id}, exc_info=True)
+            return Failed(ErrorClass.EXECUTOR_ERROR, f"{type(failure).__name__}: {failure}")
+
+    def _after_stop(self) -> Outcome | None:
+        if self._stopped_for == "cancel":
+            return Cancelled()
+        if self._stopped_for in {"hand_back", "lost"}:
+            return None
+        raise asyncio.CancelledError  # the worker itself is being torn down
+
+    def _named(self, outcome: Outcome | None) -> Outcome | None:
+        if isinstance(outcome, Succeeded) and not outcome.summary:
+            return Succeeded(self._desk.last_line)
+        return outcome
+
+
+async def assign(db: Database, run: Claimed, *, url: str, home: Path) -> Assignment:
+    """Gather what the executor needs. The token is for this attempt only and dies with it."""
+    token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secrets.token_urlsafe(24)}"
+    async with db.connection() as conn:
+        if not await attempts.set_token(conn, run.workspace_id, run.id, run.attempt, hashlib.sha256(token.encode()).digest()):
+            raise Lost("This attempt belongs to another worker now.")
+        told = [] if run.first_in_session else await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
+    earlier = [event for event in told if event.run_id != run.id]
+    return Assignment(
+        workspace_id=run.workspace_id,
+        run_id=run.id,
+        session_id=run.session_id,
+        attempt=run.attempt,
+        source=run.source,
+        slot=run.slot,
+        missed=run.missed,
+        payload=run.payload,
+        config=run.spec.get("agent", {}).get("config", {}),
+        instructions=run.spec.get("agent", {}).get("instructions", ""),
+        prompt=run.prompt if run.prompt is not None else run.spec.get("prompt"),
+        input=run.input if run.input is not None else run.spec.get("input"),
+        transcript=transcript.turns(earlier),
+        timeout=run.timeout,
+        idempotency_key=str(run.id),
+        directory=directory(home, run.workspace_id, run.session_id),
+        environment=_environment(run, url, token),
+    )
+
+
+def directory(home: Path, workspace_id: UUID, session_id: UUID) -> Path:
+    """Where the agents of a session keep their files."""
+    return home / "sessions" / str(workspace_id) / str(session_id)
+
+
+def _environment(run: Claimed, url: str, token: str) -> Mapping[str, str]:
+    return {
+        "TRACEPARENT": f"00-{run.trace_id}-{run.id.hex[16:]}-01",
+        "ROTA_RUN_ID": str(run.id),
+        "ROTA_SESSION_ID": str(run.session_id),
+        "ROTA_WORKSPACE": str(run.workspace_id),
+        "ROTA_URL": url,
+        "ROTA_TOKEN": token,
+    }
+
+
+def _told(span: timedelta) -> str:
+    seconds = int(span.total_seconds())
+    return f"{seconds // 60} min" if seconds >= 120 and seconds % 60 == 0 else f"{seconds} s"

@@ -1,0 +1,154 @@
+"""Claims runs up to its free places, executes them, and settles them in groups."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from rota.db import runs
+from rota.db.listener import CANCELS, RUNS, Listener, Wakes
+from rota.db.pool import Database
+from rota.errors import Lost
+from rota.failpoints import reach
+from rota.metrics import BUSY_PLACES, CLAIMED
+from rota.model.executor import Assignment, Executor
+from rota.model.ids import WorkerId
+from rota.model.outcome import ErrorClass, Failed, Outcome
+from rota.model.run import Claimed
+from rota.runs import claiming
+from rota.runs.settling import Result
+from rota.trace.record import Recorder
+from rota.worker.attempt import Attempt, assign
+from rota.worker.settler import Settler
+
+log = logging.getLogger(__name__)
+
+LARGEST_BATCH = 500
+
+
+class Wakeable(Protocol):
+    def wake(self) -> None: ...
+
+
+def new_worker_id() -> WorkerId:
+    return WorkerId(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+class Worker:
+    """A pass fills the free places. Each attempt runs on its own; when it ends, its place is free again."""
+
+    name = "worker"
+
+    def __init__(
+        self,
+        db: Database,
+        wakes: Wakes,
+        recorder: Recorder,
+        executors: Mapping[str, Executor],
+        *,
+        url: str,
+        home: Path,
+        places: int = 5,
+        pools: Sequence[str] = ("default",),
+        lease: timedelta = timedelta(seconds=60),
+        poll: timedelta = timedelta(seconds=5),
+    ) -> None:
+        self.id = new_worker_id()
+        self.places = places
+        self.pools = tuple(pools)
+        self.kinds = tuple(executors)
+        self.attempts: dict[UUID, Attempt] = {}
+        self.settler = Settler(db, wakes)
+        self._db = db
+        self._recorder = recorder
+        self._executors = executors
+        self._url, self._home = url, home
+        self._lease, self._poll = lease, poll
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._loop: Wakeable | None = None
+
+    def listen(self, listener: Listener, loop: Wakeable) -> None:
+        self._loop = loop
+        listener.on(RUNS, lambda _: loop.wake())
+        listener.on(CANCELS, self.cancel)
+
+    async def once(self) -> float:
+        free = min(self.places - len(self.attempts), LARGEST_BATCH)
+        if self._draining or free <= 0:
+            return self._poll.total_seconds()
+        claimed, later = await self._claim(free)
+        for run in claimed:
+            self._begin(run)
+        if len(claimed) == free:
+            return 0.0 if len(self.attempts) < self.places else self._poll.total_seconds()
+        return min(self._poll.total_seconds(), max(later or 1e9, 0.001))
+
+    async def _claim(self, free: int) -> tuple[list[Claimed], float | None]:
+        async with self._db.connection() as conn:
+            async with conn.transaction():
+                claimed = await claiming.claim(
+                    conn, self.id, places=free, lease=self._lease, kinds=self.kinds, pools=self.pools
+                )
+            return claimed, None if claimed else await runs.seconds_until_ready(conn)
+
+    def _begin(self, run: Claimed) -> None:
+        attempt = Attempt(run, self._executors[run.executor], self._recorder.desk(run))
+        self.attempts[run.id] = attempt
+        CLAIMED.labels(executor=run.executor).inc()
+        BUSY_PLACES.set(len(self.attempts))
+        task = asyncio.create_task(self._carry_out(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, attempt: Attempt) -> None:
+        run = attempt.run
+        facts = {"run_id": run.id, "attempt": run.attempt, "executor": run.executor, "trace_id": run.trace_id}
+        log.info("run.claimed", extra=facts)
+        try:
+            outcome = await self._outcome(attempt)
+            reach("worker.executed")
+            await self.settler.settle(Result(run, outcome))
+        except Lost:
+            log.warning("run.lost", extra=facts)
+        finally:
+            self.attempts.pop(run.id, None)
+            BUSY_PLACES.set(len(self.attempts))
+            if self._loop and not self._draining:
+                self._loop.wake()
+
+    async def _outcome(self, attempt: Attempt) -> Outcome | None:
+        try:
+            assignment: Assignment = await assign(self._db, attempt.run, url=self._url, home=self._home)
+        except OSError as failure:
+            return Failed(ErrorClass.EXECUTOR_ERROR, f"Its directory cannot be made: {failure}")
+        return await attempt.execute(assignment)
+
+    def cancel(self, run_id: str) -> None:
+        """Stop one run, if it is here; no id means that cancellations may have been missed, and renewal finds them."""
+        if run_id and (attempt := self.attempts.get(UUID(run_id))):
+            attempt.cancel()
+
+    async def drain(self, grace: timedelta, hurry: asyncio.Event) -> None:
+        """Claim nothing more, let runs finish for a while or until somebody is in a hurry, then hand the rest back."""
+        self._draining = True
+        impatient = asyncio.create_task(hurry.wait())
+        if self._tasks:
+            finished = asyncio.create_task(asyncio.wait(self._tasks, timeout=grace.total_seconds()))
+            await asyncio.wait({finished, impatient}, return_when=asyncio.FIRST_COMPLETED)
+        impatient.cancel()
+        for attempt in tuple(self.attempts.values()):
+            attempt.hand_back()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.settler.close()
+
+    def drop_all(self) -> None:
+        for attempt in tuple(self.attempts.values()):
+            attempt.drop()

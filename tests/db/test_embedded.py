@@ -1,0 +1,892 @@
+"""The embedded PostgreSQL, with real processes and real signals."""
+
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import psycopg
+import pytest
+
+from rota.db import embedded, privileges
+from rota.db.embedded import EmbeddedPostgres
+from rota.errors import CannotStart
+
+T = TypeVar("T")
+SCRIPT = Path(__file__).with_name("embedded_user.py")
+ROOT = os.geteuid() == 0
+LINUX = sys.platform == "linux"
+
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can become somebody else or mount a file system")
+needs_proc = pytest.mark.skipif(not LINUX, reason="reads /proc")
+
+
+class User:
+    """Another process that uses the server."""
+
+    def __init__(
+        self, home: Path, *, account: str = "", prefix: tuple[str, ...] = (), **environment: str
+    ) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, str(SCRIPT), str(home), account],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **environment},
+        )
+        self.answer()
+
+    def send(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise CannotStart(answer["message"], code=answer["error"])
+        return answer["value"]
+
+    def do(self, word: str) -> Any:
+        self.send(word)
+        return self.answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.close()
+
+    def close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a cluster, to copy instead of running initdb for every test."""
+    home = tmp_path_factory.mktemp("made") / "home"
+    with EmbeddedPostgres(home):
+        pass
+    (home / "postgres.log").unlink()
+    return home
+
+
+def copy(made: Path, home: Path) -> Path:
+    home.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", str(made), str(home)], check=True)
+    return home
+
+
+@pytest.fixture
+def new_home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "home"
+    assert_no_process_left(tmp_path)
+
+
+@pytest.fixture
+def home(new_home: Path, made: Path) -> Path:
+    return copy(made, new_home)
+
+
+@pytest.fixture
+def user(new_home: Path) -> Iterator[Callable[..., User]]:
+    with ExitStack() as stack:
+
+        def start(where: Path = new_home, **options: Any) -> User:
+            user = User(where, **options)
+            stack.callback(user.close)
+            return user
+
+        yield start
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user can reach, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="rota-test-"))
+    directory.chmod(0o777)
+    yield directory
+    assert_no_process_left(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(home) as server:
+        yield server
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Everything of PostgreSQL that lives on data below this directory."""
+    return [process for process in psutil.process_iter() if belongs(process, str(directory))]
+
+
+def belongs(process: psutil.Process, directory: str) -> bool:
+    with suppress(psutil.Error):
+        if process.name() in {"postgres", "initdb"}:
+            return process.cwd().startswith(directory) or any(directory in part for part in process.cmdline())
+    return False
+
+
+def assert_no_process_left(directory: Path) -> None:
+    left = processes_of(directory)
+    found = [process.info for process in left if process.as_dict(["pid", "cmdline"])]
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    assert not left, found
+
+
+def postmasters(home: Path) -> list[int]:
+    data = ["-D", str(home / "postgres")]
+    return [process.pid for process in processes_of(home) if process.cmdline()[1:3] == data]
+
+
+def postmaster(home: Path) -> int:
+    [pid] = postmasters(home)
+    return pid
+
+
+def eventually(look: Callable[[], T]) -> T:
+    deadline = time.monotonic() + 20
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+    return found
+
+
+def query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def execute(url: str, statement: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(statement.encode())
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_locked(lock: Path) -> bool:
+    with lock.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+# Starting and stopping
+
+
+def test_a_first_start_makes_the_database_and_a_second_is_quick(new_home: Path) -> None:
+    began = time.monotonic()
+    with EmbeddedPostgres(new_home) as server:
+        assert time.monotonic() - began < 3
+        execute(server.start(), "CREATE TABLE kept AS SELECT 1")
+    began = time.monotonic()
+    with EmbeddedPostgres(new_home) as server:
+        assert time.monotonic() - began < 1
+        assert query(server.start(), "TABLE kept") == [(1,)]
+
+
+def test_the_database_is_durable_and_speaks_utf8_in_a_locale_that_never_changes(
+    server: EmbeddedPostgres,
+) -> None:
+    url = server.start()
+    assert query(url, "SELECT current_user::text, current_database()::text") == [("rota", "rota")]
+    assert query(
+        url,
+        "SELECT pg_encoding_to_char(encoding)::text, datlocprovider::text, datlocale, datcollate"
+        " FROM pg_database WHERE datname = 'rota'",
+    ) == [("UTF8", "b", "C.UTF-8", "C")]
+    settings = dict(query(url, "SELECT name, setting FROM pg_settings"))
+    for name in ("fsync", "synchronous_commit", "full_page_writes", "data_checksums", "autovacuum"):
+        assert settings[name] == "on"
+    assert (settings["jit"], settings["max_connections"], settings["max_wal_size"]) == ("off", "100", "2048")
+
+
+def test_starting_again_and_stopping_again_change_nothing(home: Path) -> None:
+    server = EmbeddedPostgres(home)
+    server.stop()
+    url = server.start()
+    pid = postmaster(home)
+    assert server.start() == url
+    assert postmaster(home) == pid
+    server.stop()
+    server.stop()
+    server.ensure_running()
+    assert postmasters(home) == []
+    assert server.start() == url
+    server.stop()
+
+
+def test_nobody_else_reaches_the_server(server: EmbeddedPostgres) -> None:
+    [(sockets,)] = query(server.start(), "SHOW unix_socket_directories")
+    assert stat.S_IMODE(Path(sockets.strip('"')).stat().st_mode) == 0o700
+    assert query(server.start(), "SHOW listen_addresses") == [("",)]
+    hosts = query(server.start(), "SELECT DISTINCT type, auth_method FROM pg_hba_file_rules ORDER BY 1")
+    assert hosts == [("host", "reject"), ("local", "trust")]
+
+
+def test_the_callers_own_postgres_environment_does_not_matter(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PGPORT": "9", "PGDATA": "/nowhere", "PGHOST": "nowhere", "LC_ALL": "xx_YY"}.items():
+        monkeypatch.setenv(name, value)
+    with EmbeddedPostgres(home) as server:
+        assert query(server.start(), "SELECT 1") == [(1,)]
+
+
+@needs_proc
+def test_the_server_inherits_neither_files_nor_secrets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_SECRET", "hush")
+    with tempfile.TemporaryFile() as ours:
+        os.set_inheritable(ours.fileno(), True)
+        with EmbeddedPostgres(home):
+            process = Path("/proc", str(postmaster(home)))
+            held = {
+                (file.stat().st_dev, file.stat().st_ino)
+                for file in (process / "fd").iterdir()
+                if file.exists()
+            }
+            forbidden = [os.fstat(ours.fileno()), *(lock.stat() for lock in home.glob("*.lock"))]
+            assert len(forbidden) == 3
+            assert not held & {(file.st_dev, file.st_ino) for file in forbidden}
+            assert b"hush" not in (process / "environ").read_bytes()
+
+
+def test_a_relative_home_stays_where_it_was(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home.parent)
+    server = EmbeddedPostgres(Path("home"))
+    monkeypatch.chdir("/")
+    with server:
+        assert postmaster(home)
+
+
+# Several processes, one server
+
+
+def test_six_processes_starting_at_once_on_an_empty_directory_share_one_server(
+    new_home: Path, user: Callable[..., User]
+) -> None:
+    users = [user() for _ in range(6)]
+    for each in users:
+        each.send("start")
+    assert len({each.answer() for each in users}) == 1
+    assert postmaster(new_home)
+    assert (new_home / "postgres.log").read_text().count("starting PostgreSQL") == 1
+    for each in users:
+        assert postmaster(new_home)
+        each.do("stop")
+    assert postmasters(new_home) == []
+
+
+def test_only_the_last_user_stops_the_server(home: Path, user: Callable[..., User]) -> None:
+    first, second = user(), user()
+    first.do("start")
+    url = second.do("start")
+    first.do("stop")
+    assert query(url, "SELECT 1") == [(1,)]
+    second.do("stop")
+    assert postmasters(home) == []
+    assert "database system is shut down" in (home / "postgres.log").read_text()
+
+
+def test_the_others_go_on_when_the_process_that_started_the_server_is_killed(
+    home: Path, user: Callable[..., User]
+) -> None:
+    owner, other = user(), user()
+    owner.do("start")
+    url = other.do("start")
+    pid = postmaster(home)
+    owner.kill()
+    assert query(url, "SELECT 1") == [(1,)]
+    with EmbeddedPostgres(home):
+        assert postmaster(home) == pid
+    other.do("stop")
+    assert postmasters(home) == []
+
+
+def test_a_server_whose_users_were_all_killed_is_adopted(home: Path, user: Callable[..., User]) -> None:
+    users = [user(), user()]
+    for each in users:
+        each.do("start")
+    pid = postmaster(home)
+    for each in users:
+        each.kill()
+    with EmbeddedPostgres(home) as server:
+        assert postmaster(home) == pid
+        assert query(server.start(), "SELECT 1") == [(1,)]
+    assert postmasters(home) == []
+
+
+def test_neither_ctrl_c_nor_a_killed_process_group_reaches_the_server(
+    home: Path, user: Callable[..., User]
+) -> None:
+    first = user()
+    url = first.do("start")
+    pid = postmaster(home)
+    assert os.getsid(pid) == pid
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(first.process.pid, number)
+    first.close()
+    assert query(url, "SELECT 1") == [(1,)]
+    with EmbeddedPostgres(home):
+        assert postmaster(home) == pid
+
+
+def test_a_starter_killed_while_the_server_comes_up_leaves_it_to_the_next(
+    home: Path, user: Callable[..., User]
+) -> None:
+    starter = user()
+    starter.send("start")
+    pid = eventually(lambda: postmasters(home))
+    starter.kill()
+    with EmbeddedPostgres(home):
+        assert postmasters(home) == pid
+
+
+def test_a_killed_initdb_leaves_nothing_behind(new_home: Path, user: Callable[..., User]) -> None:
+    starter = user()
+    starter.send("start")
+    new = new_home / "postgres.new"
+    eventually((new / "PG_VERSION").exists)
+    [initdb] = [process for process in processes_of(new_home) if process.name() == "initdb"]
+    initdb.suspend()
+    starter.kill()
+    assert is_locked(new_home / "postgres.start.lock"), (
+        "who comes next would remove what this initdb is writing"
+    )
+    initdb.kill()
+    with EmbeddedPostgres(new_home) as server:
+        assert query(server.start(), "SELECT 1") == [(1,)]
+        assert not new.exists()
+
+
+def test_an_interrupted_first_start_leaves_nothing_behind(new_home: Path, user: Callable[..., User]) -> None:
+    starter = user()
+    starter.send("start")
+    eventually((new_home / "postgres.new" / "PG_VERSION").exists)
+    starter.process.send_signal(signal.SIGINT)
+    with pytest.raises(CannotStart) as caught:
+        starter.answer()
+    assert caught.value.code == "KeyboardInterrupt"
+    assert not (new_home / "postgres").exists()
+    eventually(lambda: not processes_of(new_home))
+    assert starter.do("start")
+    starter.do("stop")
+    assert not (new_home / "postgres.new").exists()
+
+
+def test_an_interrupted_start_leaves_no_server_behind(home: Path, user: Callable[..., User]) -> None:
+    starter = user()
+    starter.send("start")
+    eventually(lambda: processes_of(home))
+    starter.process.send_signal(signal.SIGINT)
+    with suppress(CannotStart):  # it may have been quicker
+        starter.answer()
+        starter.do("stop")
+    assert postmasters(home) == []
+
+
+# A postmaster that dies
+
+
+def test_committed_rows_survive_a_killed_postmaster(home: Path, server: EmbeddedPostgres) -> None:
+    url = server.start()
+    execute(url, "CREATE TABLE kept (n int)")
+    with psycopg.connect(url, autocommit=True) as connection:
+        for n in range(100):
+            connection.execute("INSERT INTO kept VALUES (%s)", [n])
+        kill(postmaster(home))
+        server.ensure_running()
+    assert query(url, "SELECT count(*), min(n), max(n) FROM kept") == [(100, 0, 99)]
+
+
+def test_a_killed_postmaster_is_replaced_while_its_parent_does_not_reap_it(
+    home: Path, user: Callable[..., User]
+) -> None:
+    parent, other = user(), user()
+    parent.do("start")
+    url = other.do("start")
+    dead = postmaster(home)
+    kill(dead)
+    eventually(lambda: psutil.Process(dead).status() == psutil.STATUS_ZOMBIE)
+    other.do("ensure")
+    assert postmaster(home) != dead
+    assert query(url, "SELECT 1") == [(1,)]
+    parent.do("ensure")
+    other.do("stop")
+    parent.do("stop")
+
+
+def test_a_killed_postmaster_is_reaped_by_its_parent(home: Path, user: Callable[..., User]) -> None:
+    parent = user()
+    parent.do("start")
+    dead = postmaster(home)
+    kill(dead)
+    parent.do("ensure")
+    assert not psutil.pid_exists(dead)
+    parent.do("stop")
+
+
+def test_processes_that_notice_the_death_together_start_one_server(
+    home: Path, user: Callable[..., User]
+) -> None:
+    users = [user() for _ in range(5)]
+    for each in users:
+        each.do("start")
+    kill(postmaster(home))
+    for each in users:
+        each.send("ensure")
+    for each in users:
+        each.answer()
+    assert postmaster(home)
+    assert (home / "postgres.log").read_text().count("ready to accept connections") == 2
+    for each in users:
+        each.do("stop")
+
+
+def test_threads_of_one_process_may_all_ask_for_the_server(home: Path, server: EmbeddedPostgres) -> None:
+    kill(postmaster(home))
+    with ThreadPoolExecutor(4) as threads:
+        for asked in [threads.submit(server.ensure_running) for _ in range(4)]:
+            asked.result()
+    assert postmaster(home)
+
+
+def test_a_new_server_waits_for_the_children_of_a_killed_one(home: Path, user: Callable[..., User]) -> None:
+    first = user()
+    url = first.do("start")
+    with psycopg.connect(url) as connection:
+        backend = psutil.Process(connection.info.backend_pid)
+        backend.suspend()
+        kill(postmaster(home))
+        first.send("ensure")
+        log = home / "postgres.log"
+        eventually(lambda: "pre-existing shared memory block" in log.read_text())
+        backend.resume()
+        first.answer()
+    assert query(url, "SELECT 1") == [(1,)]
+    first.do("stop")
+
+
+@contextmanager
+def stranger(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the server's user that got the number of the killed postmaster."""
+    owner = (home / "postgres").stat().st_uid
+    process = subprocess.Popen(["sleep", "600"], user=owner if ROOT else None)
+    for lock in (home / "postgres" / "postmaster.pid", home / "postgres.sock" / ".s.PGSQL.5432.lock"):
+        _, rest = lock.read_text().split("\n", 1)
+        lock.write_text(f"{process.pid}\n{rest}")
+    yield process
+    assert process.poll() is None, "the stranger was killed"
+    process.kill()
+    process.wait()
+
+
+def test_a_process_that_got_the_postmasters_number_does_not_block_the_start(
+    home: Path, user: Callable[..., User]
+) -> None:
+    first = user()
+    first.do("start")
+    kill(postmaster(home))
+    first.kill()
+    eventually(lambda: not processes_of(home))
+    with stranger(home), EmbeddedPostgres(home) as server:
+        assert query(server.start(), "SELECT 1") == [(1,)]
+
+
+def test_a_process_that_got_the_postmasters_number_is_not_stopped(home: Path) -> None:
+    server = EmbeddedPostgres(home)
+    server.start()
+    kill(postmaster(home))
+    eventually(lambda: not processes_of(home))
+    with stranger(home):
+        server.stop()
+
+
+def test_a_server_that_cannot_shut_down_fast_is_shut_down_immediately(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "FAST_PATIENCE", 0.3)
+    server = EmbeddedPostgres(home)
+    with psycopg.connect(server.start()) as connection:
+        psutil.Process(connection.info.backend_pid).suspend()
+        server.stop()
+    assert postmasters(home) == []
+    assert "immediate shutdown" in (home / "postgres.log").read_text()
+
+
+def test_a_lost_data_directory_is_reported_and_not_replaced_by_an_empty_one(
+    home: Path, tmp_path: Path
+) -> None:
+    server = EmbeddedPostgres(home)
+    server.start()
+    kill(postmaster(home))
+    (home / "postgres").rename(tmp_path / "taken away")
+    with pytest.raises(CannotStart, match="not a PostgreSQL data directory"):
+        server.ensure_running()
+    (tmp_path / "taken away").rename(home / "postgres")
+    server.ensure_running()
+    server.stop()
+
+
+# Names of homes
+
+
+@pytest.mark.parametrize(
+    "name", ["with spaces", 'it\'s "quoted"', "Zürich 東京", "a,b", "100%25 $HOME;`x`", "#&?=+"]
+)
+def test_a_home_may_have_any_name(new_home: Path, name: str) -> None:
+    with EmbeddedPostgres(new_home / name) as server:
+        assert query(server.start(), "SELECT 1") == [(1,)]
+        assert postmaster(new_home / name)
+
+
+@pytest.fixture
+def deep(new_home: Path, made: Path) -> Path:
+    return copy(made, new_home / ("deep" * 15) / ("down" * 15))
+
+
+def sockets_of(home: Path) -> Path:
+    server = EmbeddedPostgres(home)
+    url = server.start()
+    server.stop()
+    return Path(str(psycopg.conninfo.conninfo_to_dict(url)["host"]))
+
+
+def test_a_home_too_deep_for_a_socket_has_a_short_private_directory_that_all_processes_find(
+    deep: Path, user: Callable[..., User]
+) -> None:
+    first = user(deep, TMPDIR="/var/tmp", XDG_RUNTIME_DIR="/nowhere")
+    second = user(deep, TMPDIR="/tmp", XDG_RUNTIME_DIR="/elsewhere")
+    url = first.do("start")
+    assert second.do("start") == url
+    assert query(url, "SELECT 1") == [(1,)]
+    sockets = Path(str(psycopg.conninfo.conninfo_to_dict(url)["host"]))
+    assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    first.do("stop")
+    second.do("stop")
+    assert not sockets.exists()
+
+
+def test_a_socket_directory_open_to_others_is_refused(deep: Path) -> None:
+    sockets = sockets_of(deep)
+    sockets.mkdir()
+    sockets.chmod(0o777)
+    with pytest.raises(CannotStart, match=f"{sockets} must be a directory of"):
+        EmbeddedPostgres(deep).start()
+    sockets.rmdir()
+
+
+def test_a_socket_directory_behind_a_link_is_refused(deep: Path, tmp_path: Path) -> None:
+    sockets = sockets_of(deep)
+    sockets.symlink_to(tmp_path)
+    with pytest.raises(CannotStart, match=f"{sockets} must be a directory of"):
+        EmbeddedPostgres(deep).start()
+    sockets.unlink()
+
+
+@needs_root
+def test_a_socket_directory_of_somebody_else_is_refused(deep: Path) -> None:
+    sockets = sockets_of(deep)
+    sockets.mkdir(mode=0o700)
+    os.chown(sockets, 12345, 12345)
+    with pytest.raises(CannotStart, match="belongs to 12345"):
+        EmbeddedPostgres(deep).start()
+    sockets.rmdir()
+
+
+# What cannot start
+
+
+def test_a_data_directory_of_another_major_version_is_left_alone(home: Path) -> None:
+    (home / "postgres" / "PG_VERSION").write_text("15\n")
+    with pytest.raises(CannotStart, match=r"written by PostgreSQL 15, .* brings PostgreSQL \d\d.*pg_dump"):
+        EmbeddedPostgres(home).start()
+
+
+def test_a_directory_that_is_no_cluster_is_left_alone(home: Path) -> None:
+    (home / "postgres" / "PG_VERSION").unlink()
+    with pytest.raises(CannotStart, match="not a PostgreSQL data directory"):
+        EmbeddedPostgres(home).start()
+    assert (home / "postgres" / "base").is_dir()
+
+
+def test_a_file_in_place_of_the_home_is_named(new_home: Path) -> None:
+    new_home.write_text("mine")
+    for wrong in (new_home, new_home / "below"):
+        with pytest.raises(CannotStart, match=f"cannot use {wrong}: Not a directory"):
+            EmbeddedPostgres(wrong).start()
+    assert new_home.read_text() == "mine"
+
+
+def test_a_home_that_may_not_be_written_is_named(open_directory: Path) -> None:
+    open_directory.chmod(0o555)
+    user = User(open_directory / "home", account="nobody" if ROOT else "")
+    with pytest.raises(CannotStart, match=f"cannot use {open_directory}/home: Permission denied"):
+        user.do("start")
+    user.close()
+    assert list(open_directory.iterdir()) == []
+
+
+@contextmanager
+def mounted(directory: Path, options: str) -> Iterator[Path]:
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "rota-test", str(directory)], check=True)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@needs_root
+def test_a_read_only_home_is_named(new_home: Path) -> None:
+    with (
+        mounted(new_home, "ro"),
+        pytest.raises(CannotStart, match=f"cannot use {new_home}: Read-only file system"),
+    ):
+        EmbeddedPostgres(new_home).start()
+
+
+@needs_root
+def test_a_disk_too_small_for_a_cluster_is_named_and_nothing_half_written_stays(new_home: Path) -> None:
+    with mounted(new_home, "size=8m"):
+        with pytest.raises(CannotStart, match=f"(?s){new_home}.*No space left on device"):
+            EmbeddedPostgres(new_home).start()
+        assert sorted(file.name for file in new_home.iterdir()) == [
+            "postgres.start.lock",
+            "postgres.users.lock",
+        ]
+
+
+@needs_root
+def test_a_disk_that_filled_up_is_named(new_home: Path) -> None:
+    with mounted(new_home, "size=100m"):
+        with EmbeddedPostgres(new_home):
+            pass
+        with suppress(OSError), (new_home / "filler").open("wb") as filler:
+            while True:
+                filler.write(bytes(1 << 16))
+                filler.flush()
+        with pytest.raises(CannotStart, match=f"(?s){new_home}.*No space left on device"):
+            EmbeddedPostgres(new_home).start()
+        (new_home / "filler").unlink()
+        with EmbeddedPostgres(new_home):
+            pass
+
+
+def test_a_failed_start_tells_the_servers_last_words(home: Path) -> None:
+    with (home / "postgres" / "postgresql.conf").open("a") as configuration:
+        configuration.write("nonsense = 1\n")
+    with pytest.raises(
+        CannotStart, match=r'(?s)postgres\.log:.*unrecognized configuration parameter "nonsense"'
+    ):
+        EmbeddedPostgres(home).start()
+
+
+def test_a_long_log_is_put_aside_at_the_next_start(home: Path) -> None:
+    log = home / "postgres.log"
+    log.write_bytes(b"old\n" * (embedded.LOG_LIMIT // 4 + 1))
+    with EmbeddedPostgres(home):
+        assert b"old" not in log.read_bytes()
+    assert (home / "postgres.log.1").stat().st_size > embedded.LOG_LIMIT
+    kept = log.stat().st_size
+    with EmbeddedPostgres(home):
+        assert log.stat().st_size > kept
+
+
+def test_a_lock_that_is_never_released_is_reported(new_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "LOCK_PATIENCE", 0.1)
+    new_home.mkdir()
+    with (new_home / "postgres.start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(CannotStart, match="Another process has been starting"):
+            EmbeddedPostgres(new_home).start()
+
+
+def test_a_server_that_does_not_answer_is_reported_and_not_doubled(
+    home: Path, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "START_PATIENCE", 0.5)
+    first = user()
+    first.do("start")
+    hung = psutil.Process(postmaster(home))
+    (home / "postgres.sock" / ".s.PGSQL.5432").unlink()
+    with pytest.raises(CannotStart, match="does not answer"):
+        EmbeddedPostgres(home).start()
+    assert postmaster(home) == hung.pid
+    first.do("stop")
+
+
+# Who runs it
+
+
+def capabilities(pid: int) -> int:
+    [line] = [
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapEff")
+    ]
+    return int(line.split()[1], 16)
+
+
+def modes(path: Path) -> list[tuple[int, int]]:
+    return [(each.stat().st_mode, each.stat().st_uid) for each in path.parents]
+
+
+def test_an_ordinary_user_needs_nothing(open_directory: Path, user: Callable[..., User]) -> None:
+    home = open_directory / "home"
+    ordinary = user(home, account="nobody" if ROOT else "")
+    url = ordinary.do("start")
+    assert query(url, "SELECT 1") == [(1,)]
+    process = psutil.Process(postmaster(home))
+    assert process.uids().effective == (pwd.getpwnam("nobody").pw_uid if ROOT else os.geteuid())
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    process.kill()
+    ordinary.do("ensure")
+    ordinary.do("stop")
+
+
+@needs_root
+def test_root_runs_it_as_an_unprivileged_user_without_capabilities(open_directory: Path) -> None:
+    home = open_directory / "home"
+    before = modes(home)
+    with EmbeddedPostgres(home):
+        process = psutil.Process(postmaster(home))
+        assert process.username() in {"postgres", "nobody"}
+        assert os.getgrouplist(process.username(), process.gids().effective)
+        assert capabilities(process.pid) == 0
+    assert modes(home) == before
+
+
+@needs_root
+def test_root_keeps_one_capability_for_a_home_that_the_server_could_not_reach(home: Path) -> None:
+    home.parent.chmod(0o700)
+    before = modes(home)
+    with EmbeddedPostgres(home):
+        assert psutil.Process(postmaster(home)).uids().effective != 0
+        assert capabilities(postmaster(home)) == 1 << privileges.DAC_READ_SEARCH
+    assert modes(home) == before
+
+
+WITHOUT = "--bounding-set=-dac_read_search"
+
+
+@needs_root
+def test_root_in_a_container_keeps_the_other_capability(home: Path, user: Callable[..., User]) -> None:
+    home.parent.chmod(0o700)
+    root = user(prefix=("setpriv", f"{WITHOUT},-sys_ptrace"))
+    root.do("start")
+    assert capabilities(postmaster(home)) == 1 << privileges.DAC_OVERRIDE
+    root.do("stop")
+    assert postmasters(home) == []
+
+
+@needs_root
+def test_root_without_capabilities_is_told_which_directory_is_in_the_way(
+    new_home: Path, user: Callable[..., User]
+) -> None:
+    new_home.parent.chmod(0o700)
+    root = user(prefix=("setpriv", f"{WITHOUT},-dac_override"))
+    blocked = next(parent for parent in reversed(new_home.parents) if not parent.stat().st_mode & 0o001)
+    with pytest.raises(CannotStart, match=f"may not enter {blocked}. Set ROTA_HOME .* such as /var/lib/rota"):
+        root.do("start")
+    assert not list(new_home.glob("postgres.new"))
+    assert not list(new_home.glob("postgres"))
+
+
+@needs_root
+def test_root_who_may_not_become_anybody_is_told_so(new_home: Path, user: Callable[..., User]) -> None:
+    root = user(prefix=("setpriv", "--bounding-set=-setuid,-setgid"))
+    with pytest.raises(CannotStart, match="the system does not allow it"):
+        root.do("start")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(0o755, privileges.DAC_READ_SEARCH), (0o700, privileges.DAC_OVERRIDE)]
+)
+def test_programs_in_a_private_place_are_run_with_the_smallest_capability(
+    tmp_path: Path, mode: int, kept: int
+) -> None:
+    tmp_path.chmod(0o700)
+    program = Path(shutil.copy("/usr/bin/sleep", tmp_path))
+    program.chmod(mode)
+    nobody = pwd.getpwnam("nobody")
+    command = privileges.command(
+        nobody.pw_uid, nobody.pw_gid, needed=[str(program)], program=[str(program), "600"]
+    )
+    process = subprocess.Popen(command)
+    eventually(lambda: psutil.Process(process.pid).name() == "sleep")
+    assert psutil.Process(process.pid).uids().saved == nobody.pw_uid
+    assert capabilities(process.pid) == 1 << kept
+    process.kill()
+    process.wait()
+
+
+@needs_root
+def test_root_and_the_owner_of_the_data_share_one_server(
+    open_directory: Path, user: Callable[..., User]
+) -> None:
+    home = open_directory / "home"
+    owner = user(home, account="nobody")
+    owner.do("start")
+    owner.do("stop")
+    root = EmbeddedPostgres(home)
+    root.start()
+    assert psutil.Process(postmaster(home)).username() == "nobody"
+    url = owner.do("start")
+    root.stop()
+    assert query(url, "SELECT 1") == [(1,)]
+    owner.do("stop")
+    assert postmasters(home) == []
+
+
+@needs_root
+def test_files_that_root_makes_stay_usable_for_the_owner_of_the_data(
+    open_directory: Path, user: Callable[..., User]
+) -> None:
+    home = open_directory / "home"
+    owner = user(home, account="nobody")
+    owner.do("start")
+    owner.do("stop")
+    for file in (*home.glob("*.lock"), home / "postgres.log"):
+        file.unlink()
+    with EmbeddedPostgres(home):
+        pass
+    owner.do("start")
+    owner.do("stop")
+
+
+@needs_root
+def test_data_of_somebody_else_is_refused_with_the_owners_name(
+    open_directory: Path, user: Callable[..., User]
+) -> None:
+    home = open_directory / "home"
+    with user(home, account="nobody").process as process:
+        process.kill()
+    home.mkdir()
+    (home / "postgres").mkdir()
+    home.chmod(0o777)
+    with pytest.raises(CannotStart, match="postgres belongs to root, but PostgreSQL would run as nobody"):
+        user(home, account="nobody").do("start")

@@ -1,0 +1,164 @@
+"""How each kind of executor is made to behave: one body of Python for those that can run it."""
+
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import Any, Protocol
+
+from rota.executors.command import CommandExecutor
+from rota.executors.python import PythonExecutor
+from rota.model.executor import Executor
+
+IMPORTS = "import json, os, signal, subprocess, sys, time\n"
+
+BEHAVIOURS = {
+    "completes": 'say("A poem.")',
+    "streams": """
+        say("first")
+        open("go").read()
+        say(" last")
+    """,
+    "fails": 'raise ValueError("no ink")',
+    "hangs": """
+        open("pids.new", "w").write(str(os.getpid()))
+        os.rename("pids.new", "pids")
+        signal.pause()
+    """,
+    "ignores TERM": """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("pids.new", "w").write(str(os.getpid()))
+        os.rename("pids.new", "pids")
+        while True:
+            time.sleep(600)
+    """,
+    "forks": """
+        def fork(prepare=lambda: None):
+            reader, writer = os.pipe()
+            if os.fork() == 0:
+                prepare()
+                os.write(writer, str(os.getpid()).encode())
+                while True:
+                    time.sleep(600)
+            return os.read(reader, 20).decode()
+
+        def leave_twice():
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+
+        pids = [
+            str(os.getpid()),
+            fork(),
+            fork(os.setsid),
+            fork(leave_twice),
+            fork(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)),
+        ]
+        open("pids.new", "w").write(" ".join(pids))
+        os.rename("pids.new", "pids")
+        signal.pause()
+    """,
+    "leaves a child": """
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        open("pids.new", "w").write(str(child.pid))
+        os.rename("pids.new", "pids")
+        child.returncode = 0
+    """,
+    "floods": """
+        line = b"the same line again and again\\n" * 10_000
+        for _ in range(200_000_000 // len(line)):
+            os.write(1, line) == len(line) or sys.exit("a short write")
+        usage("tokens", 7)
+    """,
+    "dies": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "shows its key": 'say(f"{key} {attempt}")',
+    "shows its environment": "say(json.dumps(dict(os.environ)))",
+    "shows its directory": "say(os.getcwd() + oct(os.stat('.').st_mode & 0o777))",
+    "closes stdout": """
+        os.close(1)
+        usage("tokens", 7) if kind == "python" else None
+        os.open("/dev/null", os.O_WRONLY)
+    """,
+    "writes garbage": """
+        sys.stdout.flush()
+        os.write(1, bytes(range(256)) * 50 + "é".encode()[:1])
+    """,
+    "writes in halves": """
+        os.write(1, "half of é".encode()[:-1])
+        open("go").read()
+        os.write(1, "é".encode()[1:])
+    """,
+    "reports": """
+        say("Looking …")
+        tool("search", query="rhymes")
+        usage("tokens", 12)
+    """,
+    "uses too much memory": "bytearray(2_000_000_000)",
+}
+
+
+class Kind(Protocol):
+    """One kind under test."""
+
+    name: str
+
+    def executor(self, grace: timedelta) -> Executor: ...
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        """The configuration of an agent that behaves so."""
+        ...
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        """The configuration of an agent that doesn't exist, and the word that its failure names."""
+        ...
+
+
+class Command:
+    name = "command"
+    prelude = """
+        kind, key, attempt = "command", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
+        def event(**fields):
+            print(json.dumps(fields), flush=True)
+        def say(text):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            text.startswith("Looking") and print(flush=True)
+        def tool(name, **data):
+            event(type="tool", name=name, **data)
+        def usage(unit, amount):
+            event(type="usage", unit=unit, amount=amount)
+    """
+
+    def executor(self, grace: timedelta) -> Executor:
+        return CommandExecutor(grace=grace)
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        body = dedent(BEHAVIOURS.get(how, how))
+        return {"argv": [sys.executable, "-c", IMPORTS + dedent(self.prelude) + body], **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"argv": ["no-such-program-here"]}, "no-such-program-here"
+
+
+class Python:
+    name = "python"
+    prelude = """
+        kind, key, attempt = "python", context.idempotency_key, context.attempt
+        say, tool, usage = context.say, context.tool, context.usage
+    """
+
+    def executor(self, grace: timedelta) -> Executor:
+        return PythonExecutor(grace=grace)
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        directory.mkdir(exist_ok=True, parents=True)
+        body = indent(dedent(self.prelude) + dedent(BEHAVIOURS.get(how, how)), "    ")
+        (directory / "behaving.py").write_text(f"{IMPORTS}\nasync def agent(context):\n{body}\n")
+        return {"function": "behaving:agent", "path": str(directory), **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"function": "no_such_module_here:agent"}, "no_such_module_here"
+
+
+KINDS: list[Kind] = [Command(), Python()]

@@ -1,0 +1,107 @@
+"""A desk that records, a worker that can be killed, and ways to wait for real conditions."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rota.model.executor import Assignment
+from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
+
+
+class RecordingDesk:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def say(self, text: str) -> None:
+        self.calls.append(("say", text))
+
+    async def tool(self, name: str, data: Mapping[str, Any]) -> None:
+        self.calls.append(("tool", name, data))
+
+    async def usage(self, unit: str, amount: float) -> None:
+        self.calls.append(("usage", unit, amount))
+
+    @property
+    def text(self) -> str:
+        return "".join(call[1] for call in self.calls if call[0] == "say")
+
+    @property
+    def events(self) -> list[tuple[Any, ...]]:
+        return [call for call in self.calls if call[0] != "say"]
+
+
+def assignment(config: Mapping[str, Any], directory: Path, **changes: Any) -> Assignment:
+    given: dict[str, Any] = {
+        "workspace_id": WorkspaceId(new_id()),
+        "run_id": RunId(new_id()),
+        "session_id": SessionId(new_id()),
+        "attempt": 1,
+        "source": "run_now",
+        "slot": None,
+        "missed": None,
+        "payload": None,
+        "config": config,
+        "instructions": "",
+        "prompt": "Write a poem",
+        "input": None,
+        "transcript": [],
+        "timeout": timedelta(hours=1),
+        "idempotency_key": "key-1",
+        "directory": directory,
+    }
+    return Assignment(**{**given, **changes})
+
+
+async def until(condition: Callable[[], Any], what: str, seconds: float = 15) -> Any:
+    """The first true value of a condition, looked at again and again."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
+        await asyncio.sleep(0.005)
+    return value
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def read_pids(directory: Path) -> list[int] | None:
+    """What the behaviour `forks` wrote, once it is whole."""
+    try:
+        return [int(pid) for pid in (directory / "pids").read_text().split()]
+    except FileNotFoundError:
+        return None
+
+
+def carrying(mark: str) -> list[int]:
+    """Every process with a mark in its command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark.encode() in Path(f"/proc/{name}/cmdline").read_bytes() and int(name) != os.getpid():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+async def work(name: str, config: Mapping[str, Any], directory: Path) -> None:
+    from executors.kinds import KINDS  # noqa: PLC0415 - which needs this file
+
+    [kind] = [each for each in KINDS if each.name == name]
+    executor = kind.executor(timedelta(seconds=0.3))
+    await executor.execute(assignment(config, directory), RecordingDesk())
+
+
+if __name__ == "__main__":
+    asyncio.run(work(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])))

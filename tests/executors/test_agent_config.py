@@ -1,0 +1,128 @@
+"""Configurations are refused when saved, with the field named, or accepted with warnings."""
+
+from typing import Any
+
+import pytest
+
+from rota.errors import Invalid
+from rota.model.agent_config import Limits, Stdin, check, read_command, read_python
+
+ARGV = {"argv": ["echo"]}
+FUNCTION = {"function": "poems:poet"}
+
+
+def test_a_command_has_sensible_defaults() -> None:
+    config = read_command(ARGV)
+    assert (config.argv, config.env, config.stdin, config.limits) == (("echo",), {}, Stdin.PROMPT, Limits())
+    assert (config.output_limit, config.success_exit_codes) == (10_000_000, frozenset({0}))
+
+
+def test_a_command_line_is_split_as_a_shell_would() -> None:
+    assert read_command({"command": "echo 'a b' c"}).argv == ("echo", "a b", "c")
+
+
+def test_sizes_are_numbers_or_have_units() -> None:
+    limits = {"memory": "512MB", "file_size": "1.5 GiB", "cpu_seconds": 5, "open_files": 64}
+    assert read_command({**ARGV, "limits": limits}).limits == Limits(512_000_000, 5, 64, 1_610_612_736)
+    assert read_command({**ARGV, "output_limit": 1000}).output_limit == 1000
+    assert read_command({**ARGV, "output_limit": "64k"}).output_limit == 64_000
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({}, "config.command"),
+        ({"argv": ["a"], "command": "a"}, "config.command"),
+        ({"argv": []}, "config.argv"),
+        ({"argv": "echo"}, "config.argv"),
+        ({"argv": [""]}, "config.argv[0]"),
+        ({"argv": ["echo", 1]}, "config.argv[1]"),
+        ({"argv": ["echo", "a\0b"]}, "config.argv[1]"),
+        ({"argv": ["echo", "\ud800"]}, "config.argv[1]"),
+        ({"command": ""}, "config.command"),
+        ({"command": "echo 'a"}, "config.command"),
+        ({**ARGV, "argvv": 1}, "config.argvv"),
+        ({**ARGV, "env": ["A"]}, "config.env"),
+        ({**ARGV, "env": {"A=B": ""}}, "config.env"),
+        ({**ARGV, "env": {"A": 1}}, "config.env.A"),
+        ({**ARGV, "env": {"ROTA_URL": "x"}}, "config.env.ROTA_URL"),
+        ({**ARGV, "stdin": "promt"}, "config.stdin"),
+        ({**ARGV, "stdin": ["prompt"]}, "config.stdin"),
+        ({**ARGV, "limits": {"memory": "lots"}}, "config.limits.memory"),
+        ({**ARGV, "limits": {"memory": 0}}, "config.limits.memory"),
+        ({**ARGV, "limits": {"cpu_seconds": True}}, "config.limits.cpu_seconds"),
+        ({**ARGV, "limits": {"cpu_seconds": 1.5}}, "config.limits.cpu_seconds"),
+        ({**ARGV, "limits": {"open_files": 10**30}}, "config.limits.open_files"),
+        ({**ARGV, "limits": {"cpus": 1}}, "config.limits.cpus"),
+        ({**ARGV, "output_limit": "9" * 39 + "T"}, "config.output_limit"),
+        ({**ARGV, "success_exit_codes": []}, "config.success_exit_codes"),
+        ({**ARGV, "success_exit_codes": [256]}, "config.success_exit_codes"),
+        ({**ARGV, "success_exit_codes": [[]]}, "config.success_exit_codes"),
+    ],
+)
+def test_a_wrong_command_is_refused_with_its_field(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        check("command", config)
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({}, "config.entry_point"),
+        ({"function": "poems"}, "config.function"),
+        ({"function": "poems:"}, "config.function"),
+        ({"function": "../poems:poet"}, "config.function"),
+        ({"function": "poems:poet()"}, "config.function"),
+        ({"entry_point": " "}, "config.entry_point"),
+        ({**FUNCTION, "entry_point": "bard"}, "config.entry_point"),
+        ({**FUNCTION, "path": "src"}, "config.path"),
+        ({**FUNCTION, "argv": []}, "config.argv"),
+    ],
+)
+def test_a_wrong_function_is_refused_with_its_field(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        check("python", config)
+    assert refusal.value.field == field
+
+
+def test_a_function_may_be_named_in_two_ways() -> None:
+    assert read_python({"function": "my.poems:Club.poet", "path": "/srv"}).function == "my.poems:Club.poet"
+    assert read_python({"entry_point": "bard"}).entry_point == "bard"
+
+
+def test_a_misspelt_key_is_answered_with_the_right_one() -> None:
+    with pytest.raises(Invalid, match="did you mean 'stdin'"):
+        check("command", {**ARGV, "sdtin": "none"})
+
+
+def test_a_missing_program_is_only_a_warning() -> None:
+    assert check("command", {"argv": ["poet"]}, which=lambda _: "/bin/poet") == []
+    [warning] = check("command", {"argv": ["poet"]}, which=lambda _: None)
+    assert "'poet' was not found" in warning
+
+
+@pytest.mark.parametrize("config", [{"argv": ["./poet"]}, {"argv": ["poet"], "env": {"PATH": "/opt"}}])
+def test_a_program_that_cannot_be_looked_for_here_is_no_warning(config: dict[str, Any]) -> None:
+    assert check("command", config, which=lambda _: None) == []
+
+
+@pytest.mark.parametrize(("kind", "config"), [("command", ARGV), ("python", FUNCTION)])
+def test_a_secret_in_the_open_is_a_warning(kind: str, config: dict[str, Any]) -> None:
+    [warning] = check(kind, {**config, "env": {"API_KEY": "x"}})
+    assert "config.env.API_KEY" in warning
+    assert "credential" in warning
+
+
+def test_an_unknown_kind_is_refused_unless_a_worker_serves_it() -> None:
+    assert check("http2", {"url": "x"}, also=["http2"]) == []
+    with pytest.raises(Invalid, match="did you mean 'python'") as refusal:
+        check("pyton", {})
+    assert refusal.value.field == "kind"
+
+
+@pytest.mark.parametrize("config", [None, [], "echo"])
+def test_a_configuration_is_an_object(config: Any) -> None:
+    with pytest.raises(Invalid) as refusal:
+        check("command", config)
+    assert refusal.value.field == "config"

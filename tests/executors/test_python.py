@@ -1,0 +1,287 @@
+"""What only Python agents do: return, raise, be found, and speak through a line of their own."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from executors.stand_ins import RecordingDesk, lives, read_pids, until
+
+from rota.agent import Context, GiveUp, Refuse, agent
+from rota.executors.python import PythonExecutor
+from rota.model.executor import Assignment, Turn
+from rota.model.ids import RunId, new_id
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+
+Run = Callable[..., "asyncio.Task[Outcome]"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "session"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    path = tmp_path / "code"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def run(assign: Callable[..., Assignment], desk: RecordingDesk, grace: timedelta, code: Path) -> Run:
+    """Run the function `poet` of the given source."""
+
+    def started(source: str, config: dict[str, Any] | None = None, **changes: Any) -> asyncio.Task[Outcome]:
+        (code / "poems.py").write_text(dedent(source))
+        assigned = assign(config or {"function": "poems:poet", "path": str(code)}, **changes)
+        return asyncio.create_task(PythonExecutor(grace=grace).execute(assigned, desk))
+
+    return started
+
+
+async def test_the_returned_text_is_the_last_message_and_the_summary(run: Run, desk: RecordingDesk) -> None:
+    outcome = await run("""
+        from rota.agent import Context, agent
+
+        @agent
+        async def poet(context: Context) -> str:
+            await context.say("Thinking. ")
+            return f"A poem for {context.prompt}"
+    """)
+    assert outcome == Succeeded("A poem for Write a poem")
+    assert desk.text == "Thinking. A poem for Write a poem"
+
+
+async def test_a_plain_function_is_an_agent_too(run: Run, desk: RecordingDesk) -> None:
+    assert await run("def poet(context): context.say('rhymes')") == Succeeded()
+    assert desk.text == "rhymes"
+
+
+async def test_any_other_value_is_said_as_json(run: Run, desk: RecordingDesk) -> None:
+    assert await run("def poet(context): return {'lines': 4}") == Succeeded('{"lines": 4}')
+
+
+async def test_an_agent_sees_everything_about_its_assignment(run: Run) -> None:
+    slot, run_id = datetime(2027, 1, 1, 9, tzinfo=UTC), RunId(new_id())
+    outcome = await run(
+        """
+        def poet(c):
+            given = (c.slot.isoformat(), c.missed, c.payload, c.input, c.attempt, c.run_id)
+            return repr((*given, c.transcript[0].text, c.instructions))
+        """,
+        slot=slot,
+        missed={"count": 2},
+        payload={"a": 1},
+        input=[1],
+        attempt=3,
+        run_id=run_id,
+        transcript=[Turn("user", "Hello")],
+        instructions="Rhyme",
+    )
+    seen = (slot.isoformat(), {"count": 2}, {"a": 1}, [1], 3, str(run_id), "Hello", "Rhyme")
+    assert outcome == Succeeded(repr(seen))
+
+
+async def test_printing_is_transcript_and_never_an_event(run: Run, desk: RecordingDesk) -> None:
+    await run("""def poet(context): print('{"type": "usage", "unit": "tokens", "amount": 1}', end="")""")
+    assert desk.calls == [("say", '{"type": "usage", "unit": "tokens", "amount": 1}')]
+
+
+@pytest.mark.parametrize("name", ["Refuse", "GiveUp"])
+async def test_an_agent_that_declines_is_not_tried_again(run: Run, name: str) -> None:
+    outcome = await run(f"""
+        from rota.agent import {name}
+        def poet(context): raise {name}("I do not write limericks")
+    """)
+    assert outcome == Failed(ErrorClass.AGENT_ERROR, "I do not write limericks", retryable=False)
+
+
+async def test_an_exception_is_told_with_its_type_and_tried_again(run: Run, desk: RecordingDesk) -> None:
+    outcome = await run("async def poet(context): raise ValueError('no ink')")
+    assert outcome == Failed(ErrorClass.AGENT_ERROR, "ValueError: no ink")
+    assert "in poet" in desk.text
+
+
+async def test_ending_the_process_is_not_completing(run: Run) -> None:
+    outcome = await run("import os\ndef poet(context): os._exit(0)")
+    assert outcome == Failed(ErrorClass.AGENT_ERROR, "the agent ended without saying it was done")
+
+
+async def test_an_exit_code_is_told(run: Run) -> None:
+    outcome = await run("import sys\nasync def poet(context): sys.exit('no paper')")
+    assert outcome == Failed(ErrorClass.AGENT_ERROR, "exited with code 1: no paper")
+
+
+async def test_a_module_that_breaks_while_it_is_imported_is_named(run: Run) -> None:
+    outcome = await run("import no_such_thing")
+    detail = "the module 'poems' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"
+    assert outcome == Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "detail"), [("", "there is no 'poet' in 'poems'"), ("poet = 1", "not a function")]
+)
+async def test_a_module_without_such_a_function_is_named(run: Run, source: str, detail: str) -> None:
+    outcome = await run(source)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert detail in outcome.detail
+
+
+async def test_an_agent_is_found_by_its_entry_point(run: Run, code: Path) -> None:
+    package = code / "poetry_club-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: poetry-club\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[rota.agents]\nbard = poems:Club.poet\n")
+    source = "class Club:\n    @staticmethod\n    def poet(context): return 'ode'"
+    assert await run(source, {"entry_point": "bard", "path": str(code)}) == Succeeded("ode")
+    outcome = await run(source, {"entry_point": "bart", "path": str(code)})
+    assert isinstance(outcome, Failed)
+    assert "known are bard" in outcome.detail
+
+
+async def test_the_sessions_directory_is_not_searched_for_modules(run: Run) -> None:
+    trap = "open('json.py', 'w').write('raise SystemExit(1)')"
+    assert await run(f"def poet(context): {trap}") == Succeeded()
+    assert await run("import json\ndef poet(context): return 'ode'") == Succeeded("ode")
+
+
+async def test_the_worker_never_imports_the_agents_code(run: Run) -> None:
+    await run("def poet(context): pass")
+    assert "poems" not in sys.modules
+
+
+async def test_an_agent_that_said_it_was_done_but_does_not_end_has_succeeded(
+    run: Run, directory: Path
+) -> None:
+    outcome = await run("""
+        import os, threading
+        def poet(context):
+            open("pids", "w").write(str(os.getpid()))
+            threading.Thread(target=threading.Event().wait).start()
+            return "ode"
+    """)
+    assert outcome == Succeeded("ode")
+    assert [pid for pid in read_pids(directory) or [] if lives(pid)] == []
+
+
+@pytest.mark.parametrize("pause", ["await asyncio.sleep(600)", "time.sleep(600)"])
+async def test_a_cancelled_agent_may_tidy_up(
+    assign: Callable[..., Assignment], desk: RecordingDesk, code: Path, directory: Path, pause: str
+) -> None:
+    (code / "poems.py").write_text(f"""
+import asyncio, os, time
+async def poet(context):
+    try:
+        os.close(os.open("started", os.O_CREAT))
+        {pause}
+    finally:
+        open("tidy", "w").close()
+""")
+    executor = PythonExecutor(grace=timedelta(seconds=30))
+    attempt = asyncio.create_task(
+        executor.execute(assign({"function": "poems:poet", "path": str(code)}), desk)
+    )
+    await until((directory / "started").exists, "the agent works")
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    assert (directory / "tidy").exists()
+
+
+async def test_requests_are_answered_whether_awaited_or_not(run: Run) -> None:
+    outcome = await run("""
+        import asyncio
+        async def poet(context):
+            ask = context._line.request
+            pieces = [ask({"type": "say", "text": "x"}) for _ in range(3)]
+            assert await asyncio.gather(*pieces) == [None] * 3
+            assert ask({"type": "usage", "unit": "tokens", "amount": 1}).result(timeout=10) is None
+            try:
+                await ask({"type": "dance"})
+            except RuntimeError as refusal:
+                return str(refusal)
+    """)
+    assert outcome == Succeeded("the desk does not understand 'dance'")
+
+
+async def test_messages_from_many_threads_stay_whole(run: Run, desk: RecordingDesk) -> None:
+    outcome = await run("""
+        from concurrent.futures import ThreadPoolExecutor
+        def poet(context):
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda n: context.tool("count", n=n, padding="x" * 50_000), range(100)))
+    """)
+    assert outcome == Succeeded()
+    assert sorted(data["n"] for _, _, data in desk.events) == list(range(100))
+
+
+async def test_a_long_message_is_said_in_pieces_and_a_long_record_refused(
+    run: Run, desk: RecordingDesk
+) -> None:
+    outcome = await run("""
+        def poet(context):
+            context.say("é" * 5_000_000)
+            context.tool("copy", text="x" * 5_000_000)
+    """)
+    assert isinstance(outcome, Failed)
+    assert outcome.detail.startswith("ValueError: a message of 5,000,")
+    assert "é" * 4_000_000 in desk.text
+
+
+@pytest.mark.parametrize("nonsense", ["b'x' * 5_000_000", "b'hello\\\\n'"])
+async def test_nonsense_on_the_line_ends_the_attempt(run: Run, nonsense: str) -> None:
+    outcome = await run(f"""
+        import os, sys, time
+        def poet(context):
+            data = {nonsense.encode().decode("unicode_escape")!s}
+            while data:
+                data = data[os.write(int(sys.argv[1]), data):]
+            time.sleep(600)
+    """)
+    assert isinstance(outcome, Failed)
+    assert outcome.error_class == ErrorClass.EXECUTOR_ERROR
+
+
+async def test_text_that_cannot_be_stored_is_mended(run: Run, desk: RecordingDesk) -> None:
+    await run(r"""
+        def poet(context):
+            context.say("a\0b\ud800c")
+            context.tool("look", where={"x\0": ["\udfff"]})
+    """)
+    assert desk.calls == [("say", "a\ufffdb\ufffdc"), ("tool", "look", {"where": {"x\ufffd": ["\ufffd"]}})]
+
+
+def test_an_agent_can_be_tried_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    @agent
+    def poet(context: Context) -> None:
+        context.say(f"On {context.prompt}")
+        context.tool("rhyme", word="rain")
+
+    poet(Context(prompt="rain"))
+    assert capsys.readouterr().out == 'On rain\n{"word": "rain", "type": "tool", "name": "rhyme"}\n'
+
+
+@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf")])
+def test_usage_is_never_negative_or_endless(amount: float) -> None:
+    with pytest.raises(ValueError, match="amount"):
+        Context().usage("tokens", amount)
+
+
+def test_refusing_is_a_way_of_giving_up() -> None:
+    assert issubclass(Refuse, GiveUp)
+
+
+def test_importing_what_agents_import_is_light() -> None:
+    source = str(Path(__file__).parents[2] / "src")
+    program = f"import sys; sys.path.insert(0, {source!r}); import rota.agent; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert {"typing", "dataclasses", "asyncio", "inspect"} & set(loaded.stdout.split()) == set()

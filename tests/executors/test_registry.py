@@ -1,0 +1,80 @@
+"""Which kinds there are, and that one broken package cannot take the others away."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rota import executors
+from rota.errors import Invalid
+
+MODULE = """
+class Http2:
+    kind = "http2"
+    def check(self, config): return []
+    async def execute(self, assignment, desk): ...
+    async def abandon(self, run_id): ...
+class Half:
+    kind = "half"
+def explode():
+    raise RuntimeError("boom")
+"""
+ENTRY_POINTS = """[rota.executors]
+http2 = my_executors:Http2
+half = my_executors:Half
+broken = my_executors:explode
+gone = no_such_module:Executor
+command = my_executors:Http2
+"""
+
+
+@pytest.fixture
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "my_executors-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: my-executors\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(ENTRY_POINTS)
+    (tmp_path / "my_executors.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_the_built_in_kinds_load_by_name() -> None:
+    assert [executor.kind for executor in executors.load(["python", "command"]).values()] == [
+        "python",
+        "command",
+    ]
+
+
+@pytest.mark.usefixtures("_installed")
+def test_installed_packages_add_kinds_and_cannot_replace_ours() -> None:
+    assert executors.known_kinds() == ["command", "python", "broken", "gone", "half", "http2"]
+    loaded = executors.load()
+    assert sorted(loaded) == ["command", "http2", "python"]
+    assert type(loaded["command"]).__module__ == "rota.executors.command"
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_broken_package_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert executors.load(["broken", "gone", "half"]) == {}
+    assert [(record.message, record.__dict__["kind"]) for record in caplog.records] == [
+        ("executor.broken", "broken"),
+        ("executor.broken", "gone"),
+        ("executor.broken", "half"),
+    ]
+
+
+def test_an_unknown_kind_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(Invalid, match="did you mean 'command'") as refusal:
+        executors.load(["comand"])
+    assert refusal.value.field == "kind"
+
+
+def test_asking_which_kinds_there_are_imports_none() -> None:
+    program = "import sys, rota.executors as e; e.known_kinds(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"asyncio", "rota.executors.command", "rota.executors.process"} & set(
+        loaded.stdout.split()
+    ) == set()
