@@ -40,7 +40,7 @@ PIECE = 65536
 LONGEST_MESSAGE = 4_000_000
 
 
-class GiveUp(Exception):  # noqa: N818 - read as a sentence: raise GiveUp("the mailbox is gone")
+class GiveUp(Exception):
     """The agent cannot do it, and trying again would not help."""
 
 
@@ -130,9 +130,7 @@ class _Printer:
         sys.stdout.write(f"{text}\n")
 
     def request(self, message: Mapping[str, Any]) -> Reply:
-        raise RuntimeError(
-            f"nobody is at the desk to answer {message['type']!r}: this agent was not started by Rota"
-        )
+        raise RuntimeError(f"nobody is at the desk to answer {message['type']!r}: this agent was not started by Rota")
 
 
 def _named(name: str) -> str:

@@ -46,13 +46,18 @@ class Ready:
 
 
 async def serve(
-    settings: Settings, parts: Sequence[str] = PARTS, *, started: Callable[[Ready], Awaitable[None]] | None = None
+    settings: Settings,
+    parts: Sequence[str] = PARTS,
+    *,
+    started: Callable[[Ready], Awaitable[None]] | None = None,
 ) -> None:
     """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
     stop, hurry = asyncio.Event(), asyncio.Event()
     _catch_signals(stop, hurry)
     async with AsyncExitStack() as stack:
-        listening = stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
+        listening = (
+            stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
+        )
         db, settings = await stack.enter_async_context(database(settings))
         ready = await stack.enter_async_context(_ready(settings, db, listening, hurry))
         for part in PARTS:
@@ -180,9 +185,9 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
     web = Web(ready.db, ready.wakes, ready.listener, ready.settings)
     options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
     server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign] # signals are ours
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign] # signals are ours
     serving = asyncio.create_task(server.serve(sockets=[ready.listening]))
-    while not server.started and not serving.done():
+    while not server.started and not serving.done():  # noqa: ASYNC110 — uvicorn has no event for it
         await asyncio.sleep(0.005)
     try:
         yield
@@ -211,7 +216,9 @@ def bind(host: str, port: int) -> socket.socket:
 def _bind_error(failure: Exception, host: str, port: int) -> str:
     match getattr(failure, "errno", None):
         case errno.EADDRINUSE:
-            return f"Port {port} on {host} is in use by another program. Choose another with --port; 0 takes any free one."
+            return (
+                f"Port {port} on {host} is in use by another program. Choose another with --port; 0 takes any free one."
+            )
         case errno.EACCES:
             return f"Port {port} is reserved for the system. Choose one above 1023 with --port."
         case _:
@@ -234,7 +241,9 @@ def only_one(home: Path) -> Iterator[Callable[[str], None]]:
         home.mkdir(parents=True, exist_ok=True)
         handle = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as failure:
-        raise CannotStart(f"Cannot use {home} as Rota's home: {failure.strerror}. Choose another with --home.", field="home") from None
+        raise CannotStart(
+            f"Cannot use {home} as Rota's home: {failure.strerror}. Choose another with --home.", field="home"
+        ) from None
     with os.fdopen(handle, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -253,6 +262,7 @@ def only_one(home: Path) -> Iterator[Callable[[str], None]]:
 def _runs_already(told: str, home: Path) -> str:
     try:
         first = json.loads(told)
-        return f"Rota already runs on {home}: {first['url']} (process {first['pid']}). Stop it first, or choose another --home."
+        where = f"{first['url']} (process {first['pid']})"
+        return f"Rota already runs on {home}: {where}. Stop it first, or choose another --home."
     except (ValueError, KeyError):
         return f"Rota is just starting on {home}. Wait for it, or choose another --home."

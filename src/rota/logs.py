@@ -5,11 +5,16 @@ import logging
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 
-_OWN = set(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName", "color_message"}
+_OWN = set(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
@@ -34,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 class Readable(logging.Formatter):
-    COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+    COLOURS: ClassVar = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")

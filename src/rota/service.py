@@ -42,7 +42,10 @@ class Loop:
                 pause = await self.service.once()
                 retry = FIRST_RETRY
             except Exception as failure:  # the top of a loop: one bad pass must not end the service
-                log.warning("service.failed", extra={"service": self.service.name, "error": _tell(failure), "retry_in": retry})
+                log.warning(
+                    "service.failed",
+                    extra={"service": self.service.name, "error": _tell(failure), "retry_in": retry},
+                )
                 log.debug("service.traceback", exc_info=True)
                 pause, retry = retry, min(retry * 2, LAST_RETRY)
             await self._rest(pause)

@@ -46,9 +46,16 @@ def _port(value: str) -> int:
 
 
 def _switch(value: str) -> bool:
-    return {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}[
-        value.strip().lower()
-    ]
+    return {
+        "1": True,
+        "true": True,
+        "on": True,
+        "yes": True,
+        "0": False,
+        "false": False,
+        "off": False,
+        "no": False,
+    }[value.strip().lower()]
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -80,8 +87,12 @@ class Settings:
     poll_seconds: timedelta = _setting(timedelta(seconds=5), _seconds, "seconds", "Longest sleep of a worker")
     lease_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How long a claim lasts unrenewed")
     heartbeat_seconds: timedelta = _setting(timedelta(seconds=10), _seconds, "seconds", "How often leases are renewed")
-    rescue_seconds: timedelta = _setting(timedelta(seconds=15), _seconds, "seconds", "How often lost runs are looked for")
-    grace_seconds: timedelta = _setting(timedelta(seconds=10), _seconds, "seconds", "How long runs may go on after SIGTERM")
+    rescue_seconds: timedelta = _setting(
+        timedelta(seconds=15), _seconds, "seconds", "How often lost runs are looked for"
+    )
+    grace_seconds: timedelta = _setting(
+        timedelta(seconds=10), _seconds, "seconds", "How long runs may go on after SIGTERM"
+    )
     dead_after: int = _setting(2, _whole, "a whole number", "Missed heartbeats after which a worker counts as dead")
     max_body_bytes: int = _setting(1_048_576, _whole, "bytes", "Largest request body")
     log_level: str = _setting("info", _text, "debug, info, warning or error", "How much is logged")
@@ -89,7 +100,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.heartbeat_seconds * 2 > self.lease_seconds:
-            raise CannotStart("ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats.")
+            raise CannotStart(
+                "ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats."
+            )
         if self.log_level not in {"debug", "info", "warning", "error"}:
             raise CannotStart(f"ROTA_LOG_LEVEL is {self.log_level!r}; it must be debug, info, warning or error.")
 
@@ -119,9 +132,13 @@ def _read(name: str, value: str, about: Mapping[str, Any]) -> Any:
     try:
         return about["read"](value)
     except (ValueError, KeyError, OverflowError, RuntimeError):
-        raise CannotStart(f"{name} is {value!r}; it must be {about['wants']}.", code="invalid_setting", field=name) from None
+        raise CannotStart(
+            f"{name} is {value!r}; it must be {about['wants']}.", code="invalid_setting", field=name
+        ) from None
 
 
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"There is no setting {name}." + (f" Did you mean {near[0]}?" if near else " `docs/settings.md` lists them all.")
+    return f"There is no setting {name}." + (
+        f" Did you mean {near[0]}?" if near else " `docs/settings.md` lists them all."
+    )

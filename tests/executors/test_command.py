@@ -160,6 +160,15 @@ async def test_a_killed_launcher_is_a_failure_of_ours_and_takes_the_program_alon
     await until(lambda: not any(lives(pid) for pid in pids), "the program and its child are gone")
 
 
+async def test_only_the_worker_tells_a_launcher_when_to_stop(run: Run, directory: Path) -> None:
+    attempt = run("sh", "-c", "echo $$ > pids.new; mv pids.new pids; until [ -e go ]; do sleep 0.01; done")
+    [pid] = await until(lambda: read_pids(directory), "the program runs")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(psutil.Process(pid).ppid(), number)
+    (directory / "go").touch()
+    assert await attempt == Succeeded()
+
+
 async def test_a_program_that_stops_its_launcher_is_cancelled_all_the_same(
     run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,24 @@ SHORT = timedelta(hours=24)
 
 
 async def make(
-    conn: Connection, workspace_id: WorkspaceId, user_id: UserId, agent_id: AgentId, *, lasts: timedelta | None = None
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    user_id: UserId,
+    agent_id: AgentId,
+    *,
+    lasts: timedelta | None = None,
 ) -> GrantId:
     """A grant for this agent only. Made in the transaction of what needs it."""
     grant_id = GrantId(new_id())
     account_id = await grants.default_account(conn, workspace_id)
     await grants.add(
-        conn, workspace_id, grant_id, user_id=user_id, account_id=account_id, scopes=[f"agent:run:{agent_id}"], lasts=lasts
+        conn,
+        workspace_id,
+        grant_id,
+        user_id=user_id,
+        account_id=account_id,
+        scopes=[f"agent:run:{agent_id}"],
+        lasts=lasts,
     )
     return grant_id
 

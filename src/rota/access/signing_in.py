@@ -22,7 +22,12 @@ def hashed(secret: str) -> bytes:
 
 
 async def create_token(
-    conn: Connection, workspace: str, name: str, *, user_id: UserId | None = None, lasts: timedelta | None = None
+    conn: Connection,
+    workspace: str,
+    name: str,
+    *,
+    user_id: UserId | None = None,
+    lasts: timedelta | None = None,
 ) -> str:
     """A new API token of the workspace's first admin, or of the user given. Shown this once."""
     found = await people.find_workspace(conn, workspace)
@@ -34,7 +39,13 @@ async def create_token(
     secret = "rota_" + secrets.token_urlsafe(32)
     row = await (await conn.execute("SELECT now() + %s", [lasts])).fetchone()
     await people.add_token(
-        conn, found["id"], TokenId(new_id()), user_id, name=name, secret_hash=hashed(secret), expires_at=row[0] if row else None
+        conn,
+        found["id"],
+        TokenId(new_id()),
+        user_id,
+        name=name,
+        secret_hash=hashed(secret),
+        expires_at=row[0] if row else None,
     )
     return secret
 
@@ -50,7 +61,10 @@ async def sign_in(conn: Connection, link: str) -> str:
     """Trade a one-time link for a login; the cookie's secret."""
     user_id = await people.use_link(conn, hashed(link))
     if not user_id:
-        raise Unauthenticated("This link was used already or is too old. `rota up` prints a new one at every start.", code="link_used")
+        raise Unauthenticated(
+            "This link was used already or is too old. `rota up` prints a new one at every start.",
+            code="link_used",
+        )
     secret = secrets.token_urlsafe(32)
     await people.add_login(conn, user_id, hashed(secret), LOGIN_LASTS)
     return secret
@@ -91,7 +105,9 @@ async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
 async def _agent_at_work(conn: Connection, workspace: str, secret: str, parts: re.Match[str]) -> Caller:
     attempt = await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(secret))
     if not attempt:
-        raise Unauthenticated("This attempt has ended or lost its lease; its token is worth nothing now.", code="attempt_over")
+        raise Unauthenticated(
+            "This attempt has ended or lost its lease; its token is worth nothing now.", code="attempt_over"
+        )
     caller = await _caller(conn, workspace, attempt["user_id"])
     if caller.workspace_id != UUID(parts[1]):
         raise NotFound("There is no such workspace.")

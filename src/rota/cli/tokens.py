@@ -7,7 +7,7 @@ import click
 
 from rota.cli import options
 from rota.daemon import database
-from rota.settings import Settings
+from rota.settings import Settings, read_settings
 
 
 @click.group("tokens")
@@ -30,6 +30,5 @@ async def _create(settings: Settings, name: str) -> str:
     from rota.roster.first_start import settle_in  # noqa: PLC0415
 
     async with database(settings) as (db, _), db.transaction() as conn:
-        if settings.workspace == Settings.workspace:
-            await settle_in(conn, settings.workspace)
+        await settle_in(conn, read_settings().workspace)
         return await signing_in.create_token(conn, settings.workspace, name)

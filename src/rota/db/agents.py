@@ -20,7 +20,7 @@ SELECT {COLUMNS} FROM agents
 PAGE = f"""
 SELECT {COLUMNS} FROM agents
  WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL
-   AND id < coalesce(%(before)s, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
 
@@ -37,7 +37,9 @@ UPDATE agents SET slug = %(slug)s, name = %(name)s, executor = %(executor)s, con
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 
-DELETE = "UPDATE agents SET deleted_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL"
+DELETE = (
+    "UPDATE agents SET deleted_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL"
+)
 
 ADD_REVISION = """
 INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
@@ -59,7 +61,7 @@ SELECT v.workspace_id, raised.id, raised.revision, v.spec || jsonb_build_object(
 REVISIONS = """
 SELECT v.revision, v.spec, v.created_at, u.name AS created_by
   FROM revisions v JOIN users u ON u.id = v.created_by
- WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < coalesce(%(before)s, 2147483647)
+ WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < coalesce(%(before)s::integer, 2147483647)
 ORDER BY v.revision DESC LIMIT %(limit)s
 """
 
@@ -96,7 +98,12 @@ async def delete(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId)
 async def add_revision(
     conn: Connection, workspace_id: WorkspaceId, subject_id: UUID, revision: int, spec: Any, user_id: UserId
 ) -> None:
-    given = {"workspace_id": workspace_id, "subject_id": subject_id, "revision": revision, "created_by": user_id}
+    given = {
+        "workspace_id": workspace_id,
+        "subject_id": subject_id,
+        "revision": revision,
+        "created_by": user_id,
+    }
     await conn.execute(ADD_REVISION, {**given, "spec": Jsonb(spec)})
 
 

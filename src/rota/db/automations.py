@@ -93,7 +93,7 @@ async def page(
     conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, deleted: bool = False
 ) -> list[dict[str, Any]]:
     shown = "" if deleted else " AND a.deleted_at IS NULL"
-    query = f"{SHOWN}{shown} AND a.id < coalesce(%(before)s, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
+    query = f"{SHOWN}{shown} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
     return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
 
 
@@ -115,9 +115,15 @@ async def open_session(conn: Connection, automation: dict[str, Any]) -> None:
 
 
 async def set_status(
-    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, status: str, reason: str | None = None
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    automation_id: AutomationId,
+    status: str,
+    reason: str | None = None,
 ) -> None:
-    await conn.execute(SET_STATUS, {"workspace_id": workspace_id, "id": automation_id, "status": status, "reason": reason})
+    await conn.execute(
+        SET_STATUS, {"workspace_id": workspace_id, "id": automation_id, "status": status, "reason": reason}
+    )
 
 
 async def delete(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
@@ -125,7 +131,12 @@ async def delete(conn: Connection, workspace_id: WorkspaceId, automation_id: Aut
 
 
 async def restore(
-    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, grant_id: UUID, owner_id: UUID
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    automation_id: AutomationId,
+    *,
+    grant_id: UUID,
+    owner_id: UUID,
 ) -> None:
     given = {"workspace_id": workspace_id, "id": automation_id, "grant_id": grant_id, "owner_id": owner_id}
     await conn.execute(RESTORE, given)

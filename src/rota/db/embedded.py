@@ -86,9 +86,7 @@ class EmbeddedPostgres:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
     def start(self) -> str:
@@ -169,9 +167,7 @@ class _Account:
             with suppress(KeyError):
                 entry = pwd.getpwnam(name)
                 return cls(entry.pw_uid, entry.pw_gid, name)
-        raise CannotStart(
-            "PostgreSQL refuses to run as root, and there is no user postgres or nobody to run it as."
-        )
+        raise CannotStart("PostgreSQL refuses to run as root, and there is no user postgres or nobody to run it as.")
 
     @property
     def is_another(self) -> bool:
@@ -451,9 +447,7 @@ def _lock(file: int, home: Path) -> None:
     deadline = time.monotonic() + LOCK_PATIENCE
     while not _try_lock(file):
         if time.monotonic() > deadline:
-            raise CannotStart(
-                f"Another process has been starting or stopping the database in {home} for too long."
-            )
+            raise CannotStart(f"Another process has been starting or stopping the database in {home} for too long.")
         time.sleep(POLL)
 
 

@@ -53,7 +53,7 @@ ORDER BY seq LIMIT %(limit)s
 TAIL = """
 SELECT * FROM (
     SELECT seq, kind, run_id, attempt, data, created_at FROM events
-     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq < coalesce(%(before)s, 9223372036854775807)
+     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq < coalesce(%(before)s::bigint, 9223372036854775807)
   ORDER BY seq DESC LIMIT %(limit)s) newest
 ORDER BY seq
 """
@@ -84,7 +84,12 @@ async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
     """Write events in the order given, each session's in its own sequence, and the status a session takes with them."""
     batches: dict[tuple[UUID, UUID], dict[str, Any]] = {}
     for each in events:
-        new = {"workspace_id": each.workspace_id, "session_id": each.session_id, "status": None, "events": []}
+        new: dict[str, Any] = {
+            "workspace_id": each.workspace_id,
+            "session_id": each.session_id,
+            "status": None,
+            "events": [],
+        }
         batch = batches.setdefault((each.workspace_id, each.session_id), new)
         batch["status"] = each.session_status or batch["status"]
         batch["events"].append({"kind": each.kind, "run_id": each.run_id, "attempt": each.attempt, "data": each.data})
@@ -99,16 +104,27 @@ async def hold(conn: Connection, attempts: Iterable[tuple[WorkspaceId, RunId, in
     return {(w, r, a) for w, r, a in await rows.fetchall()}
 
 
-async def page(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
+async def page(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, after: int, limit: int
+) -> list[Event]:
     async with conn.cursor(row_factory=class_row(Event)) as cursor:
-        await cursor.execute(PAGE, {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit})
+        await cursor.execute(
+            PAGE, {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit}
+        )
         return await cursor.fetchall()
 
 
 async def tail(
-    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, limit: int, before: int | None = None
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    session_id: SessionId,
+    *,
+    limit: int,
+    before: int | None = None,
 ) -> list[Event]:
     """The newest events, oldest first."""
     async with conn.cursor(row_factory=class_row(Event)) as cursor:
-        await cursor.execute(TAIL, {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit})
+        await cursor.execute(
+            TAIL, {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit}
+        )
         return await cursor.fetchall()

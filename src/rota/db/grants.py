@@ -18,7 +18,9 @@ INSERT INTO grants (workspace_id, id, user_id, account_id, scopes, expires_at)
 VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(account_id)s, %(scopes)s, now() + %(lasts)s)
 """
 
-REVOKE = "UPDATE grants SET revoked_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL"
+REVOKE = (
+    "UPDATE grants SET revoked_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL"
+)
 
 REVOKE_OF_DELETED = """
 UPDATE grants g SET revoked_at = now()

@@ -24,7 +24,9 @@ PING_SECONDS = 30.0
 
 Handler = Callable[[str], None]
 
-NOTIFY = "SELECT pg_notify(channel, payload) FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n(channel, payload)"
+NOTIFY = (
+    "SELECT pg_notify(channel, payload) FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n(channel, payload)"
+)
 
 
 def session_channel(session_id: UUID) -> str:

@@ -34,10 +34,11 @@ class Migration:
 
 def migrations() -> list[Migration]:
     """The chain, in order. A file is `NNNN_verb_object.sql`."""
-    found = []
-    for file in (files("rota.db") / "migrations").iterdir():
-        if match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name):
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
+    found = [
+        Migration(int(match[1]), match[2], file.read_text("utf-8"))
+        for file in (files("rota.db") / "migrations").iterdir()
+        if (match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name))
+    ]
     return sorted(found, key=lambda each: each.number)
 
 

@@ -8,7 +8,9 @@ from psycopg.rows import dict_row
 from rota.db.pool import Connection
 from rota.model.ids import TokenId, UserId, WorkspaceId
 
-FIND_WORKSPACE = "SELECT id, slug, name, timezone, minimum_interval FROM workspaces WHERE slug = %(ref)s OR id::text = %(ref)s"
+FIND_WORKSPACE = (
+    "SELECT id, slug, name, timezone, minimum_interval FROM workspaces WHERE slug = %(ref)s OR id::text = %(ref)s"
+)
 
 ADD_WORKSPACE = "INSERT INTO workspaces (id, slug, name) VALUES (%(id)s, %(slug)s, %(name)s)"
 
@@ -111,7 +113,13 @@ async def add_token(
     secret_hash: bytes,
     expires_at: datetime | None,
 ) -> None:
-    given = {"workspace_id": workspace_id, "id": token_id, "user_id": user_id, "name": name, "hash": secret_hash}
+    given = {
+        "workspace_id": workspace_id,
+        "id": token_id,
+        "user_id": user_id,
+        "name": name,
+        "hash": secret_hash,
+    }
     await conn.execute(ADD_TOKEN, {**given, "expires_at": expires_at})
 
 

@@ -69,7 +69,9 @@ async def check(url: str) -> None:
         async with await AsyncConnection.connect(url, connect_timeout=CONNECT_SECONDS) as conn:
             version = conn.info.server_version
     except psycopg.Error as failure:
-        raise CannotStart(f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL") from None
+        raise CannotStart(
+            f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL"
+        ) from None
     if version < OLDEST:
         raise CannotStart(
             f"The database {shown(url)} is PostgreSQL {version // 10000}; Rota needs {OLDEST // 10000} or newer.",

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from psycopg.rows import TupleRow, args_row
+from psycopg.rows import args_row
 
 from rota.db.pool import Connection
 from rota.model.ids import AutomationId, RunId, SessionId, WorkerId, WorkspaceId
@@ -204,6 +204,7 @@ REQUEST_CANCEL = """
 RETURNING id, status
 """
 
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A run whose status just changed for good, or which went back to the queue."""
@@ -268,15 +269,25 @@ async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> No
     await conn.execute(HOLD_LANES, {"lanes": _lanes(lanes)})
 
 
-def _claimed(row: TupleRow) -> Claimed:
-    return Claimed(*row[:19], refused=SkipReason(row[19]) if row[19] else None)
-
-
 async def claim(
-    conn: Connection, worker_id: WorkerId, *, places: int, lease: timedelta, kinds: Sequence[str], pools: Sequence[str]
+    conn: Connection,
+    worker_id: WorkerId,
+    *,
+    places: int,
+    lease: timedelta,
+    kinds: Sequence[str],
+    pools: Sequence[str],
 ) -> list[Claimed]:
-    given = {"worker_id": worker_id, "places": places, "lease": lease, "kinds": list(kinds), "pools": list(pools)}
-    return [_claimed(row) for row in await (await conn.execute(CLAIM, given)).fetchall()]
+    given = {
+        "worker_id": worker_id,
+        "places": places,
+        "lease": lease,
+        "kinds": list(kinds),
+        "pools": list(pools),
+    }
+    async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
+        await cursor.execute(CLAIM, given)
+        return await cursor.fetchall()
 
 
 def settlement_row(run: Claimed | LostLease, settled: Settlement, *, rescued: bool = False) -> dict[str, Any]:

@@ -28,7 +28,7 @@ FIND = f"SELECT {COLUMNS} FROM runs r WHERE r.workspace_id = %(workspace_id)s AN
 
 LIST = f"""
 SELECT {COLUMNS} FROM runs r
- WHERE r.workspace_id = %(workspace_id)s AND r.id < coalesce(%(before)s, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ WHERE r.workspace_id = %(workspace_id)s AND r.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 """  # noqa: S608
 
 QUEUED_OF = """

@@ -42,7 +42,7 @@ async def page(
 ) -> list[dict[str, Any]]:
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
     conditions = "".join(f" AND s.{name} = %({name})s" for name in chosen)
-    query = f"{SHOWN}{conditions} AND s.id < coalesce(%(before)s, 'ffffffff-ffff-ffff-ffff-ffffffffffff')"
+    query = f"{SHOWN}{conditions} AND s.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')"
     async with conn.cursor(row_factory=dict_row) as cursor:
         given = {"workspace_id": workspace_id, "before": before, "limit": limit, **chosen}
         await cursor.execute(f"{query} ORDER BY s.id DESC LIMIT %(limit)s".encode(), given)

@@ -13,7 +13,7 @@ from rota.model.ids import AutomationId, TriggerId, WorkspaceId
 
 NEXT = """
 -- All that an idle pass reads: the head of one partial index.
-SELECT min(next_fire_at), coalesce(%(now)s, now()) FROM triggers WHERE next_fire_at IS NOT NULL
+SELECT min(next_fire_at), coalesce(%(now)s::timestamptz, now()) FROM triggers WHERE next_fire_at IS NOT NULL
 """
 
 POLICY_COLUMNS = """
@@ -62,7 +62,7 @@ DUE = f"""
 -- locked comes again.
 WITH due AS MATERIALIZED (
     SELECT * FROM triggers
-     WHERE next_fire_at <= coalesce(%(now)s, now())
+     WHERE next_fire_at <= coalesce(%(now)s::timestamptz, now())
   ORDER BY next_fire_at
      LIMIT %(limit)s
        FOR UPDATE SKIP LOCKED)
@@ -70,7 +70,7 @@ SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
        t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
        {POLICY_COLUMNS}
        {FLIGHT},
-       coalesce(%(now)s, clock_timestamp())
+       coalesce(%(now)s::timestamptz, clock_timestamp())
   FROM due t
        CROSS JOIN LATERAL (
            SELECT * FROM automations a
@@ -145,7 +145,12 @@ async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[t
 
 async def advance(conn: Connection, firings: Iterable[Firing]) -> None:
     given = [
-        {"workspace_id": each.workspace_id, "id": each.trigger_id, "next_fire_at": each.next_fire_at, "fires": each.fires}
+        {
+            "workspace_id": each.workspace_id,
+            "id": each.trigger_id,
+            "next_fire_at": each.next_fire_at,
+            "fires": each.fires,
+        }
         for each in firings
     ]
     await conn.execute(ADVANCE, {"firings": orjson.dumps(given).decode()})

@@ -26,9 +26,23 @@ SERVED = "SELECT DISTINCT unnest(kinds) FROM workers WHERE stopped_at IS NULL AN
 
 
 async def join(
-    conn: Connection, worker_id: WorkerId, *, host: str, pid: int, places: int, kinds: Sequence[str], pools: Sequence[str]
+    conn: Connection,
+    worker_id: WorkerId,
+    *,
+    host: str,
+    pid: int,
+    places: int,
+    kinds: Sequence[str],
+    pools: Sequence[str],
 ) -> None:
-    given = {"id": worker_id, "host": host, "pid": pid, "places": places, "kinds": list(kinds), "pools": list(pools)}
+    given = {
+        "id": worker_id,
+        "host": host,
+        "pid": pid,
+        "places": places,
+        "kinds": list(kinds),
+        "pools": list(pools),
+    }
     await conn.execute(JOIN, given)
 
 

@@ -129,8 +129,7 @@ class Program:
 
     @property
     def ending(self) -> Ending:
-        reports = [line.split(" ", 1) for line in self._heard.decode(errors="replace").splitlines()]
-        for word, rest in reports:
+        for word, rest in self._reports():
             match word:
                 case "exited":
                     return Exited(int(rest))
@@ -157,8 +156,9 @@ class Program:
         self._process.wait()  # the launcher closes the socket by ending
         if isinstance(self.ending, Vanished):
             self._kill_group()
-        if left := self._reported("left"):
-            log.warning("program.left", extra={"program": self._spec.argv[0], "pids": left})
+        for word, pids in self._reports():
+            if word == "left":
+                log.warning("program.left", extra={"program": self._spec.argv[0], "pids": pids})
         self.gone.set_result(None)
 
     def _tell(self, what: bytes) -> None:
@@ -177,13 +177,15 @@ class Program:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        if pid := self._reported("started"):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(int(pid), signal.SIGKILL)
+        for word, pid in self._reports():
+            if word == "started":
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(pid), signal.SIGKILL)
 
-    def _reported(self, word: str) -> str | None:
-        lines = self._heard.decode(errors="replace").splitlines()
-        return next((line.partition(" ")[2] for line in lines if line.startswith(f"{word} ")), None)
+    def _reports(self) -> list[tuple[str, str]]:
+        """What the launcher said, each in a word and the rest; a line it was killed over does not count."""
+        lines = self._heard.decode(errors="replace").split("\n")[:-1]
+        return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
 
 
 def start(spec: Spec, share: Sequence[socket.socket] = ()) -> Program:

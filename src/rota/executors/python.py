@@ -68,7 +68,7 @@ class PythonExecutor:
         return program, line
 
 
-class _Garbled(Exception):  # noqa: N818 - never leaves this file
+class _Garbled(Exception):
     """The child sends what no line of ours would."""
 
 

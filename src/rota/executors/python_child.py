@@ -32,7 +32,7 @@ _GIVEN = (
 )
 
 
-class Unusable(Exception):  # noqa: N818
+class Unusable(Exception):
     """There is no such agent here."""
 
 

@@ -15,7 +15,14 @@ ABOUT = "A duty roster for AI agents. Every refusal is problem+json with a stabl
 
 
 def create_app(web: Web) -> FastAPI:
-    app = FastAPI(title="Rota", version=__version__, description=ABOUT, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(
+        title="Rota",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+    )
     app.state.web = web
     app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
     app.include_router(health.router)
@@ -27,5 +34,7 @@ def create_app(web: Web) -> FastAPI:
 
 async def _shown(request: Request, told: dict[str, Any]) -> Response:
     """Programs get problem+json; a person gets a page."""
-    wants_page = not request.url.path.startswith(("/api/", "/hooks/")) and "text/html" in request.headers.get("Accept", "")
+    wants_page = not request.url.path.startswith(("/api/", "/hooks/")) and "text/html" in request.headers.get(
+        "Accept", ""
+    )
     return await ui.problem_page(request, told) if wants_page else answer(told)

@@ -38,7 +38,11 @@ class BodyGuard:
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._largest:
-                raise TooLarge(f"The body is larger than {self._largest} bytes.", code="body_too_large", limit=self._largest)
+                raise TooLarge(
+                    f"The body is larger than {self._largest} bytes.",
+                    code="body_too_large",
+                    limit=self._largest,
+                )
             if not message.get("more_body"):
                 return b"".join(chunks)
 
@@ -69,7 +73,7 @@ def _walk(value: Any) -> None:
 
 def clean_text(value: str, field: str) -> str:
     """Text of a form or a query, which never passes through JSON."""
-    if "\x00" in value or not value.isprintable() and any(0xD800 <= ord(each) <= 0xDFFF for each in value):
+    if "\x00" in value or any("\ud800" <= each <= "\udfff" for each in value):
         raise Invalid("The text holds a character that cannot be stored.", code="nul_character", field=field)
     return value
 

@@ -58,7 +58,9 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
     if cookie := request.cookies.get(COOKIE):
         refuse_foreign_origin(request)
         return await signing_in.caller_by_login(conn, workspace, cookie)
-    raise Unauthenticated("Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints.")
+    raise Unauthenticated(
+        "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."
+    )
 
 
 def refuse_foreign_origin(request: Request) -> None:

@@ -11,7 +11,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from rota.errors import (
-    Busy, Conflict, Forbidden, Invalid, NotFound, Refused, RotaError, TooLarge, Unauthenticated,
+    Busy,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Refused,
+    RotaError,
+    TooLarge,
+    Unauthenticated,
 )  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -35,7 +43,12 @@ Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
 
 
 def problem(status: int, code: str, detail: str, *, field: str | None = None, **facts: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {"title": TITLES.get(status, "Error"), "status": status, "code": code, "detail": detail}
+    told: dict[str, Any] = {
+        "title": TITLES.get(status, "Error"),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
     return told | ({"field": field} if field else {}) | facts
 
 
@@ -108,7 +121,9 @@ def install(app: FastAPI, show: Problem) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         codes = {404: "not_found", 405: "method_not_allowed"}
-        return await give(request, problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail)))
+        return await give(
+            request, problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail))
+        )
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:

@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+)
 
 from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
@@ -111,7 +119,11 @@ class TriggerIn(In):
     overlap: Overlap | None = None
 
     def form(self, field: str) -> dict[str, Any]:
-        return {**(self.model_extra or {}), **{name: getattr(self, name) for name in type(self).model_fields}, "field": field}
+        return {
+            **(self.model_extra or {}),
+            **{name: getattr(self, name) for name in type(self).model_fields},
+            "field": field,
+        }
 
 
 class Policies(In):
@@ -136,7 +148,9 @@ class AutomationIn(Policies):
     agent: str = Field(description="Id or slug of an agent")
     prompt: Prompt | None = None
     input: Any = None
-    schedule: dict[str, Any] | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
+    schedule: dict[str, Any] | None = Field(
+        default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}]
+    )
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
     status: Literal["active", "paused"] = "active"
     run_immediately: bool = False
@@ -351,7 +365,9 @@ def read_cursor(cursor: str | None) -> UUID | None:
     try:
         return UUID(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii"))
     except (ValueError, binascii.Error, UnicodeDecodeError):
-        raise Invalid("This cursor is none of ours; start again without it.", code="invalid_cursor", field="cursor") from None
+        raise Invalid(
+            "This cursor is none of ours; start again without it.", code="invalid_cursor", field="cursor"
+        ) from None
 
 
 def page_of(rows: Sequence[dict[str, Any]], limit: int, shape: type[T]) -> "Page[T]":

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from uuid import UUID
 
-from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, TriggerId, UserId, WorkspaceId, new_id
+from rota.model.ids import (
+    AgentId,
+    AutomationId,
+    GrantId,
+    RunId,
+    SessionId,
+    TriggerId,
+    UserId,
+    WorkspaceId,
+    new_id,
+)
 from rota.model.run import SkipReason, Source, Start
 from rota.model.schedule import AtSchedule, CronSchedule, EverySchedule, Schedule
 
@@ -216,7 +226,11 @@ def place(start: Start, policy: Policy, overlap: str, flight: Flight) -> tuple[S
     lane = policy.lane(overlap)
     waits = lane is not None and (flight.busy or flight.lane_taken)
     placed = replace(start, lane=lane, waits_for_lane=waits)
-    return placed, Flight(busy=True, waiting=True, lane_taken=flight.lane_taken or lane is not None), waits and overlap == "replace"
+    return (
+        placed,
+        Flight(busy=True, waiting=True, lane_taken=flight.lane_taken or lane is not None),
+        waits and overlap == "replace",
+    )
 
 
 def skipped(start: Start, reason: SkipReason) -> Start:

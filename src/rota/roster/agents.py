@@ -11,7 +11,12 @@ from rota.model.caller import Caller, Level
 from rota.model.ids import AgentId, new_id
 from rota.roster import slugs
 
-DEFAULTS: Mapping[str, Any] = {"instructions": "", "pool": "default", "max_concurrent": None, "status": "active"}
+DEFAULTS: Mapping[str, Any] = {
+    "instructions": "",
+    "pool": "default",
+    "max_concurrent": None,
+    "status": "active",
+}
 
 
 async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -20,13 +25,22 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
     warnings = agent_config.check(values["executor"], values["config"])
     agent_id = AgentId(new_id())
     slug = await _free_slug(conn, caller, values.get("slug"), values["name"])
-    agent = {**DEFAULTS, **values, "slug": slug, "id": agent_id, "workspace_id": caller.workspace_id, "created_by": caller.user_id}
+    agent = {
+        **DEFAULTS,
+        **values,
+        "slug": slug,
+        "id": agent_id,
+        "workspace_id": caller.workspace_id,
+        "created_by": caller.user_id,
+    }
     await agents.insert(conn, agent)
     await agents.add_revision(conn, caller.workspace_id, agent_id, 1, {"agent": spec(agent)}, caller.user_id)
     return await find(conn, caller, str(agent_id)), warnings
 
 
-async def change(conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+async def change(
+    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], Sequence[str]]:
     """Save a change: a new revision of the agent and of every automation that uses it."""
     caller.must_be(Level.ADMIN, "change an agent")
     found = await find(conn, caller, ref, lock=True)
@@ -35,7 +49,9 @@ async def change(conn: Connection, caller: Caller, ref: str, values: Mapping[str
     if agent["slug"] != found["slug"]:
         await _free_slug(conn, caller, agent["slug"], agent["name"])
     await agents.update(conn, agent)
-    await agents.add_revision(conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id)
+    await agents.add_revision(
+        conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id
+    )
     await agents.carry_to_automations(conn, caller.workspace_id, agent["id"], spec(agent), caller.user_id)
     return await find(conn, caller, str(agent["id"])), warnings
 
@@ -46,7 +62,10 @@ async def delete(conn: Connection, caller: Caller, ref: str) -> None:
     agent = await find(conn, caller, ref, lock=True)
     used = await agents.used_by(conn, caller.workspace_id, agent["id"])
     if used:
-        raise Conflict(f"{used} automation(s) use this agent; delete them or give them another one first.", code="agent_in_use")
+        raise Conflict(
+            f"{used} automation(s) use this agent; delete them or give them another one first.",
+            code="agent_in_use",
+        )
     await agents.delete(conn, caller.workspace_id, agent["id"])
 
 

@@ -31,7 +31,9 @@ POLICIES = (
 ACTS = ("prompt", "input", "agent_id")  # a change of these by somebody else needs that person's own grant
 
 
-async def create(conn: Connection, caller: Caller, values: Mapping[str, Any], forms: Sequence[Mapping[str, Any]]) -> AutomationId:
+async def create(
+    conn: Connection, caller: Caller, values: Mapping[str, Any], forms: Sequence[Mapping[str, Any]]
+) -> AutomationId:
     """Save a new automation with its grant, triggers and first revision, all in one transaction."""
     caller.must_be(Level.MEMBER, "create an automation")
     now = await _now(conn)
@@ -48,20 +50,30 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any], fo
     if automation["session"] == "same":
         await automations.open_session(conn, automation)
     saved = await trigger_forms.save(conn, automation, rows, now=now)
-    await agent_rows.add_revision(conn, caller.workspace_id, automation["id"], 1, _spec(automation, agent, saved), caller.user_id)
+    await agent_rows.add_revision(
+        conn, caller.workspace_id, automation["id"], 1, _spec(automation, agent, saved), caller.user_id
+    )
     if values.get("run_immediately"):
         await running.run_now(conn, caller, automation["id"])
     return AutomationId(automation["id"])
 
 
 async def change(
-    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any], forms: Sequence[Mapping[str, Any]] | None
+    conn: Connection,
+    caller: Caller,
+    ref: str,
+    values: Mapping[str, Any],
+    forms: Sequence[Mapping[str, Any]] | None,
 ) -> AutomationId:
     """Save a change as a new revision. `forms` replaces the triggers; None leaves them alone."""
     found = await find(conn, caller, ref, lock=True)
     caller.must_own(found["owner_id"], "change this automation")
     now = await _now(conn)
-    agent = await _agent(conn, caller, values) if values.get("agent") else await agents.find(conn, caller, str(found["agent_id"]))
+    agent = (
+        await _agent(conn, caller, values)
+        if values.get("agent")
+        else await agents.find(conn, caller, str(found["agent_id"]))
+    )
     automation = {**found, **values, "agent_id": agent["id"]}
     _check(automation)
     if automation["slug"] != found["slug"]:
@@ -76,7 +88,9 @@ async def change(
     else:
         saved = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
     revision = found["revision"] + 1
-    await agent_rows.add_revision(conn, caller.workspace_id, found["id"], revision, _spec(automation, agent, saved), caller.user_id)
+    await agent_rows.add_revision(
+        conn, caller.workspace_id, found["id"], revision, _spec(automation, agent, saved), caller.user_id
+    )
     return AutomationId(found["id"])
 
 
@@ -117,7 +131,11 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     if not found["deleted_at"]:
         raise Conflict("This automation is not deleted.", code="not_deleted")
     if await automations.find(conn, caller.workspace_id, found["slug"]):
-        raise Conflict(f"Another automation has the slug {found['slug']!r} now; rename it first.", code="slug_taken", field="slug")
+        raise Conflict(
+            f"Another automation has the slug {found['slug']!r} now; rename it first.",
+            code="slug_taken",
+            field="slug",
+        )
     grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, found["agent_id"])
     await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
     if found["status"] == "active":
@@ -158,7 +176,9 @@ def _check(automation: Mapping[str, Any]) -> None:
         raise Invalid("catch_up “all” needs a catch_up_limit: how many missed slots may run.", field="catch_up_limit")
 
 
-async def _keep_authority(conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any]) -> None:
+async def _keep_authority(
+    conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any]
+) -> None:
     """What the agent does changed by somebody else: from now on it acts on that person's grant, not on the owner's."""
     changed = any(automation[name] != found[name] for name in ACTS)
     if automation["agent_id"] != found["agent_id"] or (changed and caller.user_id != found["owner_id"]):

@@ -39,9 +39,18 @@ async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
     if not old:
         raise NotFound("There is no such run.")
     if old["status"] == Status.SUCCEEDED or old["status"] not in TERMINAL:
-        raise Conflict(f"Only a failed, cancelled or skipped run can be retried; this one is {old['status']}.", code="not_retryable")
+        raise Conflict(
+            f"Only a failed, cancelled or skipped run can be retried; this one is {old['status']}.",
+            code="not_retryable",
+        )
     if not old["automation_id"]:
-        return await run_agent(conn, caller, str(old["agent_id"]), {"prompt": old["prompt"], "input": old["input"]}, retry_of=run_id)
+        return await run_agent(
+            conn,
+            caller,
+            str(old["agent_id"]),
+            {"prompt": old["prompt"], "input": old["input"]},
+            retry_of=run_id,
+        )
     found = await automations.find(conn, caller.workspace_id, str(old["automation_id"]), lock=True)
     if not found or found["deleted_at"]:
         raise Conflict("Its automation is deleted; restore it first.", code="automation_deleted")
@@ -51,7 +60,13 @@ async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
 
 
 async def _start_one(
-    conn: Connection, caller: Caller, automation_id: AutomationId, source: Source, *, revision: int | None = None, **facts: Any
+    conn: Connection,
+    caller: Caller,
+    automation_id: AutomationId,
+    source: Source,
+    *,
+    revision: int | None = None,
+    **facts: Any,
 ) -> RunId:
     policy, flight = await automations.policy(conn, caller.workspace_id, automation_id)
     if flight.waiting:
@@ -110,13 +125,21 @@ async def run_agent(
 
 
 async def once_for_key(
-    conn: Connection, caller: Caller, key: str | None, request: Mapping[str, Any], begin: Callable[[], Awaitable[RunId]]
+    conn: Connection,
+    caller: Caller,
+    key: str | None,
+    request: Mapping[str, Any],
+    begin: Callable[[], Awaitable[RunId]],
 ) -> RunId:
     """The same key and request give the same run, also after it failed; another request with that key is refused."""
     if key is None:
         return await begin()
     if not 1 <= len(key) <= 200 or not key.isprintable():
-        raise Invalid("An Idempotency-Key has 1 to 200 printable characters.", code="invalid_key", field="Idempotency-Key")
+        raise Invalid(
+            "An Idempotency-Key has 1 to 200 printable characters.",
+            code="invalid_key",
+            field="Idempotency-Key",
+        )
     body_hash = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str)).digest()
     await start_keys.lock(conn, caller.workspace_id, key)
     earlier = await start_keys.find(conn, caller.workspace_id, key)

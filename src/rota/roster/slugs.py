@@ -19,7 +19,7 @@ def checked(slug: str) -> str:
     """Slugs that look like an id are refused: routes take either."""
     if not _SLUG.fullmatch(slug) or re.fullmatch(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", slug):
         raise Invalid(
-            f"{slug!r} is not a slug: use 1 to {LONGEST} lower-case letters, digits and hyphens, not starting with a hyphen.",
+            f"{slug!r} is not a slug: use 1 to {LONGEST} lower-case letters, digits and hyphens.",
             code="invalid_slug", field="slug",
         )  # fmt: skip
     return slug

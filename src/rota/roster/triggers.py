@@ -19,12 +19,22 @@ DEFAULTS: Mapping[str, Any] = {
     "after_on": None, "editor_mode": None, "editor": None, "overlap": None, "starts_at": None, "ends_at": None,
     "max_fires": None, "jitter": None, "enabled": True, "fires": 0,
 }  # fmt: skip
-DEFINITION = ("kind", "cron", "every", "time_of_day", "at", "timezone", "event", "after_automation_id", "after_on")
+DEFINITION = (
+    "kind",
+    "cron",
+    "every",
+    "time_of_day",
+    "at",
+    "timezone",
+    "event",
+    "after_automation_id",
+    "after_on",
+)
 LIMITS = ("overlap", "starts_at", "ends_at", "max_fires", "jitter", "enabled")
 
 
 def read(form: Mapping[str, Any], *, timezone: str, now: datetime, field: str) -> dict[str, Any]:
-    """One trigger as a row. `form` holds the schedule's keys and the trigger's own limits, already of the right type."""
+    """One trigger as a row. `form` holds the schedule's keys and the trigger's own limits, of the right type."""
     limits = {name: form[name] for name in LIMITS if form.get(name) is not None}
     schedule = {name: value for name, value in form.items() if name not in (*LIMITS, "id")}
     try:
@@ -38,7 +48,12 @@ def read(form: Mapping[str, Any], *, timezone: str, now: datetime, field: str) -
 
 
 def _columns(compiled: Compiled, timezone: str) -> dict[str, Any]:
-    shown = {"kind": compiled.kind, "timezone": timezone, "editor_mode": compiled.editor_mode, "editor": compiled.editor}
+    shown = {
+        "kind": compiled.kind,
+        "timezone": timezone,
+        "editor_mode": compiled.editor_mode,
+        "editor": compiled.editor,
+    }
     match compiled.schedule:
         case CronSchedule(cron, zone):
             return {**shown, "cron": cron, "timezone": zone}
@@ -79,7 +94,11 @@ async def save(
         if same:
             kept.add(same["id"])
         else:
-            row |= {"workspace_id": automation["workspace_id"], "automation_id": automation["id"], "id": new_id()}
+            row |= {
+                "workspace_id": automation["workspace_id"],
+                "automation_id": automation["id"],
+                "id": new_id(),
+            }
             await triggers.insert(conn, _storable(row) | {"next_fire_at": next_fire(row, now) if active else None})
     await triggers.delete(conn, automation["workspace_id"], [each["id"] for each in before if each["id"] not in kept])
     return await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])

@@ -15,7 +15,12 @@ async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> 
     """Cancel a run; the ids of those that a worker must stop. Refused once it has ended."""
     reason = ErrorClass.CANCELLED_BY_USER
     ended = await run_status.end_queued(
-        conn, workspace_id, run_id=run_id, status=Status.CANCELLED, error_class=reason, error_detail="Cancelled before it began."
+        conn,
+        workspace_id,
+        run_id=run_id,
+        status=Status.CANCELLED,
+        error_class=reason,
+        error_detail="Cancelled before it began.",
     )
     await ending.end(conn, ended)
     asked = [] if ended else await run_status.request_cancel(conn, workspace_id, run_id=run_id, reason=reason)
@@ -35,14 +40,20 @@ def _told(status: str) -> str:
     return {"succeeded": "succeeded", "failed": "failed", "skipped": "was skipped"}.get(status, "was cancelled")
 
 
-async def replace(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, keep: set[UUID]) -> list[UUID]:
+async def replace(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, keep: set[UUID]
+) -> list[UUID]:
     """Make room for a run that replaces what is in flight: cancel all others of the automation."""
     ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, list(keep))
     await ending.end(conn, ended)
     return await run_status.request_cancel(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
 
 
-async def skip_waiting(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, reason: SkipReason) -> None:
+async def skip_waiting(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, reason: SkipReason
+) -> None:
     """Turn triggered runs that nobody has claimed into skipped ones: the automation was paused or deleted."""
-    ended = await run_status.end_queued(conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=reason)
+    ended = await run_status.end_queued(
+        conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=reason
+    )
     await ending.end(conn, ended)

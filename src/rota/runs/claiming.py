@@ -12,7 +12,13 @@ from rota.runs import ending
 
 
 async def claim(
-    conn: Connection, worker_id: WorkerId, *, places: int, lease: timedelta, kinds: Sequence[str], pools: Sequence[str]
+    conn: Connection,
+    worker_id: WorkerId,
+    *,
+    places: int,
+    lease: timedelta,
+    kinds: Sequence[str],
+    pools: Sequence[str],
 ) -> list[Claimed]:
     """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead."""
     claimed = await run_status.claim(conn, worker_id, places=places, lease=lease, kinds=kinds, pools=pools)
@@ -31,6 +37,7 @@ def _started(run: Claimed, worker_id: WorkerId) -> NewEvent:
 
 async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
     skips = [
-        run_status.settlement_row(run, Settlement(Status.SKIPPED, run.tries)) | {"skip_reason": run.refused} for run in refused
+        run_status.settlement_row(run, Settlement(Status.SKIPPED, run.tries)) | {"skip_reason": run.refused}
+        for run in refused
     ]
     await ending.end(conn, await run_status.settle(conn, skips))

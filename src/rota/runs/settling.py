@@ -24,7 +24,11 @@ async def settle(conn: Connection, results: Sequence[Result]) -> set[tuple[UUID,
     rows = [run_status.settlement_row(each.run, _settlement(each)) for each in results]
     accepted = await run_status.settle(conn, rows)
     retried = {each.run.id: each for each in results}
-    await ending.end(conn, accepted, {ended.id: _why(retried[ended.id]) for ended in accepted if ended.status == Status.QUEUED})
+    await ending.end(
+        conn,
+        accepted,
+        {ended.id: _why(retried[ended.id]) for ended in accepted if ended.status == Status.QUEUED},
+    )
     return {(ended.id, ended.attempt) for ended in accepted}
 
 

@@ -47,7 +47,11 @@ class Scheduler:
             async with self._db.connection() as conn:
                 due_at, now = await triggers.next_due(conn, self._clock())
                 if due_at is None or due_at > now:
-                    return min((due_at - now).total_seconds(), self._tick.total_seconds()) if due_at else self._tick.total_seconds()
+                    return (
+                        min((due_at - now).total_seconds(), self._tick.total_seconds())
+                        if due_at
+                        else self._tick.total_seconds()
+                    )
                 if not await self._fire_batch(conn):
                     return CONTENDED_SECONDS
 

@@ -41,7 +41,11 @@ def merged(told: Iterable[Line]) -> list[Line]:
     result: list[Line] = []
     for line in told:
         last = result[-1] if result else None
-        if last and line.speaker == last.speaker == "agent" and (line.run_id, line.attempt) == (last.run_id, last.attempt):
+        if (
+            last
+            and line.speaker == last.speaker == "agent"
+            and (line.run_id, line.attempt) == (last.run_id, last.attempt)
+        ):
             result[-1] = Line(last.seq, "agent", last.text + line.text, last.at, last.run_id, last.attempt, last.data)
         else:
             result.append(line)

@@ -14,7 +14,11 @@ MINUTES = 10
 def _agents() -> list[dict[str, Any]]:
     report = (files("rota.starters") / "machine_report.sh").read_text("utf-8")
     return [
-        {"name": "Machine report", "executor": "command", "config": {"argv": ["sh", "-c", report], "stdin": "none"}},
+        {
+            "name": "Machine report",
+            "executor": "command",
+            "config": {"argv": ["sh", "-c", report], "stdin": "none"},
+        },
         {"name": "Counter", "executor": "python", "config": {"function": "rota.starters.agents:count"}},
         {"name": "Digest", "executor": "python", "config": {"function": "rota.starters.agents:digest"}},
     ]
@@ -24,7 +28,7 @@ def _automations(now: datetime) -> list[dict[str, Any]]:
     hourly = {"cron": "0 * * * *", "starts_at": now + timedelta(minutes=MINUTES + 1)}
     return [
         {
-            "name": "Weekday digest", "agent": "digest", "prompt": "Tell me how my automations did since the last digest.",
+            "name": "Weekday digest", "agent": "digest", "prompt": "Tell me how my automations have been doing.",
             "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "09:00"}],
         },
         {

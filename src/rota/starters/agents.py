@@ -13,7 +13,12 @@ from rota.agent import Context, agent
 @agent
 def count(context: Context) -> str:
     """Goes on from the number it said last: the session is its memory."""
-    said = [int(number) for turn in context.transcript if turn.speaker == "agent" for number in re.findall(r"\d+", turn.text)]
+    said = [
+        int(number)
+        for turn in context.transcript
+        if turn.speaker == "agent"
+        for number in re.findall(r"\d+", turn.text)
+    ]
     number = max(said, default=0) + 1
     return f"{number}."
 
@@ -29,7 +34,8 @@ def digest(context: Context) -> str:
         context.say(f"- {name}: " + ", ".join(f"{amount} {status}" for status, amount in counted.most_common()) + "\n")
     failed = [run for run in runs if run["status"] == "failed"]
     for run in failed[:5]:
-        context.say(f"- Look at {names.get(run['automation_id'], 'a direct run')}: {run['error_class']}, {run['error_detail']}\n")
+        name = names.get(run["automation_id"], "a direct run")
+        context.say(f"- Look at {name}: {run['error_class']}, {run['error_detail']}\n")
     return f"{len(runs)} runs since the start, {len(failed)} failed."
 
 

@@ -24,4 +24,8 @@ def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[W
         lease=settings.lease_seconds,
         poll=settings.poll_seconds,
     )
-    return worker, Lease(db, worker, lease=settings.lease_seconds, heartbeat=settings.heartbeat_seconds), recorder
+    return (
+        worker,
+        Lease(db, worker, lease=settings.lease_seconds, heartbeat=settings.heartbeat_seconds),
+        recorder,
+    )

@@ -101,9 +101,15 @@ async def assign(db: Database, run: Claimed, *, url: str, home: Path) -> Assignm
     """Gather what the executor needs. The token is for this attempt only and dies with it."""
     token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secrets.token_urlsafe(24)}"
     async with db.connection() as conn:
-        if not await attempts.set_token(conn, run.workspace_id, run.id, run.attempt, hashlib.sha256(token.encode()).digest()):
+        if not await attempts.set_token(
+            conn, run.workspace_id, run.id, run.attempt, hashlib.sha256(token.encode()).digest()
+        ):
             raise Lost("This attempt belongs to another worker now.")
-        told = [] if run.first_in_session else await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
+        told = (
+            []
+            if run.first_in_session
+            else await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
+        )
     earlier = [event for event in told if event.run_id != run.id]
     return Assignment(
         workspace_id=run.workspace_id,

@@ -72,7 +72,13 @@ class Lease:
     async def _join(self, conn: Connection) -> None:
         worker = self._worker
         await workers.join(
-            conn, worker.id, host=socket.gethostname(), pid=os.getpid(), places=worker.places, kinds=worker.kinds, pools=worker.pools
+            conn,
+            worker.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            places=worker.places,
+            kinds=worker.kinds,
+            pools=worker.pools,
         )
         self._joined = True
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from uuid import UUID
 
 import psycopg
 
@@ -49,7 +50,7 @@ class Settler:
                 if not future.done():
                     future.set_result((result.run.id, result.run.attempt) in accepted)
 
-    async def _write(self, results: Sequence[Result]) -> set[tuple[object, int]]:
+    async def _write(self, results: Sequence[Result]) -> set[tuple[UUID, int]]:
         """Try until it is written. Repeating is harmless: what was settled before is refused by the fence."""
         while True:
             try:
@@ -60,9 +61,9 @@ class Settler:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._tell(results, accepted)
-            return set(accepted)
+            return accepted
 
-    def _tell(self, results: Sequence[Result], accepted: set[tuple[object, int]]) -> None:  # type: ignore[type-arg]
+    def _tell(self, results: Sequence[Result], accepted: set[tuple[UUID, int]]) -> None:
         for result in results:
             run = result.run
             if (run.id, run.attempt) in accepted:

@@ -52,7 +52,9 @@ async def delete_agent(unit: InUnit, agent: str) -> None:
 
 
 @router.get("/{agent}/runs")
-async def list_agent_runs(unit: InUnit, agent: str, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[RunOut]:
+async def list_agent_runs(
+    unit: InUnit, agent: str, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[RunOut]:
     """Runs of one agent, newest first."""
     found = await agents.find(unit.conn, unit.caller, agent)
     page = await runs.page(
@@ -67,7 +69,11 @@ async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key:
     conn, caller = unit.conn, unit.caller
     request = {"run": "agent", "agent": agent, **body.model_dump()}
     run_id = await running.once_for_key(
-        conn, caller, idempotency_key, request, lambda: running.run_agent(conn, caller, agent, body.model_dump())
+        conn,
+        caller,
+        idempotency_key,
+        request,
+        lambda: running.run_agent(conn, caller, agent, body.model_dump()),
     )
     unit.wake(RUNS)
     return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))

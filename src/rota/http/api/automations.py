@@ -14,7 +14,15 @@ from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
 from rota.http.shapes import (
-    AutomationIn, AutomationOut, AutomationPatch, Page, RevisionOut, RunNowIn, RunOut, page_of, read_cursor,
+    AutomationIn,
+    AutomationOut,
+    AutomationPatch,
+    Page,
+    RevisionOut,
+    RunNowIn,
+    RunOut,
+    page_of,
+    read_cursor,
 )  # fmt: skip
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId
@@ -107,7 +115,11 @@ async def run_automation(
     found = await automations.find(conn, caller, automation)
     request = {"run": "automation", "automation": str(found["id"]), "payload": payload}
     run_id = await running.once_for_key(
-        conn, caller, idempotency_key, request, lambda: running.run_now(conn, caller, found["id"], payload=payload)
+        conn,
+        caller,
+        idempotency_key,
+        request,
+        lambda: running.run_now(conn, caller, found["id"], payload=payload),
     )
     unit.wake(RUNS)
     return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
@@ -120,7 +132,11 @@ async def list_automation_runs(
     """The ledger: every slot is here, as a run, as a skip with its reason, or counted in a later row's `missed`."""
     found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
     page = await runs.page(
-        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, automation_id=found["id"]
+        unit.conn,
+        unit.caller.workspace_id,
+        before=read_cursor(cursor),
+        limit=limit + 1,
+        automation_id=found["id"],
     )
     return page_of(page, limit, RunOut)
 
@@ -129,7 +145,9 @@ async def list_automation_runs(
 async def list_revisions(unit: InUnit, automation: str, limit: Limit = DEFAULT_LIMIT) -> Page[RevisionOut]:
     """What was saved and when, newest first, each with what changed from the one before."""
     found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
-    specs = await revision_rows.revisions(unit.conn, unit.caller.workspace_id, found["id"], before=None, limit=limit + 1)
+    specs = await revision_rows.revisions(
+        unit.conn, unit.caller.workspace_id, found["id"], before=None, limit=limit + 1
+    )
     older = [*specs[1:], {"spec": {}}]
     told = [{**new, "changed": _difference(old["spec"], new["spec"])} for new, old in zip(specs, older, strict=True)]
     return Page(items=[RevisionOut.model_validate(each) for each in told[:limit]])

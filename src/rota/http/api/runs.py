@@ -12,8 +12,8 @@ from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
 from rota.http.shapes import Page, RunOut, page_of, read_cursor
-from rota.model.ids import RunId
 from rota.model.caller import Level
+from rota.model.ids import RunId
 from rota.roster import automations, running
 from rota.runs import cancelling
 

@@ -87,7 +87,14 @@ async def follow_trace(
     async with shared.db.connection() as conn:
         session = await find(conn, caller.workspace_id, session_id)
     start = min(read_last_event_id(last_event_id, after), session["last_seq"])
-    pages = follow(shared.db, shared.listener, caller.workspace_id, SessionId(session_id), after=start, until=shared.closing)
+    pages = follow(
+        shared.db,
+        shared.listener,
+        caller.workspace_id,
+        SessionId(session_id),
+        after=start,
+        until=shared.closing,
+    )
     return StreamingResponse(_lines(pages), media_type="text/event-stream", headers=STREAM_HEADERS)
 
 

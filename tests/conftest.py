@@ -1,0 +1,103 @@
+"""A real PostgreSQL for every test: one server for the session, a database of its own for each test."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from house import Clock, House
+from rota.db.embedded import EmbeddedPostgres
+from rota.db.listener import Listener, Wakes
+from rota.db.migrate import migrate
+from rota.db.pool import Database
+
+TEMPLATE = f"rota_template_{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The server: the one given by ROTA_TEST_DATABASE_URL, or an embedded one that ends with the tests."""
+    if given := os.environ.get("ROTA_TEST_DATABASE_URL"):
+        yield given
+        return
+    home = Path(tempfile.mkdtemp(prefix="rota-test-"))
+    with EmbeddedPostgres(home) as postgres:
+        yield postgres.start()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> Iterator[str]:
+    """A migrated database that each test's own is copied from."""
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {TEMPLATE}")
+        asyncio.run(migrate(make_conninfo(server_url, dbname=TEMPLATE)))
+        yield TEMPLATE
+        conn.execute(f"DROP DATABASE {TEMPLATE} WITH (FORCE)")
+
+
+@pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """A database with nothing in it."""
+    yield from _database(server_url, "template0")
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    yield from _database(server_url, template)
+
+
+def _database(server_url: str, template: str) -> Iterator[str]:
+    name = f"rota_{os.getpid()}_{secrets.token_hex(4)}"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        try:
+            yield make_conninfo(server_url, dbname=name)
+        finally:
+            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def db(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url)
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def listener(database_url: str) -> AsyncIterator[Listener]:
+    """A listener that is connected."""
+    listening = Listener(database_url)
+    connected = asyncio.Event()
+    listening.on("rota_test_connected", lambda _: connected.set())
+    task = asyncio.create_task(listening.run())
+    await connected.wait()
+    yield listening
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def wakes(db: Database, listener: Listener) -> AsyncIterator[Wakes]:
+    sender = Wakes(db, listener)
+    yield sender
+    await sender.close()
+
+
+@pytest.fixture
+async def house(db: Database) -> House:
+    return await House.build(db)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

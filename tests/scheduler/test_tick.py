@@ -1,0 +1,268 @@
+"""Promises 1 and 2: every slot becomes exactly one run, skip or recorded miss."""
+
+from datetime import timedelta
+
+import pytest
+
+from house import NOON, Clock, House
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.scheduler.tick import Scheduler
+
+HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
+MINUTELY = {"cron": "* * * * *", "timezone": "UTC"}
+
+
+@pytest.fixture
+def scheduler(db: Database, wakes: Wakes, clock: Clock) -> Scheduler:
+    return Scheduler(db, wakes, clock=clock)
+
+
+async def test_a_due_trigger_fires_once_and_is_due_again_at_its_next_slot(house: House, scheduler: Scheduler) -> None:
+    automation = await house.automation(HOURLY, next_fire_at=NOON)
+    await scheduler.once()
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert (run["slot"], run["status"], run["source"], run["missed"]) == (NOON, "queued", "schedule", None)
+    assert await house.value("SELECT next_fire_at FROM triggers WHERE automation_id = %s", automation) == NOON + timedelta(hours=1)
+
+
+async def test_a_pass_says_how_long_until_the_next_trigger_is_due(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    assert await scheduler.once() == 30.0
+    await house.automation(HOURLY, next_fire_at=NOON + timedelta(seconds=7))
+    assert await scheduler.once() == 7.0
+    clock.advance(seconds=7)
+    assert await scheduler.once() == 30.0
+
+
+async def test_a_fresh_run_has_its_session_and_its_first_event(house: House, scheduler: Scheduler) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, prompt="Water the plants.")
+    await scheduler.once()
+    [run] = await house.ledger()
+    data = await house.value("SELECT data FROM events WHERE session_id = %s AND seq = 1", run["session_id"])
+    assert data == {"status": "queued", "source": "schedule", "slot": "2026-06-01T12:00:00+00:00", "prompt": "Water the plants."}
+    assert await house.value("SELECT origin FROM sessions WHERE id = %s", run["session_id"]) == "schedule"
+
+
+async def test_a_schedule_that_slept_through_three_fires_runs_once_and_says_so(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    clock.advance(hours=3, minutes=30)
+    await scheduler.once()
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert run["slot"] == NOON + timedelta(hours=3)
+    assert run["missed"] == {"count": 3, "since": "2026-06-01T12:00:00+00:00"}
+
+
+async def test_three_days_missed_of_an_every_minute_schedule_are_one_row(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(MINUTELY, next_fire_at=NOON)
+    clock.advance(days=3)
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert run["missed"]["count"] == 3 * 24 * 60
+
+
+async def test_catch_up_skip_records_a_late_slot_as_missed(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, catch_up="skip")
+    clock.advance(hours=2, minutes=30)
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert (run["status"], run["skip_reason"], run["missed"]["count"]) == ("skipped", "missed", 2)
+    clock.advance(minutes=30, seconds=59)
+    await scheduler.once()
+    assert (await house.ledger())[-1]["status"] == "queued"
+
+
+async def test_catch_up_all_runs_the_latest_so_many_oldest_first(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, catch_up="all", catch_up_limit=3)
+    clock.advance(hours=5, minutes=1)
+    await scheduler.once()
+    ledger = await house.ledger()
+    assert [run["slot"].hour for run in ledger] == [15, 16, 17]
+    assert [run["missed"] and run["missed"]["count"] for run in ledger] == [3, None, None]
+    assert [run["ready_at"] is not None for run in ledger] == [True, False, False]  # they wait for each other
+
+
+async def test_a_slot_that_comes_due_while_the_run_before_is_in_flight_is_skipped_and_the_schedule_goes_on(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    await scheduler.once()
+    clock.advance(hours=1)
+    await scheduler.once()
+    first, second = await house.ledger()
+    assert (second["status"], second["skip_reason"], second["session_id"]) == ("skipped", "prior_in_flight", None)
+    assert first["status"] == "queued"
+    assert await house.value("SELECT next_fire_at FROM triggers") == NOON + timedelta(hours=2)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("skip", ["ready", "prior_in_flight", "prior_in_flight"]),
+        ("queue_one", ["ready", "prior_in_flight", "prior_in_flight"]),  # the first still waits to start
+        ("queue_all", ["ready", "waits", "waits"]),
+        ("allow", ["ready", "ready", "ready"]),
+    ],
+)
+async def test_overlap_decides_what_becomes_of_later_slots(
+    house: House, scheduler: Scheduler, clock: Clock, overlap: str, expected: list[str]
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, overlap=overlap)
+    for _ in range(3):
+        await scheduler.once()
+        clock.advance(hours=1)
+    assert [_standing(run) for run in await house.ledger()] == expected
+
+
+async def test_queue_one_keeps_one_run_waiting_behind_the_one_that_runs(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_one")
+    await scheduler.once()
+    await house.execute("UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'")
+    for _ in range(2):
+        clock.advance(hours=1)
+        await scheduler.once()
+    assert [_standing(run) for run in await house.ledger()] == ["running", "waits", "prior_in_flight"]
+
+
+async def test_replace_cancels_what_waits_and_asks_what_runs_to_stop(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, overlap="replace")
+    await scheduler.once()
+    await house.execute("UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'")
+    for _ in range(2):
+        clock.advance(hours=1)
+        await scheduler.once()
+    first, second, third = await house.ledger()
+    assert (first["status"], first["cancel_requested_at"] is not None) == ("running", True)
+    assert (second["status"], second["error_class"]) == ("cancelled", "replaced")
+    assert _standing(third) == "waits"
+
+
+def _standing(run: dict[str, object]) -> object:
+    if run["status"] == "queued":
+        return "ready" if run["ready_at"] else "waits"
+    return run["skip_reason"] or run["status"]
+
+
+async def test_two_triggers_of_one_automation_due_together_fill_one_lane(house: House, scheduler: Scheduler) -> None:
+    await house.automation(triggers=[HOURLY, MINUTELY], next_fire_at=NOON)
+    await scheduler.once()
+    assert sorted(str(_standing(run)) for run in await house.ledger()) == ["prior_in_flight", "ready"]
+
+
+async def test_a_trigger_that_cannot_be_evaluated_is_parked_with_its_error_and_the_others_fire(
+    house: House, scheduler: Scheduler
+) -> None:
+    broken = await house.automation(HOURLY, next_fire_at=NOON)
+    await house.execute("UPDATE triggers SET timezone = 'Mars/Olympus' WHERE automation_id = %s", broken)
+    whole = await house.automation(HOURLY, next_fire_at=NOON)
+    await scheduler.once()
+    assert [run["automation_id"] for run in await house.ledger()] == [whole]
+    assert "Mars/Olympus" in await house.value("SELECT parked_error FROM triggers WHERE automation_id = %s", broken)
+    assert await house.value("SELECT next_fire_at FROM triggers WHERE automation_id = %s", broken) is None
+
+
+async def test_max_fires_counts_runs_and_then_the_trigger_rests(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    await house.automation(triggers=[{**HOURLY, "max_fires": 2}], next_fire_at=NOON, overlap="allow")
+    for _ in range(4):
+        await scheduler.once()
+        clock.advance(hours=1)
+    assert len(await house.ledger()) == 2
+    assert await house.value("SELECT next_fire_at FROM triggers") is None
+
+
+async def test_nothing_fires_after_ends_at(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    ends = NOON.replace(year=2099) + timedelta(minutes=30)
+    await house.automation(triggers=[{**HOURLY, "ends_at": ends}], next_fire_at=ends - timedelta(minutes=30))
+    clock.now = ends + timedelta(hours=5)
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert (run["slot"], run["missed"]) == (ends - timedelta(minutes=30), None)
+
+
+async def test_a_run_that_follows_its_agents_pause_is_skipped_and_says_why(house: House, scheduler: Scheduler) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    await house.execute("UPDATE agents SET status = 'paused'")
+    await scheduler.once()
+    assert [_standing(run) for run in await house.ledger()] == ["agent_paused"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("revoked_at = now(), expires_at = now() - interval '1 day'", "grant_revoked"),
+        ("expires_at = now() - interval '1 day'", "grant_expired"),
+        ("scopes = '{agent:run:another}'", "grant_scope"),
+    ],
+)
+async def test_a_grant_that_no_longer_holds_skips_the_slot_with_the_reason(
+    house: House, scheduler: Scheduler, change: str, reason: str
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    await house.execute(f"UPDATE grants SET {change}")
+    await scheduler.once()
+    assert [_standing(run) for run in await house.ledger()] == [reason]
+
+
+async def test_after_an_outage_many_late_runs_start_over_a_span_of_time_with_their_slots_unchanged(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    for _ in range(10):
+        await house.automation(HOURLY, next_fire_at=NOON)
+    clock.advance(minutes=10)
+    await scheduler.once()
+    ledger = await house.ledger()
+    starts = [(run["ready_at"] - clock.now).total_seconds() for run in ledger]
+    assert {run["slot"] for run in ledger} == {NOON}
+    assert all(0 <= start <= 30 for start in starts)
+    assert max(starts) - min(starts) > 5
+
+
+async def test_a_few_late_runs_start_at_once(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    for _ in range(3):
+        await house.automation(HOURLY, next_fire_at=NOON)
+    clock.advance(minutes=10)
+    await scheduler.once()
+    assert {run["ready_at"] for run in await house.ledger()} == {NOON}
+
+
+async def test_jitter_moves_the_start_and_not_the_slot_and_is_the_same_for_every_replica(
+    house: House, scheduler: Scheduler
+) -> None:
+    from rota.model.firing import jitter
+
+    await house.automation(triggers=[{**HOURLY, "jitter": timedelta(minutes=5)}], next_fire_at=NOON)
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert run["ready_at"] == NOON + jitter(run["trigger_id"], NOON, timedelta(minutes=5))
+    assert run["slot"] == NOON
+    assert NOON < run["ready_at"] < NOON + timedelta(minutes=5)
+
+
+async def test_a_clock_that_steps_back_around_a_slot_fires_it_once(house: House, scheduler: Scheduler, clock: Clock) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    for step in (0, -90, 30, -1, 0.5, 60):
+        clock.now = NOON + timedelta(seconds=step)
+        await scheduler.once()
+    assert len(await house.ledger()) == 1
+
+
+async def test_a_slot_that_has_its_run_gets_no_second_one_when_its_trigger_is_set_back(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    """The UNIQUE alone: the row lock cannot help when a trigger is set back by hand."""
+    await house.automation(HOURLY, next_fire_at=NOON, overlap="allow")
+    await scheduler.once()
+    await house.execute("UPDATE triggers SET next_fire_at = %s", NOON)
+    await scheduler.once()
+    assert len(await house.ledger()) == 1
+    assert await house.value("SELECT count(*) FROM sessions") == 1
+    assert await house.value("SELECT next_fire_at FROM triggers") == NOON + timedelta(hours=1)
