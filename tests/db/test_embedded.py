@@ -146,11 +146,10 @@ def belongs(process: psutil.Process, directory: str) -> bool:
 
 def assert_no_process_left(directory: Path) -> None:
     left = processes_of(directory)
-    found = [process.info for process in left if process.as_dict(["pid", "cmdline"])]
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-    assert not left, found
+    assert not left
 
 
 def postmasters(home: Path) -> list[int]:

@@ -53,6 +53,10 @@ SHIFTS = [
 ]
 
 
+def wall(*parts):
+    return datetime(*parts)  # noqa: DTZ001 — what a clock on the wall shows
+
+
 def slots(expr, zone, after, count):
     for _ in range(count):
         yield (after := next_after(expr, zone, after))
@@ -94,7 +98,7 @@ final_day = st.integers(0, 7).map("{}L".format)
 expressions = st.tuples(
     field(0, 59), field(0, 23), field(1, 31, last_day), field(1, 12), field(0, 7, nth_day, final_day)
 ).map(" ".join)
-instants = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC))
+instants = st.datetimes(wall(1990, 1, 1), wall(2090, 1, 1), timezones=st.just(UTC))
 
 
 @settings(max_examples=400, deadline=None)
@@ -223,9 +227,9 @@ def test_a_zone_and_an_instant_come_in_any_form(name):
 
 
 def test_a_fixed_time_has_one_instant_or_none():
-    assert slot_at("America/New_York", datetime(2024, 3, 10, 2, 30)) == datetime(2024, 3, 10, 7, tzinfo=UTC)
-    assert slot_at("America/New_York", datetime(2024, 11, 3, 1, 30)) == datetime(2024, 11, 3, 5, 30, tzinfo=UTC)
-    assert slot_at("Pacific/Apia", datetime(2011, 12, 30, 12)) is None
+    assert slot_at("America/New_York", wall(2024, 3, 10, 2, 30)) == datetime(2024, 3, 10, 7, tzinfo=UTC)
+    assert slot_at("America/New_York", wall(2024, 11, 3, 1, 30)) == datetime(2024, 11, 3, 5, 30, tzinfo=UTC)
+    assert slot_at("Pacific/Apia", wall(2011, 12, 30, 12)) is None
 
 
 # ── The calendar ────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,9 +247,7 @@ def nearest_weekday(year, month, day):
 @pytest.mark.parametrize("day", [1, 2, 15, 28, 29, 30, 31])
 def test_the_nearest_weekday_never_leaves_its_month(day):
     expected = [nearest_weekday(2020 + month // 12, month % 12 + 1, day) for month in range(120)]
-    found = [
-        slot.date() for slot in slots(f"0 0 {day}W * *", "UTC", datetime(2019, 12, 31, 1, tzinfo=UTC), 60)
-    ]
+    found = [slot.date() for slot in slots(f"0 0 {day}W * *", "UTC", datetime(2019, 12, 31, 1, tzinfo=UTC), 60)]
     assert found == [each for each in expected if each][:60]
 
 
@@ -344,10 +346,12 @@ def test_a_refusal_names_the_field_and_what_would_be_right(expr, said):
 @settings(max_examples=500, deadline=None)
 @given(st.text(alphabet=st.sampled_from("0159*/-,#LW?@ \tMONJAN\x00é"), max_size=40) | st.text(max_size=40))
 def test_any_text_is_read_or_refused(text):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
     try:
-        assert next_after(text, "America/Los_Angeles", datetime(2026, 1, 1, tzinfo=UTC))
+        answer = next_after(text, "America/Los_Angeles", now)
     except Invalid as refused:
-        assert refused.message.encode()
+        answer = refused.message.encode()
+    assert answer
 
 
 @pytest.mark.parametrize(

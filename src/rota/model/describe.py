@@ -61,9 +61,7 @@ def _length(every: timedelta) -> str:
         (int(seconds) if seconds.is_integer() else seconds, "second"),
     ]
     given = [(number, unit) for number, unit in parts if number]
-    return (
-        _number(*given[0]) if len(given) == 1 else _list([_counted(number, unit) for number, unit in given])
-    )
+    return _number(*given[0]) if len(given) == 1 else _list([_counted(number, unit) for number, unit in given])
 
 
 def _number(number: float, unit: str) -> str:
@@ -196,10 +194,7 @@ def _unusual_days(days: DaysOfMonth) -> list[str] | None:
     """None if short words cannot say one exactly: the weekday nearest to a day at the end of a month."""
     if any(day > 27 for day in days.nearest):
         return None
-    near = [
-        "the first weekday" if day == 1 else f"the weekday nearest the {_ordinal(day)}"
-        for day in days.nearest
-    ]
+    near = ["the first weekday" if day == 1 else f"the weekday nearest the {_ordinal(day)}" for day in days.nearest]
     return near + ["the last weekday"] * days.last_weekday + ["the last day"] * days.last
 
 
@@ -219,11 +214,7 @@ def _of_months(text: str, months: int, word: str) -> str | None:
     if len(chosen) > 2 and chosen[-1] - chosen[0] == len(chosen) - 1:
         every = " of every month" if word == "of" else ""
         return f"{text}{every} from {_MONTHS[chosen[0]]} to {_MONTHS[chosen[-1]]}"
-    return (
-        f"{text} {word} {_list([_MONTHS[month] for month in chosen])}"
-        if len(chosen) <= _MOST_LISTED
-        else None
-    )
+    return f"{text} {word} {_list([_MONTHS[month] for month in chosen])}" if len(chosen) <= _MOST_LISTED else None
 
 
 def _shortest(months: int) -> int:

@@ -91,9 +91,7 @@ def _either_day(cron: Cron) -> Iterator[ScheduleWarning]:
 
 
 def _uneven(cron: Cron) -> Iterator[ScheduleWarning]:
-    for text, cycle, unit, whole in zip(
-        cron.fields, (60, 24), ("minute", "hour"), ("hour", "day"), strict=False
-    ):
+    for text, cycle, unit, whole in zip(cron.fields, (60, 24), ("minute", "hour"), ("hour", "day"), strict=False):
         step = text.removeprefix("*/")
         if step != text and step.isdigit() and cycle % int(step):
             message = f"“{text}” starts anew every {whole}, so it is not every {step} {unit}s."

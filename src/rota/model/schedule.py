@@ -266,9 +266,7 @@ def _instant(value: object, zone: str) -> datetime:
     except (ValueError, TypeError, OverflowError):
         raise _refuse(f"{wanted}; {value!a:.64} is not one", "at") from None
     if known is None:
-        raise _refuse(
-            f"{at:%d.%m.%Y %H:%M} never came in {zone}: its clock skipped it; use another time", "at"
-        )
+        raise _refuse(f"{at:%Y-%m-%dT%H:%M} never came in {zone}, whose clock skipped it; use another time", "at")
     return known
 
 

@@ -1,0 +1,89 @@
+"""A worker with an executor that does what the test says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from house import House
+from rota.db.listener import Listener, Wakes
+from rota.db.pool import Database
+from rota.model.executor import Assignment, Desk
+from rota.model.ids import RunId
+from rota.model.outcome import Outcome
+from rota.roster import running
+from rota.service import Loop
+from rota.trace.record import Recorder
+from rota.worker.lease import Lease
+from rota.worker.worker import Worker
+
+Script = Callable[[Assignment, Desk], Awaitable[Outcome]]
+
+
+class Scripted:
+    """An executor whose agent is a coroutine of the test."""
+
+    kind = "command"
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.assignments: list[Assignment] = []
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
+        return []
+
+    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
+        self.assignments.append(assignment)
+        return await self.script(assignment, desk)
+
+    async def abandon(self, run_id: RunId) -> None:
+        pass
+
+
+class Shift:
+    """A worker at work."""
+
+    def __init__(self, worker: Worker, lease: Lease, loop: Loop, executor: Scripted) -> None:
+        self.worker, self.lease, self.loop, self.executor = worker, lease, loop, executor
+
+
+@pytest.fixture
+def shift(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any:
+    @asynccontextmanager
+    async def at_work(script: Script, *, places: int = 5, lease: float = 60.0) -> AsyncIterator[Shift]:
+        recorder = Recorder(db, wakes)
+        executor = Scripted(script)
+        span = timedelta(seconds=lease)
+        worker = Worker(
+            db, wakes, recorder, {"command": executor}, url="http://rota.test", home=tmp_path, places=places, lease=span
+        )
+        keeper = Lease(db, worker, lease=span, heartbeat=span / 3)
+        loop = Loop(worker)
+        tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
+        worker.listen(listener, loop)
+        try:
+            yield Shift(worker, keeper, loop, executor)
+        finally:
+            loop.stop()
+            await worker.drain(timedelta(seconds=0.01), asyncio.Event())
+            await keeper.leave()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    return at_work
+
+
+@pytest.fixture
+def run_now(house: House, wakes: Wakes) -> Any:
+    async def start(automation_id: Any) -> RunId:
+        async with house.db.transaction() as conn:
+            run_id = await running.run_now(conn, house.caller, automation_id)
+        wakes.send("rota_runs")
+        return run_id
+
+    return start

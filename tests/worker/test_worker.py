@@ -1,0 +1,359 @@
+"""Promises 3, 4, 5 and 9 at the worker: one live attempt, fenced writes, nothing stuck."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from house import House
+from rota.db import runs
+from rota.db.listener import CANCELS, Wakes
+from rota.db.pool import Database
+from rota.errors import Conflict, Lost
+from rota.model.executor import Assignment, Desk
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from rota.runs import cancelling, sweeping
+from rota.watch.rescue import Rescue
+from waiting import until
+
+
+async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+    await desk.say("First line.\nAll the plants are watered.\n")
+    return Succeeded()
+
+
+async def forever(assignment: Assignment, desk: Desk) -> Outcome:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _run(house: House, run_id: Any) -> dict[str, Any]:
+    async with house.db.connection() as conn:
+        found = await runs.find(conn, house.caller.workspace_id, run_id)
+    assert found
+    return found
+
+
+def ended(house: House, run_id: Any) -> Any:
+    async def check() -> dict[str, Any] | None:
+        found = await _run(house, run_id)
+        return found if found["finished_at"] else None
+
+    return check
+
+
+def status_is(house: House, run_id: Any, status: str) -> Any:
+    async def check() -> dict[str, Any] | None:
+        found = await _run(house, run_id)
+        return found if found["status"] == status else None
+
+    return check
+
+
+async def story(house: House, run: dict[str, Any]) -> list[tuple[str, Any]]:
+    async with house.db.connection() as conn:
+        rows = await conn.execute(
+            "SELECT kind, coalesce(data ->> 'status', data ->> 'text') FROM events WHERE session_id = %s ORDER BY seq",
+            [run["session_id"]],
+        )
+        return [(kind, told) for kind, told in await rows.fetchall()]
+
+
+async def test_a_run_is_claimed_executed_and_settled_with_its_whole_story(house: House, shift: Any, run_now: Any) -> None:
+    run_id = await run_now(await house.automation())
+    async with shift(succeed):
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["attempt"], run["tries"], run["rescues"]) == ("succeeded", 1, 0, 0)
+    assert run["summary"] == "All the plants are watered."
+    assert await story(house, run) == [
+        ("run", "queued"),
+        ("run", "running"),
+        ("output", "First line.\nAll the plants are watered.\n"),
+        ("run", "succeeded"),
+    ]
+    assert await house.value("SELECT status FROM sessions WHERE id = %s", run["session_id"]) == "done"
+
+
+async def test_the_agent_is_given_its_prompt_its_key_and_a_token_that_dies_with_the_attempt(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation(prompt="Sweep.", input={"room": 4}))
+    async with shift(succeed) as at_work:
+        await until(ended(house, run_id))
+    [assignment] = at_work.executor.assignments
+    assert (assignment.prompt, assignment.input, assignment.idempotency_key) == ("Sweep.", {"room": 4}, str(run_id))
+    assert assignment.environment["TRACEPARENT"].split("-")[1] == (await _run(house, run_id))["trace_id"]
+    assert assignment.environment["ROTA_RUN_ID"] == str(run_id)
+    assert await house.value("SELECT attempt_token_hash FROM runs") is None
+
+
+async def test_a_session_that_goes_on_gives_the_agent_what_was_said_before(house: House, shift: Any, run_now: Any) -> None:
+    automation = await house.automation(session="same", prompt="Count.")
+
+    async def count(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say(str(1 + sum(turn.speaker == "agent" for turn in assignment.transcript)))
+        return Succeeded()
+
+    async with shift(count):
+        summaries = [(await until(ended(house, await run_now(automation))))["summary"] for _ in range(3)]
+    assert summaries == ["1", "2", "3"]
+    assert await house.value("SELECT count(*) FROM sessions") == 1
+    assert await house.value("SELECT status FROM sessions") == "active"
+
+
+async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells_each_attempt(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    async def fail_first(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.attempt == 1:
+            return Failed(ErrorClass.AGENT_ERROR, "The tap was closed.")
+        return Succeeded("Watered.")
+
+    run_id = await run_now(await house.automation(max_attempts=2))
+    async with shift(fail_first) as at_work:
+        await until(lambda: house.value("SELECT tries = 1 FROM runs"))
+        queued = await _run(house, run_id)
+        assert (queued["status"], queued["error_class"], queued["ready_at"] > queued["queued_at"]) == ("queued", None, True)
+        await house.execute("UPDATE runs SET ready_at = now()")
+        at_work.loop.wake()
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["attempt"], run["tries"]) == ("succeeded", 2, 1)
+    assert {each.idempotency_key for each in at_work.executor.assignments} == {str(run_id)}
+    assert [told for _, told in await story(house, run)] == ["queued", "running", "queued", "running", "succeeded"]
+
+
+async def test_the_last_failure_ends_the_run_with_its_class_and_detail(house: House, shift: Any, run_now: Any) -> None:
+    async def fail(assignment: Assignment, desk: Desk) -> Outcome:
+        return Failed(ErrorClass.AGENT_ERROR, "The tap was closed.")
+
+    run_id = await run_now(await house.automation())
+    async with shift(fail):
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["error_class"], run["error_detail"]) == ("failed", "agent_error", "The tap was closed.")
+
+
+async def test_an_executor_that_breaks_fails_the_run_and_not_the_worker(house: House, shift: Any, run_now: Any) -> None:
+    async def explode(assignment: Assignment, desk: Desk) -> Outcome:
+        if len(at_work.executor.assignments) == 1:
+            raise ZeroDivisionError("by zero")
+        return Succeeded()
+
+    async with shift(explode) as at_work:
+        first = await until(ended(house, await run_now(await house.automation())))
+        second = await until(ended(house, await run_now(await house.automation())))
+    assert (first["error_class"], first["error_detail"]) == ("executor_error", "ZeroDivisionError: by zero")
+    assert second["status"] == "succeeded"
+
+
+async def test_a_run_over_its_timeout_fails_without_another_try(house: House, shift: Any, run_now: Any) -> None:
+    run_id = await run_now(await house.automation(timeout=timedelta(seconds=0.2), max_attempts=5))
+    async with shift(forever):
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["error_class"], run["attempt"]) == ("failed", "timeout", 1)
+
+
+async def test_cancelling_a_running_run_ends_it_through_its_executor(
+    house: House, shift: Any, run_now: Any, wakes: Wakes
+) -> None:
+    run_id = await run_now(await house.automation())
+    async with shift(forever):
+        await until(status_is(house, run_id, "running"))
+        async with house.db.transaction() as conn:
+            asked = await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+        wakes.send(CANCELS, asked)
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+
+
+async def test_a_cancellation_is_found_at_renewal_when_its_notification_was_lost(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation())
+    async with shift(forever) as at_work:
+        await until(status_is(house, run_id, "running"))
+        async with house.db.transaction() as conn:
+            await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+        await at_work.lease.once()
+        run = await until(ended(house, run_id))
+    assert run["status"] == "cancelled"
+
+
+async def test_cancelling_a_queued_run_ends_it_at_once_and_an_ended_one_is_refused(house: House, run_now: Any) -> None:
+    run_id = await run_now(await house.automation())
+    async with house.db.transaction() as conn:
+        assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == []
+    assert (await _run(house, run_id))["status"] == "cancelled"
+    with pytest.raises(Conflict, match="was cancelled"):
+        async with house.db.transaction() as conn:
+            await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+
+
+async def test_no_more_runs_are_claimed_than_there_are_places(house: House, shift: Any, run_now: Any) -> None:
+    ids = [await run_now(await house.automation()) for _ in range(4)]
+    async with shift(forever, places=2):
+        await until(status_is(house, ids[1], "running"))
+        assert await house.value("SELECT count(*) FROM runs WHERE status = 'running'") == 2
+
+
+async def test_a_worker_that_stops_hands_its_runs_back_and_counts_nothing(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation())
+    async with shift(forever):
+        await until(status_is(house, run_id, "running"))
+    run = await _run(house, run_id)
+    assert (run["status"], run["tries"], run["rescues"], run["attempt"]) == ("queued", 0, 0, 1)
+    assert run["worker_id"] is None
+
+
+async def test_the_lanes_next_run_becomes_ready_when_the_one_before_ends(house: House, shift: Any, run_now: Any) -> None:
+    automation = await house.automation()
+    gate = asyncio.Event()
+
+    async def wait_for_gate(assignment: Assignment, desk: Desk) -> Outcome:
+        await gate.wait()
+        return Succeeded()
+
+    first = await run_now(automation)
+    async with shift(wait_for_gate):
+        await until(status_is(house, first, "running"))
+        second = await run_now(automation)
+        assert (await _run(house, second))["ready_at"] is None
+        gate.set()
+        assert (await until(ended(house, second)))["status"] == "succeeded"
+
+
+async def test_a_second_run_now_while_one_is_queued_is_refused_with_its_id(house: House, run_now: Any) -> None:
+    automation = await house.automation()
+    queued = await run_now(automation)
+    with pytest.raises(Conflict) as refused:
+        await run_now(automation)
+    assert (refused.value.code, refused.value.facts["run_id"]) == ("already_queued", str(queued))
+
+
+async def test_two_runs_can_never_hold_one_lane(house: House, run_now: Any) -> None:
+    """The guard itself: without runs_one_per_lane this update would pass."""
+    automation = await house.automation(overlap="queue_all")
+    await run_now(automation)
+    await house.execute("UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'")
+    await run_now(automation)
+    with pytest.raises(psycopg.errors.UniqueViolation, match="runs_one_per_lane"):
+        await house.execute("UPDATE runs SET ready_at = now() WHERE status = 'queued'")
+
+
+async def test_a_terminal_run_never_changes(house: House, shift: Any, run_now: Any) -> None:
+    run_id = await run_now(await house.automation())
+    async with shift(succeed):
+        await until(ended(house, run_id))
+    for change in ("status = 'queued', finished_at = NULL", "summary = 'other'", "attempt = 9"):
+        with pytest.raises(psycopg.errors.DatabaseError, match="it cannot change"):
+            await house.execute(f"UPDATE runs SET {change}")
+
+
+async def test_a_worker_that_lost_its_lease_can_write_nothing_and_the_run_goes_on_elsewhere(
+    house: House, db: Database, shift: Any, run_now: Any, wakes: Wakes
+) -> None:
+    """Promise 5: the zombie speaks and settles after somebody else has the run; none of it is kept."""
+    run_id = await run_now(await house.automation())
+    zombie_may_speak, refused = asyncio.Event(), asyncio.Event()
+
+    async def zombie(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.attempt == 2:
+            return Succeeded("The second one did it.")
+        await zombie_may_speak.wait()
+        try:
+            while True:
+                await desk.say("I am still here. ")
+                await asyncio.sleep(0.01)
+        except Lost:
+            refused.set()
+        return Succeeded("The zombie did it.")
+
+    async with shift(zombie) as at_work:
+        await until(status_is(house, run_id, "running"))
+        lost = at_work.worker.attempts.pop(run_id)  # as another process would not know it either
+        await house.execute("UPDATE runs SET lease_until = now() - interval '1 second'")
+        await Rescue(db, wakes).once()
+        run = await until(ended(house, run_id))
+        zombie_may_speak.set()
+        await asyncio.wait_for(refused.wait(), 10)
+        at_work.worker.attempts[run_id] = lost
+    assert (run["summary"], run["attempt"], run["rescues"], run["tries"]) == ("The second one did it.", 2, 1, 0)
+    assert await house.value("SELECT count(*) FROM events WHERE data ->> 'text' LIKE '%%still here%%'") == 0
+    assert await house.value("SELECT count(*) FROM events WHERE data ->> 'status' = 'succeeded'") == 1
+
+
+async def test_a_lost_run_is_rescued_only_so_often_and_then_fails_as_stalled(house: House, db: Database, run_now: Any) -> None:
+    run_id = await run_now(await house.automation(max_rescues=2))
+    for _ in range(3):
+        await house.execute(
+            "UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+        )
+        async with db.transaction() as conn:
+            assert await sweeping.rescue(conn, 10) == 1
+    run = await _run(house, run_id)
+    assert (run["status"], run["error_class"], run["rescues"], run["tries"]) == ("failed", "stalled", 2, 0)
+
+
+async def test_a_lost_run_that_was_to_be_cancelled_ends_cancelled(house: House, db: Database, run_now: Any) -> None:
+    run_id = await run_now(await house.automation())
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+    )
+    async with db.transaction() as conn:
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+        await sweeping.rescue(conn, 10)
+    assert (await _run(house, run_id))["status"] == "cancelled"
+
+
+async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(house: House, db: Database, run_now: Any, wakes: Wakes) -> None:
+    run_id = await run_now(await house.automation(start_within=timedelta(minutes=15)))
+    await Rescue(db, wakes).once()
+    assert (await _run(house, run_id))["status"] == "queued"
+    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes'")
+    await Rescue(db, wakes).once()
+    run = await _run(house, run_id)
+    assert (run["status"], run["error_class"]) == ("failed", "stuck")
+
+
+async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_claimed(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation())
+    await house.execute("UPDATE grants SET revoked_at = now()")
+    async with shift(succeed) as at_work:
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["skip_reason"]) == ("skipped", "grant_revoked")
+    assert at_work.executor.assignments == []
+
+
+async def test_a_worker_that_cannot_renew_stops_its_agents_before_the_lease_ends(
+    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = asyncio.Event()
+
+    async def watched(assignment: Assignment, desk: Desk) -> Outcome:
+        try:
+            return await forever(assignment, desk)
+        finally:
+            stopped.set()
+
+    run_id = await run_now(await house.automation())
+    async with shift(watched, lease=3.0) as at_work:
+        await until(status_is(house, run_id, "running"))
+        await at_work.lease.once()
+        monkeypatch.setattr(at_work.lease._db, "reserve", _no_connection)
+        await at_work.lease._conn.close()
+
+        async def renew_until_stopped() -> bool:
+            await at_work.lease.once()
+            return stopped.is_set()
+
+        await until(renew_until_stopped, within=4)
+        assert await house.value("SELECT lease_until > clock_timestamp() FROM runs")
+
+
+async def _no_connection() -> Any:
+    raise psycopg.OperationalError("the network is gone")
