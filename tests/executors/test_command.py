@@ -147,9 +147,7 @@ async def test_a_program_has_no_descriptors_but_its_own_three(run: Run, desk: Re
     assert desk.text.split() == ["0", "1", "2", "3"]  # the fourth is the listing
 
 
-async def test_a_killed_launcher_is_a_failure_of_ours_and_takes_the_program_along(
-    run: Run, directory: Path
-) -> None:
+async def test_a_killed_launcher_is_a_failure_of_ours_and_takes_the_program_along(run: Run, directory: Path) -> None:
     attempt = run("sh", "-c", "sleep 600 & echo $$ $! > pids.new; mv pids.new pids; wait")
     pids = await until(lambda: read_pids(directory), "the program runs")
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
@@ -206,12 +204,8 @@ async def test_a_stopped_program_is_asked_to_end_too(run: Run, directory: Path) 
     assert (directory / "said").read_text() == "bye\n"
 
 
-async def test_last_words_after_a_cancellation_are_heard(
-    run: Run, directory: Path, desk: RecordingDesk
-) -> None:
-    attempt = run(
-        "sh", "-c", "trap 'echo good bye; exit' TERM; echo $$ > pids.new; mv pids.new pids; sleep 600 & wait"
-    )
+async def test_last_words_after_a_cancellation_are_heard(run: Run, directory: Path, desk: RecordingDesk) -> None:
+    attempt = run("sh", "-c", "trap 'echo good bye; exit' TERM; echo $$ > pids.new; mv pids.new pids; sleep 600 & wait")
     await until(lambda: read_pids(directory), "the program runs")
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):

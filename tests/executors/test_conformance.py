@@ -31,7 +31,8 @@ Assign = Callable[..., Assignment]
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    return request.param
+    param: Kind = request.param
+    return param
 
 
 @pytest.fixture
@@ -50,9 +51,7 @@ def behave(kind: Kind, tmp_path: Path) -> Callable[..., Mapping[str, Any]]:
 
 
 @pytest.fixture
-def run(
-    executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign, desk: RecordingDesk
-) -> Run:
+def run(executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign, desk: RecordingDesk) -> Run:
     """Start an attempt of an agent that behaves in the given way."""
 
     def started(how: str, config: Mapping[str, Any] | None = None, **changes: Any) -> asyncio.Task[Outcome]:
@@ -62,16 +61,12 @@ def run(
     return started
 
 
-async def test_an_agent_that_ends_well_has_succeeded_and_its_words_are_kept(
-    run: Run, desk: RecordingDesk
-) -> None:
+async def test_an_agent_that_ends_well_has_succeeded_and_its_words_are_kept(run: Run, desk: RecordingDesk) -> None:
     assert await run("completes") == Succeeded()
     assert desk.text == "A poem."
 
 
-async def test_words_are_heard_while_the_agent_still_works(
-    run: Run, desk: RecordingDesk, directory: Path
-) -> None:
+async def test_words_are_heard_while_the_agent_still_works(run: Run, desk: RecordingDesk, directory: Path) -> None:
     make_pipe(directory)
     attempt = run("streams")
     await until(lambda: desk.text == "first", "the first word was heard")
@@ -174,7 +169,7 @@ async def test_an_agent_and_its_descendants_die_with_a_killed_worker(
     kind: Kind, how: str, behave: Callable[..., Mapping[str, Any]], directory: Path
 ) -> None:
     words = [sys.executable, stand_ins.__file__, kind.name, json.dumps(behave(how)), str(directory)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     worker = subprocess.Popen(words, env=env)  # noqa: ASYNC220
     try:
         pids = await until(lambda: read_pids(directory), "the agent runs")
@@ -216,16 +211,12 @@ async def test_nothing_of_the_workers_environment_reaches_the_agent_but_what_is_
     assert seen["HOME"] == str(directory)
 
 
-async def test_an_agent_works_in_its_sessions_own_directory(
-    run: Run, desk: RecordingDesk, directory: Path
-) -> None:
+async def test_an_agent_works_in_its_sessions_own_directory(run: Run, desk: RecordingDesk, directory: Path) -> None:
     await run("shows its directory")
     assert desk.text == f"{directory}0o700"
 
 
-async def test_a_long_prompt_that_nobody_reads_does_not_hold_up_the_agent(
-    run: Run, desk: RecordingDesk
-) -> None:
+async def test_a_long_prompt_that_nobody_reads_does_not_hold_up_the_agent(run: Run, desk: RecordingDesk) -> None:
     assert await run("completes", prompt="Write! " * 800_000) == Succeeded()
     assert desk.text == "A poem."
 
@@ -242,9 +233,7 @@ async def test_garbage_becomes_text_that_can_be_stored(run: Run, desk: Recording
     desk.text.encode()
 
 
-async def test_a_letter_that_arrives_in_two_halves_is_whole(
-    run: Run, desk: RecordingDesk, directory: Path
-) -> None:
+async def test_a_letter_that_arrives_in_two_halves_is_whole(run: Run, desk: RecordingDesk, directory: Path) -> None:
     make_pipe(directory)
     attempt = run("writes in halves")
     await until(lambda: desk.text == "half of ", "the first half was heard")

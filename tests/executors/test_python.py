@@ -124,9 +124,7 @@ async def test_a_module_that_breaks_while_it_is_imported_is_named(run: Run) -> N
     assert outcome == Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)
 
 
-@pytest.mark.parametrize(
-    ("source", "detail"), [("", "there is no 'poet' in 'poems'"), ("poet = 1", "not a function")]
-)
+@pytest.mark.parametrize(("source", "detail"), [("", "there is no 'poet' in 'poems'"), ("poet = 1", "not a function")])
 async def test_a_module_without_such_a_function_is_named(run: Run, source: str, detail: str) -> None:
     outcome = await run(source)
     assert isinstance(outcome, Failed)
@@ -157,9 +155,7 @@ async def test_the_worker_never_imports_the_agents_code(run: Run) -> None:
     assert "poems" not in sys.modules
 
 
-async def test_an_agent_that_said_it_was_done_but_does_not_end_has_succeeded(
-    run: Run, directory: Path
-) -> None:
+async def test_an_agent_that_said_it_was_done_but_does_not_end_has_succeeded(run: Run, directory: Path) -> None:
     outcome = await run("""
         import os, threading
         def poet(context):
@@ -185,9 +181,7 @@ async def poet(context):
         open("tidy", "w").close()
 """)
     executor = PythonExecutor(grace=timedelta(seconds=30))
-    attempt = asyncio.create_task(
-        executor.execute(assign({"function": "poems:poet", "path": str(code)}), desk)
-    )
+    attempt = asyncio.create_task(executor.execute(assign({"function": "poems:poet", "path": str(code)}), desk))
     await until((directory / "started").exists, "the agent works")
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -222,9 +216,7 @@ async def test_messages_from_many_threads_stay_whole(run: Run, desk: RecordingDe
     assert sorted(data["n"] for _, _, data in desk.events) == list(range(100))
 
 
-async def test_a_long_message_is_said_in_pieces_and_a_long_record_refused(
-    run: Run, desk: RecordingDesk
-) -> None:
+async def test_a_long_message_is_said_in_pieces_and_a_long_record_refused(run: Run, desk: RecordingDesk) -> None:
     outcome = await run("""
         def poet(context):
             context.say("é" * 5_000_000)
@@ -281,7 +273,5 @@ def test_refusing_is_a_way_of_giving_up() -> None:
 def test_importing_what_agents_import_is_light() -> None:
     source = str(Path(__file__).parents[2] / "src")
     program = f"import sys; sys.path.insert(0, {source!r}); import rota.agent; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True
-    )
+    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     assert {"typing", "dataclasses", "asyncio", "inspect"} & set(loaded.stdout.split()) == set()

@@ -75,6 +75,4 @@ def test_an_unknown_kind_is_refused_with_a_suggestion() -> None:
 def test_asking_which_kinds_there_are_imports_none() -> None:
     program = "import sys, rota.executors as e; e.known_kinds(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"asyncio", "rota.executors.command", "rota.executors.process"} & set(
-        loaded.stdout.split()
-    ) == set()
+    assert {"asyncio", "rota.executors.command", "rota.executors.process"} & set(loaded.stdout.split()) == set()

@@ -19,35 +19,36 @@ START = """
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(starts)s::json) AS g(
         workspace_id uuid, id uuid, automation_id uuid, trigger_id uuid, session_id uuid, agent_id uuid, grant_id uuid,
-        owner_id uuid, revision integer, status text, source text, slot timestamptz, missed_count integer,
+        owner_id uuid, revision integer, source text, slot timestamptz, missed_count integer,
         missed_since timestamptz, idempotency_key text, prompt text, input jsonb, payload jsonb, retry_of uuid,
         created_by uuid, lane uuid, priority smallint, pool text, executor text, max_attempts integer,
-        max_rescues integer, timeout interval, start_within interval, ready_at timestamptz, waits boolean,
-        skip_reason text, trace_id text, fresh boolean, kind text)),
+        max_rescues integer, timeout interval, start_within interval, ready_at timestamptz,
+        waits_for_lane boolean, skip_reason text, trace_id text, fresh_session boolean)),
 written AS (
     INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
                       source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
                       created_by, lane, priority, pool, executor, max_attempts, max_rescues, timeout, start_within,
                       ready_at, finished_at, skip_reason, trace_id)
-    SELECT workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
-           source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
+    SELECT workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision,
+           CASE WHEN skip_reason IS NULL THEN 'queued' ELSE 'skipped' END, source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
            created_by, lane, priority, pool, executor, max_attempts, max_rescues, timeout, start_within,
-           CASE WHEN status = 'queued' AND NOT waits THEN coalesce(ready_at, now()) END,
-           CASE WHEN status = 'skipped' THEN now() END, skip_reason, trace_id
+           CASE WHEN skip_reason IS NULL AND NOT waits_for_lane THEN coalesce(ready_at, now()) END,
+           CASE WHEN skip_reason IS NOT NULL THEN now() END, skip_reason, trace_id
       FROM given
         ON CONFLICT (workspace_id, trigger_id, slot) WHERE slot IS NOT NULL DO NOTHING
  RETURNING id),
 opened AS (
     INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
-    SELECT workspace_id, session_id, kind, source, automation_id, agent_id, owner_id, 1
-      FROM given WHERE fresh AND id IN (SELECT id FROM written)),
+    SELECT workspace_id, session_id, CASE WHEN automation_id IS NULL THEN 'interactive' ELSE 'automation' END,
+           source, automation_id, agent_id, owner_id, 1
+      FROM given WHERE fresh_session AND id IN (SELECT id FROM written)),
 told AS (
     INSERT INTO events (workspace_id, session_id, seq, kind, run_id, data)
     SELECT workspace_id, session_id, 1, 'run', id, jsonb_strip_nulls(jsonb_build_object(
                'status', 'queued', 'source', source, 'slot', slot, 'prompt', coalesce(prompt,
                (SELECT r.spec ->> 'prompt' FROM revisions r WHERE r.workspace_id = given.workspace_id
                    AND r.subject_id = coalesce(given.automation_id, given.agent_id) AND r.revision = given.revision))))
-      FROM given WHERE fresh AND id IN (SELECT id FROM written))
+      FROM given WHERE fresh_session AND id IN (SELECT id FROM written))
 SELECT id FROM written
 """
 
@@ -241,26 +242,15 @@ def _interval(span: timedelta | None) -> str | None:
     return None if span is None else f"{span.total_seconds()} seconds"
 
 
-def _start_row(start: Start) -> dict[str, Any]:
-    return {
-        "workspace_id": start.workspace_id, "id": start.id, "automation_id": start.automation_id,
-        "trigger_id": start.trigger_id, "session_id": start.session_id, "agent_id": start.agent_id,
-        "grant_id": start.grant_id, "owner_id": start.owner_id, "revision": start.revision,
-        "status": "skipped" if start.skip_reason else "queued", "source": start.source, "slot": start.slot,
-        "missed_count": start.missed_count, "missed_since": start.missed_since,
-        "idempotency_key": start.idempotency_key, "prompt": start.prompt, "input": start.input,
-        "payload": start.payload, "retry_of": start.retry_of, "created_by": start.created_by, "lane": start.lane,
-        "priority": start.priority, "pool": start.pool, "executor": start.executor,
-        "max_attempts": start.max_attempts, "max_rescues": start.max_rescues, "timeout": _interval(start.timeout),
-        "start_within": _interval(start.start_within), "ready_at": start.ready_at, "waits": start.waits_for_lane,
-        "skip_reason": start.skip_reason, "trace_id": start.trace_id, "fresh": start.fresh_session,
-        "kind": "automation" if start.automation_id else "interactive",
-    }  # fmt: skip
+def _plain(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds()} seconds"
+    raise TypeError(type(value).__name__)
 
 
 async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
     """Write runs with their fresh sessions and first events; the ids of those that were written."""
-    rows = await conn.execute(START, {"starts": orjson.dumps([_start_row(each) for each in starts]).decode()})
+    rows = await conn.execute(START, {"starts": orjson.dumps(starts, default=_plain).decode()})
     return {run_id for (run_id,) in await rows.fetchall()}
 
 

@@ -3,8 +3,9 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, time, timedelta
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.model.ids import (
@@ -18,14 +19,13 @@ from rota.model.ids import (
     WorkspaceId,
     new_id,
 )
-from rota.model.run import SkipReason, Source, Start
+from rota.model.run import PRIORITY, SkipReason, Source, Start
 from rota.model.schedule import AtSchedule, CronSchedule, EverySchedule, Schedule
 
 QUEUEING_KINDS = frozenset({"webhook", "event", "after"})
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """The part of a trigger that says when. Column for column what the table holds."""
 
     kind: str
@@ -52,16 +52,18 @@ class Timing:
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The next slot within the trigger's own limits."""
-        if self.max_fires is not None and self.fires >= self.max_fires:
-            return None
         if self.starts_at and self.starts_at > instant:
             instant = self.starts_at - timedelta(microseconds=1)
-        slot = self.schedule().next_after(instant)
-        return None if slot is None or (self.ends_at and slot > self.ends_at) else slot
+        return self.limited(self.schedule().next_after(instant), self.fires)
+
+    def limited(self, slot: datetime | None, fires: int) -> datetime | None:
+        """The slot, unless the trigger has ended by then or has fired as often as it may."""
+        if slot is None or (self.ends_at and slot > self.ends_at):
+            return None
+        return None if self.max_fires is not None and fires >= self.max_fires else slot
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """What an automation says about every run it starts. Copied onto the run, so an edit never reaches a fired one."""
 
     workspace_id: WorkspaceId
@@ -85,9 +87,10 @@ class Policy:
     pool: str
     refused: str | None
 
-    def start(self, source: Source, **facts: object) -> Start:
-        """A run of this automation, not yet placed in its lane."""
-        same = self.session == "same" and self.session_id
+    def start(self, source: Source, placed: "Placement", **facts: Any) -> Start:
+        """A run of this automation in its place."""
+        skipped = placed.skip_reason is not None
+        same = self.session == "same"
         return Start(
             workspace_id=self.workspace_id,
             id=RunId(new_id()),
@@ -104,10 +107,14 @@ class Policy:
             max_attempts=self.max_attempts,
             max_rescues=self.max_rescues,
             trace_id=os.urandom(16).hex(),
-            session_id=self.session_id if same else SessionId(new_id()),
-            fresh_session=not same,
+            session_id=None if skipped else self.session_id if same else SessionId(new_id()),
+            fresh_session=not (skipped or same),
             prompt=self.prompt,
-            **facts,  # type: ignore[arg-type]
+            lane=placed.lane,
+            waits_for_lane=placed.waits,
+            skip_reason=placed.skip_reason,
+            priority=PRIORITY.get(source, 2),
+            **facts,
         )
 
     def lane(self, overlap: str) -> AutomationId | SessionId | None:
@@ -116,8 +123,7 @@ class Policy:
         return None if overlap == "allow" else self.automation_id
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(NamedTuple):
     """Runs of an automation that have not ended: is there one, does one still wait to start, is the lane taken?"""
 
     busy: bool
@@ -125,8 +131,7 @@ class Flight:
     lane_taken: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     trigger_id: TriggerId
     slot: datetime
     overlap: str | None
@@ -136,8 +141,7 @@ class Due:
     flight: Flight
 
 
-@dataclass(frozen=True, slots=True)
-class Firing:
+class Firing(NamedTuple):
     """What to write for one due trigger."""
 
     workspace_id: WorkspaceId
@@ -151,46 +155,42 @@ class Firing:
 
 def fire(due: Due, now: datetime, flight: Flight) -> Firing:
     """Decide every slot of this trigger that is due at `now`, given what is in flight."""
-    schedule = due.timing.schedule()
-    until = min(now, due.timing.ends_at) if due.timing.ends_at else now
-    latest = schedule.latest_until(due.slot, until)
-    count = schedule.count_slots(due.slot, latest)
+    timing = due.timing
+    schedule = timing.schedule()
+    until = min(now, timing.ends_at) if timing.ends_at else now
+    latest, count = due.slot, 1
+    following = schedule.next_after(latest)
+    if following is not None and following <= until:
+        latest = schedule.latest_until(due.slot, until)
+        count = schedule.count_slots(due.slot, latest)
+        following = schedule.next_after(latest)
     starts: list[Start] = []
     replaces = False
-    for candidate in _candidates(due, schedule, latest, count, now):
-        start, flight, replaced = place(candidate, due.policy, _overlap(due, starts), flight)
-        starts.append(start)
-        replaces |= replaced
-    fires = due.timing.fires + sum(start.skip_reason is None for start in starts)
-    next_fire_at = replace(due.timing, fires=fires).next_after(latest)
-    return Firing(due.policy.workspace_id, due.trigger_id, tuple(starts), next_fire_at, fires, flight, replaces)
+    for slot in _slots_to_run(due, schedule, latest, count):
+        placed, flight = _place_slot(due, flight, late=now - slot, burst=bool(starts))
+        starts.append(_start(due, slot, placed))
+        replaces |= placed.replaces
+    if starts and count > len(starts):
+        starts[0] = replace(starts[0], missed_count=count - len(starts), missed_since=due.slot)
+    fires = timing.fires + sum(start.skip_reason is None for start in starts)
+    return Firing(
+        due.policy.workspace_id,
+        due.trigger_id,
+        tuple(starts),
+        timing.limited(following, fires),
+        fires,
+        flight,
+        replaces,
+    )
 
 
-def _candidates(due: Due, schedule: Schedule, latest: datetime, count: int, now: datetime) -> list[Start]:
-    """The slots that get a row of their own, oldest first; the first row carries those that were missed before it."""
-    policy = due.policy
-    slots = [latest]
-    if policy.catch_up == "all":
-        left = (due.timing.max_fires or count) - due.timing.fires
-        slots = _last_slots(schedule, due.slot, latest, count, max(1, min(policy.catch_up_limit or 1, left, count)))
-    too_late = policy.catch_up == "skip" and now - latest > policy.late_after
-    missed = count - len(slots)
-    return [
-        policy.start(
-            Source.SCHEDULE,
-            trigger_id=due.trigger_id,
-            slot=slot,
-            ready_at=slot + jitter(due.trigger_id, slot, due.jitter),
-            missed_count=missed if slot is slots[0] else 0,
-            missed_since=due.slot if missed and slot is slots[0] else None,
-            skip_reason=SkipReason.MISSED if too_late else None,
-        )
-        for slot in slots
-    ]
-
-
-def _last_slots(schedule: Schedule, first: datetime, latest: datetime, count: int, wanted: int) -> list[datetime]:
-    start = first if wanted >= count else _slot_number(schedule, first, latest, count - wanted + 1)
+def _slots_to_run(due: Due, schedule: Schedule, latest: datetime, count: int) -> list[datetime]:
+    """The slots that get a row of their own, oldest first; those before them are missed."""
+    if due.policy.catch_up != "all" or count == 1:
+        return [latest]
+    left = (due.timing.max_fires or count) - due.timing.fires
+    wanted = max(1, min(due.policy.catch_up_limit or 1, left, count))
+    start = due.slot if wanted == count else _slot_number(schedule, due.slot, latest, count - wanted + 1)
     slots = [start]
     while slots[-1] < latest and (following := schedule.next_after(slots[-1])):
         slots.append(following)
@@ -206,35 +206,49 @@ def _slot_number(schedule: Schedule, first: datetime, latest: datetime, number: 
     return schedule.latest_until(first, high)
 
 
-def _overlap(due: Due, earlier: Sequence[Start]) -> str:
-    """Slots caught up together queue behind each other: they would not have overlapped had they run in time."""
-    overlap = effective_overlap(due.timing.kind, due.overlap, due.policy.overlap)
-    burst = any(start.skip_reason is None for start in earlier)
-    return "queue_all" if burst and overlap in {"skip", "queue_one", "replace"} else overlap
+def _place_slot(due: Due, flight: Flight, *, late: timedelta, burst: bool) -> "tuple[Placement, Flight]":
+    policy = due.policy
+    if policy.catch_up == "skip" and late > policy.late_after:
+        return Placement(skip_reason=SkipReason.MISSED), flight
+    overlap = effective_overlap(due.timing.kind, due.overlap, policy.overlap)
+    if burst and overlap in {"skip", "queue_one", "replace"}:
+        overlap = "queue_all"  # slots caught up together would not have overlapped had they run in time
+    return place(policy, overlap, flight)
+
+
+def _start(due: Due, slot: datetime, placed: "Placement") -> Start:
+    return due.policy.start(
+        Source.SCHEDULE,
+        placed,
+        trigger_id=due.trigger_id,
+        slot=slot,
+        ready_at=slot + jitter(due.trigger_id, slot, due.jitter) if due.jitter else slot,
+    )
 
 
 def effective_overlap(kind: str, of_trigger: str | None, of_automation: str | None) -> str:
     return of_trigger or of_automation or ("queue_all" if kind in QUEUEING_KINDS else "skip")
 
 
-def place(start: Start, policy: Policy, overlap: str, flight: Flight) -> tuple[Start, Flight, bool]:
-    """Put a run into its lane, or skip it with the reason; and say whether it replaces what is in flight."""
-    if start.skip_reason or policy.refused:
-        return skipped(start, start.skip_reason or SkipReason(str(policy.refused))), flight, False
+class Placement(NamedTuple):
+    """Where a run goes: at once, behind its lane, or nowhere, with the reason."""
+
+    lane: AutomationId | SessionId | None = None
+    waits: bool = False
+    skip_reason: SkipReason | None = None
+    replaces: bool = False
+
+
+def place(policy: Policy, overlap: str, flight: Flight) -> tuple[Placement, Flight]:
+    """Put a run into its lane, or skip it with the reason; and what is in flight then."""
+    if policy.refused:
+        return Placement(skip_reason=SkipReason(policy.refused)), flight
     if flight.busy and (overlap == "skip" or (overlap == "queue_one" and flight.waiting)):
-        return skipped(start, SkipReason.PRIOR_IN_FLIGHT), flight, False
+        return Placement(skip_reason=SkipReason.PRIOR_IN_FLIGHT), flight
     lane = policy.lane(overlap)
     waits = lane is not None and (flight.busy or flight.lane_taken)
-    placed = replace(start, lane=lane, waits_for_lane=waits)
-    return (
-        placed,
-        Flight(busy=True, waiting=True, lane_taken=flight.lane_taken or lane is not None),
-        waits and overlap == "replace",
-    )
-
-
-def skipped(start: Start, reason: SkipReason) -> Start:
-    return replace(start, skip_reason=reason, session_id=None, fresh_session=False)
+    after = Flight(busy=True, waiting=True, lane_taken=flight.lane_taken or lane is not None)
+    return Placement(lane, waits, None, waits and overlap == "replace"), after
 
 
 def jitter(trigger_id: UUID, slot: datetime, span: timedelta | None) -> timedelta:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,7 @@ from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
 from rota.model.firing import place
 from rota.model.ids import AutomationId, RunId, SessionId, new_id
-from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
+from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
 from rota.roster import agents
 from rota.runs import starting
 
@@ -74,10 +73,11 @@ async def _start_one(
         raise Conflict("A run of this automation is already queued.", code="already_queued", run_id=str(queued))
     if policy.refused:
         raise Conflict(_refusal(policy.refused), code=policy.refused)
-    start = policy.start(source, created_by=caller.user_id, **facts)
-    placed, _, _ = place(start, policy, "queue_one", flight)
-    await starting.start(conn, [replace(placed, revision=revision or placed.revision)])
-    return placed.id
+    placed, _ = place(policy, "queue_one", flight)
+    start = policy.start(source, placed, created_by=caller.user_id, **facts)
+    start.revision = revision or start.revision
+    await starting.start(conn, [start])
+    return start.id
 
 
 def _refusal(reason: str) -> str:
@@ -119,6 +119,7 @@ async def run_agent(
         input=values.get("input"),
         retry_of=retry_of,
         created_by=caller.user_id,
+        priority=PRIORITY[Source.RUN_NOW],
     )
     await starting.start(conn, [start])
     return start.id

@@ -1,16 +1,13 @@
-"""Pages for people."""
+"""Pages for people: plain forms and links, which htmx makes live where it can."""
 
-from typing import Any
+from fastapi import FastAPI
 
-from fastapi import FastAPI, Request
-from starlette.responses import Response
+from rota.http.ui import assets, automations, runs, sessions, signing
+from rota.http.ui.rendering import problem_page
 
-from rota.http.errors import answer
+__all__ = ["install", "problem_page"]
 
 
 def install(app: FastAPI) -> None:
-    pass
-
-
-async def problem_page(request: Request, told: dict[str, Any]) -> Response:
-    return answer(told)
+    for each in (assets, signing, automations, runs, sessions):
+        app.include_router(each.router)

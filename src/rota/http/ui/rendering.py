@@ -1,0 +1,205 @@
+"""How every page is made: one template environment, one set of headers, and words for what was refused."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlsplit
+
+import orjson
+from fastapi import Form, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import RedirectResponse, Response
+
+from rota import __version__
+from rota.db import people
+from rota.errors import RotaError
+from rota.http.context import Unit
+from rota.http.errors import of_error, of_validation
+from rota.http.ui import words
+from rota.http.ui.assets import address
+from rota.http.ui.strip import HEIGHT, WIDTH, strip
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+THEME = "rota_theme"
+THEMES = ("auto", "light", "dark")
+Next = Annotated[str, Form(alias="next", description="The page a form leads to")]
+SMALLEST_ZIPPED = 1400  # what fits into one packet anyway
+
+# No inline style or script of htmx's own, no history (pages are whole), and an open fold stays open when it is morphed.
+HTMX = json.dumps(
+    {
+        "includeIndicatorCSS": False,
+        "history": False,
+        "morphIgnore": ["data-htmx-powered", "open"],
+        "sse": {"reconnectMaxDelay": 5000},
+    }
+)
+
+NEXT_STEPS = {
+    "foreign_origin": "Open the page again at its own address and try once more from there.",
+    "already_queued": "It starts as soon as the run before it has ended. Nothing needs to be done.",
+    401: "Sign in, then come back to this page.",
+    403: "Ask an admin of this workspace to do it, or to raise your level.",
+    404: "The address may be mistyped, or it belongs to a workspace you are not a member of.",
+    405: "Go back and use the buttons of the page.",
+    409: "Go back and look at the page again: something changed in the meantime.",
+    413: "Send less at once.",
+    422: "Go back, change the value and try again.",
+    500: "Try again. If it stays, the server's log says what happened.",
+    503: "Wait a moment, then try again.",
+}
+
+templates = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+templates.filters |= {"ago": words.ago, "at": words.at, "elapsed": words.elapsed, "instant": words.instant}
+templates.globals |= {
+    "asset": address,
+    "htmx_config": HTMX,
+    "version": __version__,
+    "status_words": words.STATUS,
+    "sources": words.SOURCES,
+    "started_by": words.STARTED_BY,
+    "note": words.note,
+    "made_up_for": words.made_up_for,
+    "offset": words.offset,
+    "strip": strip,
+    "strip_size": (WIDTH, HEIGHT),
+}
+
+
+class PageRoute(APIRoute):
+    """Whatever a page route answers, refusals too, is a page and carries the headers of one."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except RotaError as refused:
+                response = await problem_page(request, of_error(refused))
+            except RequestValidationError as invalid:
+                response = await problem_page(request, of_validation(invalid.errors()))
+            response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
+            return response
+
+        return handled
+
+
+def is_live(request: Request) -> bool:
+    """htmx asks, for a part of a page that is shown already."""
+    return "HX-Request" in request.headers
+
+
+async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> Response:
+    """A whole page of a workspace."""
+    caller = unit.caller
+    frame = {
+        "workspace": caller.workspace_slug,
+        "workspaces": await people.workspaces_of(unit.conn, caller.user_id),
+        "name": caller.name,
+        "root": f"/w/{caller.workspace_slug}",
+    }
+    return show(request, template, frame=frame, root=frame["root"], zone=caller.timezone, **facts)
+
+
+def part(unit: Unit, request: Request, template: str, /, **facts: Any) -> Response:
+    """The part of a page that is replaced in place."""
+    root = f"/w/{unit.caller.workspace_slug}"
+    return show(request, template, root=root, zone=unit.caller.timezone, **facts)
+
+
+def show(request: Request, template: str, /, *, status: int = 200, **facts: Any) -> Response:
+    facts = {"frame": None, "here": here(request), "theme": theme(request), **facts}
+    body = templates.get_template(template).render(facts).encode()
+    headers = {**HEADERS, "Cache-Control": "no-store", "Vary": "Accept-Encoding, Cookie"}
+    if len(body) >= SMALLEST_ZIPPED and "gzip" in request.headers.get("Accept-Encoding", ""):
+        body, headers["Content-Encoding"] = gzip.compress(body, 5), "gzip"
+    return Response(body, status, headers, media_type="text/html; charset=utf-8")
+
+
+def render(template: str, **facts: Any) -> str:
+    return templates.get_template(template).render(facts)
+
+
+def unchanged() -> Response:
+    return Response(status_code=204, headers={"Cache-Control": "no-store"})
+
+
+def fingerprint(*facts: Any) -> str:
+    """What a reader has seen: the facts themselves, not the page, whose relative times always change."""
+    told = orjson.dumps(facts, default=str, option=orjson.OPT_NON_STR_KEYS)
+    return hashlib.blake2b(told, digest_size=9).hexdigest()
+
+
+def theme(request: Request) -> str:
+    chosen = request.cookies.get(THEME, "")
+    return chosen if chosen in THEMES else "auto"
+
+
+def here(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def local(path: str | None, otherwise: str = "/") -> str:
+    """A path of this site, or `otherwise`: a link must never lead a person who signs in somewhere else."""
+    plain = path is not None and path.isascii() and path.isprintable() and " " not in path and "\\" not in path
+    if not plain or not path or not path.startswith("/") or path.startswith("//"):
+        return otherwise
+    return path
+
+
+def back(request: Request) -> str:
+    """The page of ours that a request came from."""
+    came = urlsplit(request.headers.get("Referer", ""))
+    if came.netloc != request.headers.get("Host"):
+        return "/"
+    return local(came.path + (f"?{came.query}" if came.query else ""))
+
+
+def done(request: Request, to: str, notice: str = "", link: tuple[str, str] | None = None) -> Response:
+    """After a change: a form goes on to a page; htmx is told in a notice, and the live part looks again at once."""
+    if not is_live(request):
+        return RedirectResponse(local(to), 303)
+    response = show(request, "_notice.html", notice=notice, link=link)
+    response.headers["HX-Trigger"] = json.dumps({"changed": {"target": "#live"}})
+    return response
+
+
+async def problem_page(request: Request, told: dict[str, Any]) -> Response:
+    """A refusal as a page, or as a notice on the page that is shown. Who is not signed in is sent to do that."""
+    if told["status"] == 401:
+        return _to_sign_in(request)
+    if is_live(request):
+        response = show(request, "_notice.html", status=told["status"], notice=told["detail"], link=None, bad=True)
+        response.headers.update({"HX-Retarget": "#notice", "HX-Reswap": "innerHTML"})
+        return response
+    step = NEXT_STEPS.get(told["code"]) or NEXT_STEPS.get(told["status"], "Go back and try again.")
+    return show(request, "problem.html", status=told["status"], problem=told, step=step, back=back(request))
+
+
+def _to_sign_in(request: Request) -> Response:
+    if is_live(request):
+        shown = urlsplit(request.headers.get("HX-Current-URL", ""))
+        to = f"/sign-in?next={quote(local(shown.path), safe='')}"
+        return Response(status_code=401, headers={**HEADERS, "HX-Redirect": to, "Cache-Control": "no-store"})
+    to = here(request) if request.method == "GET" else back(request)
+    target = "/sign-in" if to == "/" else f"/sign-in?next={quote(to, safe='')}"
+    return RedirectResponse(target, 303, headers={**HEADERS, "Cache-Control": "no-store"})

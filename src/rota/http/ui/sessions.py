@@ -1,0 +1,124 @@
+"""The page of a session: what was said and done in it, and what is being said just now."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from rota.db import events, runs, sessions
+from rota.db.events import Event
+from rota.db.pool import Connection
+from rota.errors import NotFound
+from rota.http.api.sessions import LARGEST_SEQ, STREAM_HEADERS, read_last_event_id
+from rota.http.context import InUnit, Shared, Signed, Web
+from rota.http.ui import speech
+from rota.http.ui.rendering import PageRoute, is_live, page, part, render
+from rota.http.ui.speech import Teller
+from rota.model.caller import Caller
+from rota.model.ids import SessionId, WorkspaceId, as_uuid
+from rota.model.run import TERMINAL
+from rota.trace.follow import follow
+
+RECALLED = 20  # events that tell which block of the page is open
+AT_ONCE = 100  # events in one message
+
+Seq = Annotated[int, Query(ge=0, le=LARGEST_SEQ)]
+
+router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/sessions", include_in_schema=False)
+
+
+@router.get("/{session}")
+async def session_page(
+    unit: InUnit, request: Request, session: str, before: Annotated[int | None, Query(ge=1, le=LARGEST_SEQ)] = None
+) -> Response:
+    """The newest part of the transcript, which goes on live; with `before`, an earlier part, which doesn't."""
+    session_id, workspace_id = _id(session), unit.caller.workspace_id
+    if is_live(request):
+        return part(unit, request, "sessions/_head.html", **await _head(unit.conn, workspace_id, session_id))
+    # First the events, then the run: so the run's status is never older than the last line shown.
+    found = await events.tail(
+        unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before
+    )
+    shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
+    head = await _head(unit.conn, workspace_id, session_id)
+    facts = {
+        **head,
+        "origin": await sessions.origin(unit.conn, workspace_id, session_id),
+        "blocks": speech.blocks(shown),
+        "earlier": shown[0].seq if len(shown) < len(found) else None,
+        "last": shown[-1].seq if shown else 0,
+        "newest": before is None,
+    }
+    return await page(unit, request, "sessions/session.html", **facts)
+
+
+def _id(ref: str) -> SessionId:
+    found: UUID | None = as_uuid(ref)
+    if found is None:
+        raise NotFound("There is no such session.")
+    return SessionId(found)
+
+
+async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
+    """The session with its latest run."""
+    session = await sessions.find(conn, workspace_id, session_id)
+    if not session:
+        raise NotFound("There is no such session.")
+    latest = await runs.page(conn, workspace_id, before=None, limit=1, session_id=session_id)
+    run = latest[0] if latest else None
+    return {"session": session, "run": run, "ended": run is not None and run["status"] in TERMINAL}
+
+
+@router.get("/{session}/stream")
+async def session_stream(
+    caller: Signed,
+    shared: Shared,
+    session: str,
+    after: Seq = 0,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """What is said after `after`, rendered. Every message carries the number of its last event, so that a browser which
+    lost the line goes on exactly where its page ends, also on another replica or after a restart.
+    """
+    session_id = _id(session)
+    async with shared.db.connection() as conn:
+        found = await sessions.find(conn, caller.workspace_id, session_id)
+        if not found:
+            raise NotFound("There is no such session.")
+        start = min(read_last_event_id(last_event_id, after), found["last_seq"])
+        shown = await events.tail(conn, caller.workspace_id, session_id, limit=RECALLED, before=start + 1)
+    messages = _messages(shared, caller, session_id, start, Teller(shown))
+    return StreamingResponse(messages, media_type="text/event-stream", headers=STREAM_HEADERS)
+
+
+async def _messages(
+    shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
+) -> AsyncIterator[bytes]:
+    pages = follow(
+        shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing
+    )
+    async for found in pages:
+        if not found:
+            yield b": still here\n\n"
+        for place in range(0, len(found), AT_ONCE):
+            yield await _message(shared, caller, session_id, teller, found[place : place + AT_ONCE])
+
+
+async def _message(
+    shared: Web, caller: Caller, session_id: SessionId, teller: Teller, found: Sequence[Event]
+) -> bytes:
+    told = teller.tell(found)
+    head: dict[str, Any] | None = None
+    if told.runs_changed:
+        async with shared.db.connection() as conn:
+            head = await _head(conn, caller.workspace_id, session_id)
+    root = f"/w/{caller.workspace_slug}"
+    return message(found[-1].seq, render("sessions/_message.html", told=told, head=head, root=root))
+
+
+def message(number: int, text: str) -> bytes:
+    """One message of an event stream. A piece is applied whole or, when the line breaks within it, not at all."""
+    data = "".join(f"data: {line}\n" for line in text.split("\n"))
+    return f"id: {number}\n{data}\n".encode()

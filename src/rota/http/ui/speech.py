@@ -1,0 +1,112 @@
+"""The transcript as blocks of a page: stored ones, and what is added while somebody watches."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rota.db.events import Event
+from rota.sessions.transcript import Line, lines, merged
+
+SHOWN_EVENTS, SHOWN_CHARACTERS = 200, 60_000
+
+# What a terminal would obey and never show: colours, titles, moves of the cursor.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
+)
+_UNFINISHED = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*|\r)\Z")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> tuple[str, str]:
+    """Text without what is meant for terminals, and the tail of which only the next piece tells what it is."""
+    unfinished = _UNFINISHED.search(text)
+    tail = unfinished.group() if unfinished else ""
+    text = _SEQUENCE.sub("", text.removesuffix(tail))
+    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")), tail
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One line of the transcript as the page shows it."""
+
+    line: Line
+    text: str
+    tool: str = ""
+    tool_hint: str = ""
+
+    @property
+    def kind(self) -> str:
+        return self.line.speaker if self.line.speaker in {"user", "agent", "tool", "rota"} else "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a page must do to show some more events."""
+
+    continued: str
+    blocks: Sequence[Block]
+    runs_changed: bool
+
+
+class Teller:
+    """Turns events into blocks; knows whether the page's last block is still open, so that pieces are joined to it."""
+
+    def __init__(self, shown: Iterable[Event] = ()) -> None:
+        self._open: Line | None = None
+        self.tell(shown)
+
+    def tell(self, events: Iterable[Event]) -> Told:
+        events = list(events)
+        before = self._open
+        told = merged([*([before] if before else []), *lines(events)])
+        continues = before is not None
+        self._open = _kept_open(told[-1]) if told else None
+        continued = plain(told[0].text)[0] if continues and told[0].text != before.text else ""  # type: ignore[union-attr]
+        new = told[1:] if continues else told
+        return Told(continued, [block(line) for line in new], any(event.kind == "run" for event in events))
+
+
+def _kept_open(line: Line) -> Line:
+    """The last line with only as much of its text as the next piece needs."""
+    return replace(line, text=plain(line.text)[1] if line.speaker == "agent" else "")
+
+
+def blocks(events: Sequence[Event]) -> list[Block]:
+    return [block(line) for line in merged(lines(events))]
+
+
+def block(line: Line) -> Block:
+    if line.speaker != "tool":
+        return Block(line, plain(line.text)[0])
+    data = {name: value for name, value in line.data.items() if name != "name"}
+    text = json.dumps(data, indent=2, ensure_ascii=False) if data else ""
+    return Block(line, plain(text)[0], tool=line.text or "tool", tool_hint=_hint(data))
+
+
+def _hint(data: dict[str, Any]) -> str:
+    """The first short value, so that a folded call says what it was about."""
+    for value in data.values():
+        said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if said := " ".join(plain(said)[0].split()):
+            return said if len(said) <= 80 else said[:79] + "…"
+    return ""
+
+
+def fitting(events: Sequence[Event], characters: int = SHOWN_CHARACTERS) -> Sequence[Event]:
+    """The newest of these events that fit on a page, and at least one."""
+    size = 0
+    for place in range(len(events) - 1, -1, -1):
+        size += _size(events[place])
+        if size > characters and place < len(events) - 1:
+            return events[place + 1 :]
+    return events
+
+
+def _size(event: Event) -> int:
+    if event.kind == "output":
+        return len(str(event.data.get("text", "")))
+    return len(json.dumps(event.data, ensure_ascii=False))
