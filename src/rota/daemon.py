@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rota.access.vault import open_vault
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
@@ -182,7 +183,8 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
     from rota.http.context import Web  # noqa: PLC0415
 
     assert ready.listening
-    web = Web(ready.db, ready.wakes, ready.listener, ready.settings)
+    vault = open_vault(ready.settings.home, ready.settings.vault_keys)
+    web = Web(ready.db, ready.wakes, ready.listener, ready.settings, vault)
     options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
     server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign] # signals are ours

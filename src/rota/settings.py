@@ -78,6 +78,7 @@ class Settings:
     listen_url: str = _setting("", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer")
     pool_size: int = _setting(10, _whole, "a whole number", "Most database connections of this process")
     prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.21")
+    vault_keys: str = _setting("", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home")
     workspace: str = _setting("default", _text, "a slug", "Workspace made at the first start")
     tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")
     jitter_threshold: int = _setting(3, _whole, "a whole number", "Late runs that may start together after an outage")

@@ -29,9 +29,7 @@ def become(user: str) -> None:
 
 def obey(server: EmbeddedPostgres, word: str) -> dict[str, str | None]:
     try:
-        return {
-            "value": {"start": server.start, "stop": server.stop, "ensure": server.ensure_running}[word]()
-        }
+        return {"value": {"start": server.start, "stop": server.stop, "ensure": server.ensure_running}[word]()}
     except (RotaError, KeyboardInterrupt) as error:
         return {"error": type(error).__name__, "message": str(error)}
 

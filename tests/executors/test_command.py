@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -147,15 +148,18 @@ async def test_a_program_has_no_descriptors_but_its_own_three(run: Run, desk: Re
     assert desk.text.split() == ["0", "1", "2", "3"]  # the fourth is the listing
 
 
+LEAVE_TWO = "sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > pids.new; mv pids.new pids; wait"
+
+
 async def test_a_killed_launcher_is_a_failure_of_ours_and_takes_the_program_along(run: Run, directory: Path) -> None:
-    attempt = run("sh", "-c", "sleep 600 & echo $$ $! > pids.new; mv pids.new pids; wait")
+    attempt = run("sh", "-c", LEAVE_TWO)
     pids = await until(lambda: read_pids(directory), "the program runs")
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
     outcome = await attempt
     assert isinstance(outcome, Failed)
     assert outcome.error_class == ErrorClass.EXECUTOR_ERROR
     assert outcome.retryable
-    await until(lambda: not any(lives(pid) for pid in pids), "the program and its child are gone")
+    await until(lambda: not any(lives(pid) for pid in pids), "the program and its children are gone")
 
 
 async def test_only_the_worker_tells_a_launcher_when_to_stop(run: Run, directory: Path) -> None:
@@ -171,12 +175,12 @@ async def test_a_program_that_stops_its_launcher_is_cancelled_all_the_same(
     run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "PATIENCE", 0.1)
-    attempt = run("sh", "-c", "kill -STOP $PPID; echo $$ > pids.new; mv pids.new pids; sleep 600")
-    [pid] = await until(lambda: read_pids(directory), "the program runs")
+    attempt = run("sh", "-c", f"kill -STOP $PPID; {LEAVE_TWO}")
+    pids = await until(lambda: read_pids(directory), "the program runs")
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
-    await until(lambda: not lives(pid), "the program is gone")
+    await until(lambda: not any(lives(pid) for pid in pids), "the program and its children are gone")
 
 
 async def test_processes_that_fork_and_end_without_pause_are_caught(run: Run) -> None:
@@ -227,6 +231,21 @@ async def test_a_desk_that_does_not_answer_cannot_hold_up_a_cancellation(
     with pytest.raises(asyncio.CancelledError):
         await attempt
     assert not lives(pid)
+
+
+async def test_output_that_somebody_else_holds_open_does_not_hold_up_the_end(
+    run: Run, desk: RecordingDesk, tmp_path: Path
+) -> None:
+    code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('../friend'); socket.send_fds(s, [b'x'], [1])"
+    with socket.socket(socket.AF_UNIX) as friend:
+        friend.bind(str(tmp_path / "friend"))
+        friend.listen()
+        attempt = run(*python(code + "; print('the end')"))
+        with (await asyncio.to_thread(friend.accept))[0] as line:
+            [held] = socket.recv_fds(line, 1, 1)[1]
+    assert await attempt == Succeeded()
+    os.close(held)
+    assert desk.text == "the end\n"
 
 
 async def test_cancelling_at_any_moment_of_the_start_leaves_nothing_and_needs_no_grace(

@@ -1,5 +1,6 @@
 """Automations: what people saved, and what each last did."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -146,3 +147,26 @@ async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: Aut
     row = await (await conn.execute(POLICY, {"workspace_id": workspace_id, "id": automation_id})).fetchone()
     assert row, "the caller has found and locked it"
     return Policy(*row[:20]), Flight(bool(row[20]), bool(row[21]), bool(row[22]))
+
+
+OUTCOMES = """
+-- The newest runs of every automation on a page, each by the index runs_of_automation.
+SELECT a.id AS automation_id, r.status
+  FROM unnest(%(ids)s::uuid[]) AS a(id)
+       CROSS JOIN LATERAL (
+           SELECT r.id, r.status FROM runs r
+            WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = a.id
+         ORDER BY r.id DESC LIMIT %(limit)s) r
+ORDER BY a.id, r.id DESC
+"""
+
+
+async def outcomes(
+    conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID], *, limit: int
+) -> dict[UUID, list[dict[str, Any]]]:
+    """How the last runs of each automation stand, newest first."""
+    found: dict[UUID, list[dict[str, Any]]] = {each: [] for each in ids}
+    given = {"workspace_id": workspace_id, "ids": list(ids), "limit": limit}
+    for row in await _rows(conn, OUTCOMES, given):
+        found[row["automation_id"]].append(row)
+    return found

@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from uuid import UUID
-
-import orjson
 
 from rota.db.pool import Connection
 from rota.model.ids import AccountId, GrantId, UserId, WorkspaceId
@@ -21,15 +18,6 @@ VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(account_id)s, %(scopes)s, now()
 REVOKE = (
     "UPDATE grants SET revoked_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL"
 )
-
-REVOKE_OF_DELETED = """
-UPDATE grants g SET revoked_at = now()
-  FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
-       JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id AND a.deleted_at IS NOT NULL
- WHERE g.workspace_id = a.workspace_id AND g.id = a.grant_id AND g.revoked_at IS NULL
-   AND NOT EXISTS (SELECT FROM runs r WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
-                      AND r.status IN ('queued', 'running', 'awaiting_approval'))
-"""
 
 
 async def add_account(conn: Connection, workspace_id: WorkspaceId, account_id: AccountId, name: str) -> None:
@@ -58,8 +46,3 @@ async def add(
 
 async def revoke(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> None:
     await conn.execute(REVOKE, {"workspace_id": workspace_id, "id": grant_id})
-
-
-async def revoke_of_deleted(conn: Connection, automations: Sequence[tuple[UUID, UUID]]) -> None:
-    given = [{"workspace_id": workspace_id, "id": automation_id} for workspace_id, automation_id in set(automations)]
-    await conn.execute(REVOKE_OF_DELETED, {"automations": orjson.dumps(given).decode()})

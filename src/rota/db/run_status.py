@@ -10,7 +10,7 @@ import orjson
 from psycopg.rows import args_row
 
 from rota.db.pool import Connection
-from rota.model.ids import AutomationId, RunId, SessionId, WorkerId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkerId, WorkspaceId
 from rota.model.run import Claimed, Settlement, SkipReason, Start, Status
 
 START = """
@@ -124,11 +124,12 @@ ORDER BY workspace_id, id LIMIT %(limit)s
 """
 
 END_QUEUED = """
--- Ends runs that nobody has claimed. Named by id, or all triggered ones of an automation.
+-- Ends runs that nobody has claimed. Named by id, or all triggered ones of an automation or agent.
 WITH chosen AS MATERIALIZED (
     SELECT ctid AS place FROM runs
      WHERE workspace_id = %(workspace_id)s AND status = 'queued'
-       AND (id = %(id)s OR (automation_id = %(automation_id)s AND trigger_id IS NOT NULL AND retry_of IS NULL))
+       AND (id = %(id)s OR ((automation_id = %(automation_id)s OR agent_id = %(agent_id)s)
+                            AND trigger_id IS NOT NULL AND retry_of IS NULL))
   ORDER BY id FOR UPDATE)
    UPDATE runs r
       SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
@@ -307,6 +308,7 @@ async def end_queued(
     *,
     run_id: RunId | None = None,
     automation_id: AutomationId | None = None,
+    agent_id: AgentId | None = None,
     status: Status,
     skip_reason: SkipReason | None = None,
     error_class: str | None = None,
@@ -314,7 +316,7 @@ async def end_queued(
 ) -> list[Ended]:
     """End runs that still wait: one by its id, or every triggered one of an automation."""
     given = {
-        "workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "status": status,
+        "workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "agent_id": agent_id, "status": status,
         "skip_reason": skip_reason, "error_class": error_class, "error_detail": error_detail,
     }  # fmt: skip
     async with conn.cursor(row_factory=args_row(Ended)) as cursor:

@@ -1,8 +1,11 @@
 """Runs as they are read: the ledger, and when the next one may be claimed."""
 
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
@@ -30,6 +33,20 @@ LIST = f"""
 SELECT {COLUMNS} FROM runs r
  WHERE r.workspace_id = %(workspace_id)s AND r.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 """  # noqa: S608
+
+USUAL_DURATION = """
+-- The median of its last twenty successes.
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at))
+  FROM (SELECT finished_at, started_at FROM runs
+         WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'succeeded'
+      ORDER BY id DESC LIMIT 20) recent
+"""
+
+BY_KEYS = """
+SELECT r.trigger_id, r.idempotency_key, r.id
+  FROM json_to_recordset(%(keys)s::json) AS g(workspace_id uuid, trigger_id uuid, key text)
+       JOIN runs r ON r.workspace_id = g.workspace_id AND r.trigger_id = g.trigger_id AND r.idempotency_key = g.key
+"""
 
 QUEUED_OF = """
 SELECT id FROM runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'queued'
@@ -68,3 +85,34 @@ async def queued_of(conn: Connection, workspace_id: WorkspaceId, automation_id: 
     rows = await conn.execute(QUEUED_OF, {"workspace_id": workspace_id, "automation_id": automation_id})
     row = await rows.fetchone()
     return row[0] if row else None
+
+
+SUBJECTS = """
+-- What each run is of: its automation, or its agent when it was run directly.
+SELECT r.id, g.name AS agent_name, a.name AS automation_name,
+       CASE WHEN a.deleted_at IS NULL THEN a.slug ELSE a.id::text END AS automation_ref
+  FROM runs r
+       JOIN agents g ON g.workspace_id = r.workspace_id AND g.id = r.agent_id
+       LEFT JOIN automations a ON a.workspace_id = r.workspace_id AND a.id = r.automation_id
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = ANY(%(ids)s)
+"""
+
+
+async def subjects(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Names for a page of runs, by the run's id."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(SUBJECTS, {"workspace_id": workspace_id, "ids": list(ids)})
+        return {row["id"]: row for row in await cursor.fetchall()}
+
+
+async def by_keys(conn: Connection, keys: Iterable[tuple[UUID, UUID, str]]) -> dict[tuple[UUID, str], RunId]:
+    """Runs that these triggers and idempotency keys have started before."""
+    given = [{"workspace_id": w, "trigger_id": t, "key": key} for w, t, key in keys]
+    rows = await conn.execute(BY_KEYS, {"keys": orjson.dumps(given).decode()})
+    return {(trigger_id, key): run_id for trigger_id, key, run_id in await rows.fetchall()}
+
+
+async def usual_duration(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> timedelta | None:
+    given = {"workspace_id": workspace_id, "automation_id": automation_id}
+    row = await (await conn.execute(USUAL_DURATION, given)).fetchone()
+    return timedelta(seconds=row[0]) if row and row[0] is not None else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import orjson
 from psycopg.rows import TupleRow, dict_row
@@ -80,6 +81,65 @@ SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
        {STANDING}
 """  # noqa: S608 — constants of this module
 
+LOCK_AUTOMATIONS = """
+-- In id order, and in a statement of its own: what is read next must be newer than the lock.
+SELECT a.id FROM automations a
+ WHERE (a.workspace_id, a.id) IN (
+           SELECT t.workspace_id, t.automation_id
+             FROM json_to_recordset(%(triggers)s::json) AS g(workspace_id uuid, id uuid)
+                  JOIN triggers t ON t.workspace_id = g.workspace_id AND t.id = g.id)
+ORDER BY a.workspace_id, a.id
+   FOR NO KEY UPDATE
+"""
+
+INBOUND = f"""
+SELECT t.id, now(), t.overlap, t.jitter,
+       t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
+       {POLICY_COLUMNS}
+       {FLIGHT},
+       CASE WHEN a.status = 'paused' THEN 'paused' END
+  FROM json_to_recordset(%(triggers)s::json) AS g0(workspace_id uuid, id uuid)
+       JOIN triggers t ON t.workspace_id = g0.workspace_id AND t.id = g0.id AND t.enabled
+       JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id AND a.deleted_at IS NULL
+       {STANDING}
+"""  # noqa: S608
+
+OF_EVENT = """
+SELECT t.workspace_id, t.id FROM triggers t
+ WHERE t.workspace_id = %(workspace_id)s AND t.event = %(event)s AND t.kind = 'event' AND t.enabled
+"""
+
+AFTER = """
+SELECT t.workspace_id, t.id, g.run_id, g.status, g.summary
+  FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, automation_id uuid, run_id uuid, status text, summary text)
+       JOIN triggers t ON t.workspace_id = g.workspace_id AND t.after_automation_id = g.automation_id
+ WHERE t.kind = 'after' AND t.enabled AND g.status = ANY(t.after_on)
+ORDER BY g.run_id
+"""
+
+AFTER_PATH = """
+-- From an automation along "runs after" to every one it waits for, with the way there.
+WITH RECURSIVE path(id, names) AS (
+    SELECT a.id, ARRAY[a.slug] FROM automations a WHERE a.workspace_id = %(workspace_id)s AND a.id = %(start)s
+    UNION ALL
+    SELECT a.id, path.names || a.slug
+      FROM path JOIN triggers t ON t.workspace_id = %(workspace_id)s AND t.automation_id = path.id AND t.kind = 'after'
+           JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.after_automation_id
+     WHERE NOT a.slug = ANY(path.names))
+SELECT names FROM path WHERE id = %(goal)s LIMIT 1
+"""
+
+FIND_WEBHOOK = """
+SELECT t.workspace_id, t.id FROM triggers t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id
+ WHERE t.id = %(id)s AND t.kind = 'webhook' AND t.enabled AND a.deleted_at IS NULL
+"""
+
+COUNT_FIRES = """
+UPDATE triggers t SET fires = t.fires + g.fires
+  FROM json_to_recordset(%(counts)s::json) AS g(workspace_id uuid, id uuid, fires integer)
+ WHERE t.workspace_id = g.workspace_id AND t.id = g.id
+"""
+
 ADVANCE = """
 UPDATE triggers t
    SET next_fire_at = g.next_fire_at, fires = g.fires
@@ -100,10 +160,28 @@ VALUES (%(workspace_id)s, %(id)s, %(automation_id)s, %(kind)s, %(cron)s, %(every
         %(anchor_at)s, %(starts_at)s, %(ends_at)s, %(max_fires)s, %(jitter)s, %(enabled)s, %(next_fire_at)s)
 """
 
+UPDATE = """
+UPDATE triggers
+   SET kind = %(kind)s, cron = %(cron)s, every = %(every)s, time_of_day = %(time_of_day)s, at = %(at)s,
+       timezone = %(timezone)s, event = %(event)s, after_automation_id = %(after_automation_id)s, after_on = %(after_on)s,
+       editor_mode = %(editor_mode)s, editor = %(editor)s, overlap = %(overlap)s, anchor_at = %(anchor_at)s,
+       starts_at = %(starts_at)s, ends_at = %(ends_at)s, max_fires = %(max_fires)s, jitter = %(jitter)s,
+       enabled = %(enabled)s, next_fire_at = %(next_fire_at)s, parked_error = NULL
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+DUE_BETWEEN = """
+SELECT count(DISTINCT automation_id) FROM triggers
+ WHERE workspace_id = %(workspace_id)s AND next_fire_at >= %(start)s AND next_fire_at < %(end)s
+"""
+
+LOCK_AFTER = "SELECT pg_advisory_xact_lock(hashtextextended('after ' || %(workspace_id)s::text, 0))"
+
 OF_AUTOMATIONS = """
-SELECT * FROM triggers
- WHERE workspace_id = %(workspace_id)s AND automation_id = ANY(%(automation_ids)s)
-ORDER BY id
+SELECT t.*, a.name AS after_name
+  FROM triggers t LEFT JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.after_automation_id
+ WHERE t.workspace_id = %(workspace_id)s AND t.automation_id = ANY(%(automation_ids)s)
+ORDER BY t.id
 """
 
 SET_NEXT = """
@@ -143,6 +221,51 @@ async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[t
     return [(due_from(row), row[38]) for row in rows]
 
 
+async def lock_inbound(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) -> dict[UUID, Due]:
+    """Triggers that something outside has fired, with all that decides about it; their automations are locked."""
+    given = {"triggers": orjson.dumps([{"workspace_id": w, "id": t} for w, t in triggers]).decode()}
+    await conn.execute(LOCK_AUTOMATIONS, given)
+    found: dict[UUID, Due] = {}
+    for row in await (await conn.execute(INBOUND, given)).fetchall():
+        due = due_from(row)
+        found[due.trigger_id] = due._replace(policy=due.policy._replace(refused=row[38] or due.policy.refused))
+    return found
+
+
+async def of_event(conn: Connection, workspace_id: WorkspaceId, event: str) -> list[tuple[UUID, UUID]]:
+    return await _pairs(conn, OF_EVENT, {"workspace_id": workspace_id, "event": event})
+
+
+async def find_webhook(conn: Connection, trigger_id: UUID) -> tuple[UUID, UUID] | None:
+    found = await _pairs(conn, FIND_WEBHOOK, {"id": trigger_id})
+    return found[0] if found else None
+
+
+async def after(conn: Connection, ended: list[dict[str, Any]]) -> list[tuple[UUID, UUID, dict[str, Any]]]:
+    """The triggers that wait for these runs, each with what its run is told about the one that ended."""
+    rows = await conn.execute(AFTER, {"ended": orjson.dumps(ended).decode()})
+    return [
+        (workspace_id, trigger_id, {"run_id": str(run_id), "status": status, "summary": summary})
+        for workspace_id, trigger_id, run_id, status, summary in await rows.fetchall()
+    ]
+
+
+async def after_path(conn: Connection, workspace_id: WorkspaceId, start: UUID, goal: UUID) -> list[str] | None:
+    """The slugs from `start` to `goal` along "runs after", if there is a way."""
+    given = {"workspace_id": workspace_id, "start": start, "goal": goal}
+    row = await (await conn.execute(AFTER_PATH, given)).fetchone()
+    return row[0] if row else None
+
+
+async def count_fires(conn: Connection, fires: Iterable[tuple[UUID, UUID, int]]) -> None:
+    given = [{"workspace_id": w, "id": t, "fires": n} for w, t, n in fires]
+    await conn.execute(COUNT_FIRES, {"counts": orjson.dumps(given).decode()})
+
+
+async def _pairs(conn: Connection, query: str, given: dict[str, Any]) -> list[tuple[UUID, UUID]]:
+    return [(w, t) for w, t in await (await conn.execute(query.encode(), given)).fetchall()]
+
+
 async def advance(conn: Connection, firings: Iterable[Firing]) -> None:
     given = [
         {
@@ -165,6 +288,15 @@ async def insert(conn: Connection, trigger: dict[str, Any]) -> None:
     await conn.execute(INSERT, trigger)
 
 
+async def update(conn: Connection, trigger: dict[str, Any]) -> None:
+    await conn.execute(UPDATE, trigger)
+
+
+async def lock_after(conn: Connection, workspace_id: UUID) -> None:
+    """One at a time may add "runs after": two that pass each other could close a circle."""
+    await conn.execute(LOCK_AFTER, {"workspace_id": workspace_id})
+
+
 async def of_automations(conn: Connection, workspace_id: WorkspaceId, ids: list[AutomationId]) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(OF_AUTOMATIONS, {"workspace_id": workspace_id, "automation_ids": ids})
@@ -183,3 +315,10 @@ async def rest(conn: Connection, workspace_id: WorkspaceId, automation_id: Autom
 async def delete(conn: Connection, workspace_id: WorkspaceId, ids: list[TriggerId]) -> None:
     if ids:
         await conn.execute(DELETE, {"workspace_id": workspace_id, "ids": ids})
+
+
+async def due_between(conn: Connection, workspace_id: WorkspaceId, start: datetime, end: datetime) -> int:
+    """How many automations of this workspace are due next in this span."""
+    given = {"workspace_id": workspace_id, "start": start, "end": end}
+    row = await (await conn.execute(DUE_BETWEEN, given)).fetchone()
+    return row[0] if row else 0

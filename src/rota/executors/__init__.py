@@ -39,9 +39,7 @@ def _made(kind: str, installed: "dict[str, EntryPoint]") -> Executor | None:
         return _built_in(kind)
     if kind in installed:
         return _third_party(installed[kind])
-    raise Invalid(
-        f"there is no executor kind {kind!r}{did_you_mean(kind, [*BUILT_IN, *installed])}", field="kind"
-    )
+    raise Invalid(f"there is no executor kind {kind!r}{did_you_mean(kind, [*BUILT_IN, *installed])}", field="kind")
 
 
 def _built_in(kind: str) -> Executor:
@@ -53,12 +51,8 @@ def _built_in(kind: str) -> Executor:
 def _third_party(entry_point: "EntryPoint") -> Executor | None:
     try:
         executor: Executor = entry_point.load()()
-        lacking = [
-            name for name in ("check", "execute", "abandon") if not callable(getattr(executor, name, None))
-        ]
-    except (
-        Exception
-    ) as failure:  # somebody else's code: whatever it raises must not take the other kinds along
+        lacking = [name for name in ("check", "execute", "abandon") if not callable(getattr(executor, name, None))]
+    except Exception as failure:  # somebody else's code: whatever it raises must not take the other kinds along
         _warn(entry_point, f"{type(failure).__name__}: {failure}")
         return None
     if lacking:
@@ -67,9 +61,7 @@ def _third_party(entry_point: "EntryPoint") -> Executor | None:
 
 
 def _warn(entry_point: "EntryPoint", error: str) -> None:
-    log.warning(
-        "executor.broken", extra={"kind": entry_point.name, "from": entry_point.value, "error": error}
-    )
+    log.warning("executor.broken", extra={"kind": entry_point.name, "from": entry_point.value, "error": error})
 
 
 def _installed() -> "dict[str, EntryPoint]":

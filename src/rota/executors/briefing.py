@@ -14,9 +14,7 @@ def prepare_directory(assignment: Assignment) -> None:
     assignment.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def environment(
-    assignment: Assignment, env: Mapping[str, str], allowed: Sequence[str] = ALLOWED
-) -> dict[str, str]:
+def environment(assignment: Assignment, env: Mapping[str, str], allowed: Sequence[str] = ALLOWED) -> dict[str, str]:
     """The later wins: what the machine has, what the agent's configuration says, what this attempt is."""
     return {
         "PATH": os.defpath,

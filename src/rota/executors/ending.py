@@ -21,9 +21,7 @@ def failure(ending: Ending, program: str, last_words: str) -> Failed:
         case Unstarted(reason):
             return Failed(ErrorClass.EXECUTOR_ERROR, f"cannot start {program!r}: {reason}", retryable=False)
         case Vanished():
-            return Failed(
-                ErrorClass.EXECUTOR_ERROR, f"nobody knows how {program!r} ended: its launcher was killed"
-            )
+            return Failed(ErrorClass.EXECUTOR_ERROR, f"nobody knows how {program!r} ended: its launcher was killed")
 
 
 def misconfigured(mistake: Invalid) -> Failed:

@@ -69,13 +69,13 @@ def start(spec: dict[str, Any], control: int) -> int:
         become(spec, control, launcher)
     with suppress(OSError):
         os.setpgid(program, program)  # in both processes: neither may go on before it is so
-    tell(control, f"started {program}")
     return program
 
 
 def become(spec: dict[str, Any], control: int, launcher: int) -> NoReturn:
     try:
         os.setpgid(0, 0)
+        tell(control, f"started {os.getpid()}")  # here, so that the worker knows before the program can do harm
         restore_signals()
         die_with(launcher)
         apply_limits(spec["limits"])

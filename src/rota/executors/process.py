@@ -10,16 +10,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from rota.executors import launcher
 from rota.executors.pipes import Pipe
+from rota.executors.strays import kill_strays
 from rota.model.agent_config import Limits
 
 GRACE = timedelta(seconds=5)
+LAST_WORDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +105,7 @@ class Program:
             try:
                 await asyncio.wait({self.gone}, timeout=self._patience())
                 if not self.gone.done():
-                    self._break_down()
+                    self._process.kill()  # the launcher does not answer: somebody has stopped it
             except asyncio.CancelledError as again:
                 self._tell(launcher.AT_ONCE)
                 impatience = again
@@ -155,7 +157,7 @@ class Program:
         asyncio.get_running_loop().remove_reader(self._control)
         self._process.wait()  # the launcher closes the socket by ending
         if isinstance(self.ending, Vanished):
-            self._kill_group()
+            self._kill_orphans()
         for word, pids in self._reports():
             if word == "left":
                 log.warning("program.left", extra={"program": self._spec.argv[0], "pids": pids})
@@ -171,16 +173,13 @@ class Program:
     def _patience(self) -> float:
         return self._spec.grace.total_seconds() + 2 * launcher.PATIENCE
 
-    def _break_down(self) -> None:
-        """The launcher does not answer: somebody has stopped it."""
-        self._process.kill()
-        self._kill_group()
-
-    def _kill_group(self) -> None:
+    def _kill_orphans(self) -> None:
+        """Without its launcher nobody else looks after what the program started."""
         for word, pid in self._reports():
             if word == "started":
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(int(pid), signal.SIGKILL)
+        kill_strays(self._spec.env)
 
     def _reports(self) -> list[tuple[str, str]]:
         """What the launcher said, each in a word and the rest; a line it was killed over does not count."""
@@ -204,18 +203,19 @@ def start(spec: Spec, share: Sequence[socket.socket] = ()) -> Program:
 async def attend(program: Program, *listeners: Coroutine[None, None, None]) -> Ending:
     """Listen until the program and all that it started are gone, also after a failure or a cancellation."""
     tasks = [asyncio.create_task(listener) for listener in listeners]
-    try:
-        await program.brief()
-        await _until(program.gone, tasks)
-        program.finish()
-        await asyncio.gather(*tasks)
-        return program.ending
-    finally:
+    with closing(program):
         try:
-            await program.stop()  # the listeners still listen: nobody can end well while its pipe is full
-            await _drop(tasks)
+            await program.brief()
+            await _until(program.gone, tasks)
+            program.finish()
+            await asyncio.gather(*tasks)
+            return program.ending
         finally:
-            program.close()
+            try:
+                await program.stop()  # the listeners still listen: nobody can end well while its pipe is full
+            finally:
+                program.finish()
+                await _dismiss(tasks)
 
 
 async def _until(gone: asyncio.Future[None], tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -226,7 +226,9 @@ async def _until(gone: asyncio.Future[None], tasks: Sequence[asyncio.Task[None]]
             each.result()
 
 
-async def _drop(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _dismiss(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Let the listeners pass on what they still have, unless the desk does not take it."""
+    await asyncio.wait(tasks, timeout=LAST_WORDS)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -186,9 +186,7 @@ def _entry_point(name: str) -> str:
 
     known = {each.name: each.value for each in entry_points(group=GROUP)}
     if name not in known:
-        raise Unusable(
-            f"there is no entry point {name!r} in the group {GROUP}; known are {', '.join(known) or 'none'}"
-        )
+        raise Unusable(f"there is no entry point {name!r} in the group {GROUP}; known are {', '.join(known) or 'none'}")
     return known[name].split("[")[0].strip()
 
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from rota import __version__
-from rota.http import api, health, ui
+from rota.http import api, health, hooks, ui
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web
 from rota.http.errors import answer, install
@@ -26,6 +26,7 @@ def create_app(web: Web) -> FastAPI:
     app.state.web = web
     app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
     app.include_router(health.router)
+    app.include_router(hooks.router)
     app.include_router(api.router)
     ui.install(app)
     install(app, _shown)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 
 from rota.access import signing_in
+from rota.access.vault import Vault
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
@@ -26,6 +27,7 @@ class Web:
     wakes: Wakes
     listener: Listener
     settings: Settings
+    vault: Vault
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
 

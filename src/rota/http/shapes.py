@@ -126,6 +126,49 @@ class TriggerIn(In):
         }
 
 
+class TriggerPatch(TriggerIn):
+    def changes(self) -> dict[str, Any]:
+        """Only what the caller sent."""
+        return {**(self.model_extra or {}), **self.given()}
+
+
+class PreviewIn(In):
+    schedule: dict[str, Any]
+    after: AwareDatetime | None = None
+    count: int = Field(default=5, ge=1, le=100)
+    automation: str | None = Field(
+        default=None, description="Id or slug: warn when it usually takes longer than the interval"
+    )
+
+
+class FireOut(Out):
+    at: datetime
+    local: str
+
+
+class WarningOut(Out):
+    code: str
+    message: str
+
+
+class PreviewOut(Out):
+    text: str
+    fires: list[FireOut]
+    warnings: list[WarningOut]
+
+
+class EventIn(In):
+    event: str = Field(max_length=128, examples=["invoice.paid"])
+    data: Any = None
+    key: str | None = Field(
+        default=None, min_length=1, max_length=200, description="A repeat with it starts nothing new"
+    )
+
+
+class FiredOut(Out):
+    runs: list[UUID]
+
+
 class Policies(In):
     session: Literal["new", "same"] = "new"
     overlap: Overlap | None = None
@@ -196,6 +239,11 @@ class TriggerOut(Out):
     overlap: str | None
     next_fire_at: datetime | None
     parked_error: str | None
+    event: str | None
+    after_automation_id: UUID | None
+    after_on: list[str] | None
+    hook_path: str | None
+    secret: str | None = Field(default=None, description="Shown once, when a webhook is made or its secret renewed")
 
 
 class LastRun(Out):

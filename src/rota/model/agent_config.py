@@ -65,9 +65,7 @@ class PythonConfig:
     output_limit: int
 
 
-def check(
-    kind: str, config: Mapping[str, Any], *, which: Which | None = None, also: Iterable[str] = ()
-) -> list[str]:
+def check(kind: str, config: Mapping[str, Any], *, which: Which | None = None, also: Iterable[str] = ()) -> list[str]:
     """Warnings for a configuration that may not work; `Invalid`, with the field, for one that cannot.
 
     `also` are kinds that workers serve and this file doesn't know: their own workers check them.
@@ -138,10 +136,7 @@ def _missing_program(config: CommandConfig, which: Which | None) -> list[str]:
 
 def _open_secrets(env: Mapping[str, str]) -> list[str]:
     named = [name for name in env if _SECRET_NAME.search(name)]
-    return [
-        f"config.env.{name} can be read by everyone who sees the agent; keep it as a credential"
-        for name in named
-    ]
+    return [f"config.env.{name} can be read by everyone who sees the agent; keep it as a credential" for name in named]
 
 
 class _Fields:

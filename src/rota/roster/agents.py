@@ -10,6 +10,7 @@ from rota.model import agent_config
 from rota.model.caller import Caller, Level
 from rota.model.ids import AgentId, new_id
 from rota.roster import slugs
+from rota.runs import cancelling
 
 DEFAULTS: Mapping[str, Any] = {
     "instructions": "",
@@ -52,6 +53,8 @@ async def change(
     await agents.add_revision(
         conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id
     )
+    if agent["status"] == "paused" and found["status"] == "active":
+        await cancelling.skip_waiting_of_agent(conn, caller.workspace_id, agent["id"])
     await agents.carry_to_automations(conn, caller.workspace_id, agent["id"], spec(agent), caller.user_id)
     return await find(conn, caller, str(agent["id"])), warnings
 

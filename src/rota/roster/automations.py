@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from uuid import UUID
 
 from rota.access import grants
 from rota.db import agents as agent_rows
@@ -11,9 +12,8 @@ from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
 from rota.model.duration import format_duration
-from rota.model.ids import AutomationId, SessionId, new_id
+from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
-from rota.model.schedule import short_form
 from rota.roster import agents, running, slugs
 from rota.roster import triggers as trigger_forms
 from rota.runs import cancelling, ending
@@ -36,12 +36,12 @@ async def create(
 ) -> AutomationId:
     """Save a new automation with its grant, triggers and first revision, all in one transaction."""
     caller.must_be(Level.MEMBER, "create an automation")
-    now = await _now(conn)
+    now = await now_of(conn)
     agent = await _agent(conn, caller, values)
     automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}
     automation |= {"agent_id": agent["id"], "owner_id": caller.user_id}
     _check(automation)
-    rows = [_read(form, caller, now) for form in forms]
+    rows = [await _read(conn, caller, form, now) for form in forms]
     automation["slug"] = await _free_slug(conn, caller, values.get("slug"), values["name"])
     automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"])
     if automation["session"] == "same":
@@ -66,9 +66,8 @@ async def change(
     forms: Sequence[Mapping[str, Any]] | None,
 ) -> AutomationId:
     """Save a change as a new revision. `forms` replaces the triggers; None leaves them alone."""
-    found = await find(conn, caller, ref, lock=True)
-    caller.must_own(found["owner_id"], "change this automation")
-    now = await _now(conn)
+    found = await _locked(conn, caller, ref, "change this automation")
+    now = await now_of(conn)
     agent = (
         await _agent(conn, caller, values)
         if values.get("agent")
@@ -84,7 +83,8 @@ async def change(
         await automations.open_session(conn, automation)
     await automations.update(conn, automation)
     if forms is not None:
-        saved = await trigger_forms.save(conn, automation, [_read(form, caller, now) for form in forms], now=now)
+        rows = [await _read(conn, caller, form, now) for form in forms]
+        saved = await trigger_forms.save(conn, automation, rows, now=now)
     else:
         saved = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
     revision = found["revision"] + 1
@@ -94,10 +94,59 @@ async def change(
     return AutomationId(found["id"])
 
 
+async def add_trigger(
+    conn: Connection, caller: Caller, ref: str, form: Mapping[str, Any]
+) -> tuple[AutomationId, TriggerId]:
+    """Give it one more trigger, which first fires at its next slot."""
+    found = await _locked(conn, caller, ref, "change this automation")
+    now = await now_of(conn)
+    row = await trigger_forms.read(conn, caller, form, now=now, field="trigger")
+    trigger_id = await trigger_forms.add(conn, found, row, now=now)
+    await _revise(conn, caller, found)
+    return AutomationId(found["id"]), trigger_id
+
+
+async def change_trigger(
+    conn: Connection, caller: Caller, ref: str, trigger_id: UUID, form: Mapping[str, Any]
+) -> AutomationId:
+    """Change one trigger by itself. What the form leaves out stays as it was."""
+    found = await _locked(conn, caller, ref, "change this automation")
+    stored = await trigger_forms.find(conn, found, trigger_id)
+    now = await now_of(conn)
+    row = await trigger_forms.changed(conn, caller, stored, form, now=now)
+    await trigger_forms.change(conn, found, trigger_id, row, now=now)
+    await _revise(conn, caller, found)
+    return AutomationId(found["id"])
+
+
+async def remove_trigger(conn: Connection, caller: Caller, ref: str, trigger_id: UUID) -> None:
+    """Take one trigger away. Its runs stay in the ledger."""
+    found = await _locked(conn, caller, ref, "change this automation")
+    await trigger_forms.find(conn, found, trigger_id)
+    await triggers.delete(conn, caller.workspace_id, [TriggerId(trigger_id)])
+    await _revise(conn, caller, found)
+
+
+async def _locked(conn: Connection, caller: Caller, ref: str, to: str) -> dict[str, Any]:
+    found = await find(conn, caller, ref, lock=True)
+    caller.must_own(found["owner_id"], to)
+    return found
+
+
+async def _revise(conn: Connection, caller: Caller, found: Mapping[str, Any]) -> None:
+    """A new revision that differs in its triggers only."""
+    agent = await agents.find(conn, caller, str(found["agent_id"]))
+    rows = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
+    await automations.update(conn, dict(found))
+    revision = found["revision"] + 1
+    await agent_rows.add_revision(
+        conn, caller.workspace_id, found["id"], revision, _spec(found, agent, rows), caller.user_id
+    )
+
+
 async def pause(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     """Nothing of it fires until it is resumed. What waits is skipped, what runs finishes."""
-    found = await find(conn, caller, ref, lock=True)
-    caller.must_own(found["owner_id"], "pause this automation")
+    found = await _locked(conn, caller, ref, "pause this automation")
     await automations.set_status(conn, caller.workspace_id, found["id"], "paused")
     await triggers.rest(conn, caller.workspace_id, found["id"])
     await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.PAUSED)
@@ -106,22 +155,20 @@ async def pause(conn: Connection, caller: Caller, ref: str) -> AutomationId:
 
 async def resume(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     """Fire again, from now on."""
-    found = await find(conn, caller, ref, lock=True)
-    caller.must_own(found["owner_id"], "resume this automation")
+    found = await _locked(conn, caller, ref, "resume this automation")
     if found["status"] != "active":
         await automations.set_status(conn, caller.workspace_id, found["id"], "active")
-        await trigger_forms.resume(conn, found, now=await _now(conn))
+        await trigger_forms.resume(conn, found, now=await now_of(conn))
     return AutomationId(found["id"])
 
 
 async def delete(conn: Connection, caller: Caller, ref: str) -> None:
     """Stop firing and forget nothing: history stays, and the automation can be restored."""
-    found = await find(conn, caller, ref, lock=True)
-    caller.must_own(found["owner_id"], "delete this automation")
+    found = await _locked(conn, caller, ref, "delete this automation")
     await automations.delete(conn, caller.workspace_id, found["id"])
     await triggers.rest(conn, caller.workspace_id, found["id"])
     await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.DELETED)
-    await ending.revoke_idle(conn, [(caller.workspace_id, found["id"])])
+    await ending.revoke_idle(conn, caller.workspace_id, found["id"])
 
 
 async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
@@ -139,7 +186,7 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, found["agent_id"])
     await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
     if found["status"] == "active":
-        await trigger_forms.resume(conn, found, now=await _now(conn))
+        await trigger_forms.resume(conn, found, now=await now_of(conn))
     return AutomationId(found["id"])
 
 
@@ -152,7 +199,7 @@ async def find(
     return found
 
 
-async def _now(conn: Connection) -> datetime:
+async def now_of(conn: Connection) -> datetime:
     row = await (await conn.execute("SELECT now()")).fetchone()
     assert row
     return cast("datetime", row[0]).astimezone(UTC)
@@ -165,8 +212,8 @@ async def _agent(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
         raise Invalid(f"There is no agent {values['agent']!r}.", code="unknown_agent", field="agent") from None
 
 
-def _read(form: Mapping[str, Any], caller: Caller, now: datetime) -> dict[str, Any]:
-    return trigger_forms.read(form, timezone=caller.timezone, now=now, field=str(form.get("field", "schedule")))
+async def _read(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    return await trigger_forms.read(conn, caller, form, now=now, field=str(form.get("field", "schedule")))
 
 
 def _check(automation: Mapping[str, Any]) -> None:
@@ -187,7 +234,7 @@ async def _keep_authority(
 
 def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     policies = {name: _plain(automation[name]) for name in POLICIES}
-    forms = [short_form(trigger_forms.timing(row).schedule()) for row in rows if row["kind"] in trigger_forms.TIMED]
+    forms = [trigger_forms.form_of(row) for row in rows]
     return {
         "name": automation["name"], "prompt": automation["prompt"], "input": automation["input"],
         "agent": agents.spec(agent), "triggers": forms, **policies,

@@ -1,19 +1,29 @@
 """Reads the forms in which triggers are written and keeps an automation's triggers equal to them."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from rota.db import triggers
+from rota.access.vault import Vault
+from rota.db import automations, triggers, webhook_secrets
 from rota.db.pool import Connection
-from rota.errors import Invalid
+from rota.errors import Invalid, NotFound
+from rota.model import webhook
+from rota.model.caller import Caller
 from rota.model.firing import Timing
-from rota.model.ids import new_id
-from rota.model.schedule import AtSchedule, Compiled, CronSchedule, EverySchedule, read_schedule
+from rota.model.ids import TriggerId, new_id
+from rota.model.schedule import AtSchedule, Compiled, CronSchedule, EverySchedule, read_schedule, short_form
 
 TIMED = frozenset({"cron", "every", "at"})
+INBOUND = {"webhook": ("webhook",), "event": ("event",), "after": ("after", "on")}
+ENDINGS = ("succeeded", "failed", "cancelled", "skipped")
+EVENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+SECRET_OVERLAP = timedelta(hours=24)
 DEFAULTS: Mapping[str, Any] = {
     "cron": None, "every": None, "time_of_day": None, "at": None, "event": None, "after_automation_id": None,
     "after_on": None, "editor_mode": None, "editor": None, "overlap": None, "starts_at": None, "ends_at": None,
@@ -33,18 +43,60 @@ DEFINITION = (
 LIMITS = ("overlap", "starts_at", "ends_at", "max_fires", "jitter", "enabled")
 
 
-def read(form: Mapping[str, Any], *, timezone: str, now: datetime, field: str) -> dict[str, Any]:
-    """One trigger as a row. `form` holds the schedule's keys and the trigger's own limits, of the right type."""
+async def read(
+    conn: Connection, caller: Caller, form: Mapping[str, Any], *, now: datetime, field: str
+) -> dict[str, Any]:
+    """One trigger as a row. `form` holds the keys that say when, and the trigger's own limits, of the right type."""
     limits = {name: form[name] for name in LIMITS if form.get(name) is not None}
-    schedule = {name: value for name, value in form.items() if name not in (*LIMITS, "id")}
+    when = {name: value for name, value in form.items() if name not in (*LIMITS, "id", "field")}
     try:
-        compiled = read_schedule(schedule, default_timezone=timezone, now=now)
+        row = {**DEFAULTS, **await _when(conn, caller, when, now), **limits, "anchor_at": now}
     except Invalid as refused:
         inner = f".{refused.field}" if refused.field and refused.field != field else ""
         raise Invalid(refused.message, code=refused.code, field=field + inner) from None
-    row = {**DEFAULTS, **_columns(compiled, timezone), **limits, "anchor_at": now}
     _check_limits(row, field)
     return row
+
+
+async def _when(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    kind = next((kind for kind in INBOUND if kind in form), None)
+    if kind is None:
+        compiled = read_schedule(form, default_timezone=caller.timezone, now=now)
+        return _columns(compiled, caller.timezone)
+    for key in form:
+        if key not in INBOUND[kind]:
+            raise Invalid(f"A trigger with “{kind}” has no key {key[:64]!r}.", code="invalid_trigger", field=key[:64])
+    row = {"kind": kind, "timezone": caller.timezone}
+    match kind:
+        case "webhook":
+            return row | _webhook(form["webhook"])
+        case "event":
+            return row | {"event": event_name(form["event"])}
+        case _:
+            return row | await _after(conn, caller, form)
+
+
+def _webhook(value: Any) -> dict[str, Any]:
+    if value not in ({}, True):
+        raise Invalid("A webhook takes no options: write {}.", code="invalid_trigger", field="webhook")
+    return {}
+
+
+def event_name(value: Any) -> str:
+    if not isinstance(value, str) or not EVENT.fullmatch(value):
+        message = "An event's name has 1 to 128 letters, digits, dots, colons, hyphens and underscores."
+        raise Invalid(message, code="invalid_event", field="event")
+    return value
+
+
+async def _after(conn: Connection, caller: Caller, form: Mapping[str, Any]) -> dict[str, Any]:
+    earlier = await automations.find(conn, caller.workspace_id, str(form["after"])[:64])
+    if not earlier or earlier["deleted_at"]:
+        raise Invalid(f"There is no automation {str(form['after'])[:64]!r}.", code="unknown_automation", field="after")
+    on = form.get("on", ["succeeded"])
+    if not isinstance(on, list) or not on or any(each not in ENDINGS for each in on):
+        raise Invalid(f"`on` lists at least one of {', '.join(ENDINGS)}.", code="invalid_trigger", field="on")
+    return {"after_automation_id": earlier["id"], "after_on": sorted(set(on))}
 
 
 def _columns(compiled: Compiled, timezone: str) -> dict[str, Any]:
@@ -78,6 +130,31 @@ def timing(row: Mapping[str, Any]) -> Timing:
     )  # fmt: skip
 
 
+def form_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The form that gives this trigger when it is saved again; for a schedule that can't be read, what there is."""
+    match row["kind"]:
+        case "webhook":
+            return {"webhook": {}}
+        case "event":
+            return {"event": row["event"]}
+        case "after":
+            return {"after": str(row["after_automation_id"]), "on": row["after_on"]}
+        case _:
+            return short_form(timing(row).schedule())
+
+
+async def changed(
+    conn: Connection, caller: Caller, stored: Mapping[str, Any], form: Mapping[str, Any], *, now: datetime
+) -> dict[str, Any]:
+    """The trigger as a partial form leaves it. Without a new definition it keeps its anchor."""
+    limits = {name: form[name] if name in form else stored[name] for name in LIMITS}
+    if any(name not in LIMITS for name in form):
+        return await read(conn, caller, {**form, **limits}, now=now, field="trigger") | limits
+    row = {**stored, **limits}
+    _check_limits({**row, "fires": 0}, "trigger")
+    return row
+
+
 def next_fire(row: Mapping[str, Any], now: datetime) -> datetime | None:
     return timing(row).next_after(now) if row["kind"] in TIMED and row["enabled"] else None
 
@@ -87,21 +164,70 @@ async def save(
 ) -> list[dict[str, Any]]:
     """Make these the automation's triggers. One that stays as it was keeps its id, anchor and count of fires."""
     before = await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
-    active = automation["status"] == "active"
     kept: set[Any] = set()
     for row in rows:
         same = next((each for each in before if each["id"] not in kept and _same(each, row)), None)
         if same:
             kept.add(same["id"])
         else:
-            row |= {
-                "workspace_id": automation["workspace_id"],
-                "automation_id": automation["id"],
-                "id": new_id(),
-            }
-            await triggers.insert(conn, _storable(row) | {"next_fire_at": next_fire(row, now) if active else None})
+            await add(conn, automation, row, now=now)
     await triggers.delete(conn, automation["workspace_id"], [each["id"] for each in before if each["id"] not in kept])
     return await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
+
+
+async def add(conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any], *, now: datetime) -> TriggerId:
+    """Save one more trigger; it first fires at its next slot."""
+    trigger_id = TriggerId(new_id())
+    due = next_fire(row, now) if automation["status"] == "active" else None
+    owner = {"workspace_id": automation["workspace_id"], "automation_id": automation["id"], "id": trigger_id}
+    await _refuse_cycle(conn, automation, row)
+    await triggers.insert(conn, _storable(row) | owner | {"next_fire_at": due})
+    return trigger_id
+
+
+async def change(
+    conn: Connection, automation: Mapping[str, Any], trigger_id: UUID, row: Mapping[str, Any], *, now: datetime
+) -> None:
+    """Give a trigger another definition; it keeps its id and how often it fired, and counts from now."""
+    stored = await find(conn, automation, trigger_id)
+    due = next_fire({**row, "fires": stored["fires"]}, now) if automation["status"] == "active" else None
+    await _refuse_cycle(conn, automation, row)
+    place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
+    await triggers.update(conn, _storable(row) | place)
+
+
+async def find(conn: Connection, automation: Mapping[str, Any], trigger_id: UUID) -> dict[str, Any]:
+    rows = await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
+    found = next((row for row in rows if row["id"] == trigger_id), None)
+    if not found:
+        raise NotFound("There is no such trigger.")
+    return found
+
+
+async def _refuse_cycle(conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Automations that run after each other in a circle would never stop."""
+    if row["kind"] != "after":
+        return
+    await triggers.lock_after(conn, automation["workspace_id"])
+    path = await triggers.after_path(conn, automation["workspace_id"], row["after_automation_id"], automation["id"])
+    if path:
+        circle = " → ".join([automation["slug"], *path])
+        raise Invalid(f"They would run after each other in a circle: {circle}.", code="after_cycle", field="after")
+
+
+async def first_secret(conn: Connection, vault: Vault, workspace_id: UUID, trigger_id: UUID) -> str | None:
+    """A secret for a webhook that has none yet; None if it has one, which is never shown again."""
+    if await webhook_secrets.valid(conn, workspace_id, trigger_id):
+        return None
+    return await new_secret(conn, vault, workspace_id, trigger_id)
+
+
+async def new_secret(conn: Connection, vault: Vault, workspace_id: UUID, trigger_id: UUID) -> str:
+    """Another secret for a webhook, shown this once. The ones before stay valid for a day."""
+    secret, secret_id = webhook.new_secret(os.urandom(24)), new_id()
+    sealed = vault.seal(secret, f"webhook/{workspace_id}/{trigger_id}/{secret_id}")
+    await webhook_secrets.add(conn, workspace_id, trigger_id, secret_id, sealed=sealed, overlap=SECRET_OVERLAP)
+    return secret
 
 
 def _same(stored: Mapping[str, Any], row: Mapping[str, Any]) -> bool:

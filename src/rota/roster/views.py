@@ -9,8 +9,7 @@ from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.model.describe import describe
 from rota.model.ids import WorkspaceId
-from rota.model.schedule import short_form
-from rota.roster.triggers import TIMED, timing, upcoming
+from rota.roster.triggers import form_of, timing, upcoming
 
 FIRES_SHOWN = 3
 
@@ -36,10 +35,25 @@ def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> di
 
 
 def _trigger(row: Mapping[str, Any]) -> dict[str, Any]:
-    if row["kind"] not in TIMED:
-        return {**row, "schedule": None, "text": f"On {row['kind']}"}
+    hook = f"/hooks/{row['id']}" if row["kind"] == "webhook" else None
     try:
-        schedule = timing(row).schedule()
-        return {**row, "schedule": short_form(schedule), "text": describe(schedule)}
+        return {**row, "schedule": form_of(row), "text": _text(row), "hook_path": hook}
     except (Invalid, ValueError):  # parked: its definition can't be read, its error says why
-        return {**row, "schedule": None, "text": "Cannot be read"}
+        return {**row, "schedule": None, "text": "Cannot be read", "hook_path": hook}
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    match row["kind"]:
+        case "webhook":
+            return "When its webhook is called"
+        case "event":
+            return f"On the event “{row['event']}”"
+        case "after":
+            return f"After “{row['after_name']}” {_either(row['after_on'])}"
+        case _:
+            return describe(timing(row).schedule())
+
+
+def _either(endings: Sequence[str]) -> str:
+    told = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled", "skipped": "was skipped"}
+    return " or ".join(told[each] for each in endings)

@@ -5,7 +5,7 @@ from uuid import UUID
 from rota.db import run_status, runs
 from rota.db.pool import Connection
 from rota.errors import Conflict, NotFound
-from rota.model.ids import AutomationId, RunId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, RunId, WorkspaceId
 from rota.model.outcome import ErrorClass
 from rota.model.run import SkipReason, Status
 from rota.runs import ending
@@ -47,6 +47,15 @@ async def replace(
     ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, list(keep))
     await ending.end(conn, ended)
     return await run_status.request_cancel(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
+
+
+async def skip_waiting_of_agent(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> None:
+    """Turn triggered runs that nobody has claimed into skipped ones: their agent was paused."""
+    reason = SkipReason.AGENT_PAUSED
+    ended = await run_status.end_queued(
+        conn, workspace_id, agent_id=agent_id, status=Status.SKIPPED, skip_reason=reason
+    )
+    await ending.end(conn, ended)
 
 
 async def skip_waiting(

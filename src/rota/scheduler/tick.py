@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from psycopg.errors import UniqueViolation
+
 from rota.db import triggers
 from rota.db.listener import RUNS, Wakes
 from rota.db.pool import Connection, Database
@@ -52,7 +54,11 @@ class Scheduler:
                         if due_at
                         else self._tick.total_seconds()
                     )
-                if not await self._fire_batch(conn):
+                try:
+                    fired = await self._fire_batch(conn)
+                except UniqueViolation:  # another replica took the lane between our look and our write: look again
+                    return CONTENDED_SECONDS
+                if not fired:
                     return CONTENDED_SECONDS
 
     async def _fire_batch(self, conn: Connection) -> int:

@@ -197,8 +197,21 @@ CREATE TABLE triggers (
 -- The only thing the scheduler looks for.
 CREATE INDEX triggers_due ON triggers (next_fire_at) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX triggers_of_automation ON triggers (workspace_id, automation_id);
+CREATE UNIQUE INDEX triggers_webhook ON triggers (id) WHERE kind = 'webhook';
 CREATE INDEX triggers_of_event ON triggers (workspace_id, event) WHERE kind = 'event';
 CREATE INDEX triggers_after ON triggers (workspace_id, after_automation_id) WHERE kind = 'after';
+
+-- Triggers have no column that could hold a secret: what a webhook is signed with is here, sealed by the vault.
+CREATE TABLE webhook_secrets (
+    workspace_id uuid NOT NULL,
+    trigger_id   uuid NOT NULL,
+    id           uuid NOT NULL,
+    sealed       bytea NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    expires_at   timestamptz,
+    PRIMARY KEY (workspace_id, trigger_id, id),
+    FOREIGN KEY (workspace_id, trigger_id) REFERENCES triggers ON DELETE CASCADE
+);
 
 -- What happened -------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
-from rota.http.context import InUnit, Unit
+from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes import (
     AutomationIn,
     AutomationOut,
@@ -27,6 +27,7 @@ from rota.http.shapes import (
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId
 from rota.roster import automations, running, views
+from rota.roster import triggers as trigger_forms
 
 router = APIRouter(prefix="/automations", tags=["automations"])
 
@@ -49,13 +50,23 @@ async def list_automations(
 
 
 @router.post("", status_code=201)
-async def create_automation(unit: InUnit, body: AutomationIn) -> AutomationOut:
-    """Save an automation with its triggers; its grant is made with it."""
+async def create_automation(unit: InUnit, shared: Shared, body: AutomationIn) -> AutomationOut:
+    """Save an automation with its triggers; its grant is made with it. Secrets of webhooks are in this answer only."""
     values: dict[str, Any] = {name: getattr(body, name) for name in type(body).model_fields}
     automation_id = await automations.create(unit.conn, unit.caller, values, body.forms())
     unit.wake(TRIGGERS)
     unit.wake(RUNS)
-    return await _shown(unit, automation_id)
+    return await _with_secrets(unit, shared, await _shown(unit, automation_id))
+
+
+async def _with_secrets(unit: Unit, shared: Web, shown: AutomationOut) -> AutomationOut:
+    """Webhooks that have no secret yet get one, shown this once."""
+    for trigger in shown.triggers:
+        if trigger.kind == "webhook":
+            trigger.secret = await trigger_forms.first_secret(
+                unit.conn, shared.vault, unit.caller.workspace_id, trigger.id
+            )
+    return shown
 
 
 @router.get("/{automation}")
@@ -66,11 +77,11 @@ async def get_automation(unit: InUnit, automation: str) -> AutomationOut:
 
 
 @router.patch("/{automation}")
-async def change_automation(unit: InUnit, automation: str, body: AutomationPatch) -> AutomationOut:
+async def change_automation(unit: InUnit, shared: Shared, automation: str, body: AutomationPatch) -> AutomationOut:
     """Save a change as a new revision. The next fire counts from now; runs already fired keep their revision."""
     automation_id = await automations.change(unit.conn, unit.caller, automation, body.given(), body.forms())
     unit.wake(TRIGGERS)
-    return await _shown(unit, automation_id)
+    return await _with_secrets(unit, shared, await _shown(unit, automation_id))
 
 
 @router.delete("/{automation}", status_code=204)

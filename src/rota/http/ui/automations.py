@@ -18,6 +18,7 @@ from rota.http.context import InUnit, Unit
 from rota.http.shapes import cursor_of, read_cursor
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part, unchanged
 from rota.http.ui.strip import BARS
+from rota.http.ui.words import policies
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId, WorkspaceId
 from rota.roster import automations, running, views
@@ -41,7 +42,7 @@ STARTERS: Sequence[Mapping[str, str]] = (
     },
     {
         "name": "Friday report",
-        "prompt": "Write the week's report from the runs and commits since Monday.",
+        "prompt": "Write this week’s report from the runs and commits since Monday.",
         "schedule": '{"mode": "weekly", "weekdays": ["fri"], "time": "16:00"}',
         "words": "Fridays at 16:00",
     },
@@ -59,9 +60,7 @@ class Fire:
 
 
 @router.get("")
-async def list_page(
-    unit: InUnit, request: Request, cursor: Cursor = None, seen: str | None = None
-) -> Response:
+async def list_page(unit: InUnit, request: Request, cursor: Cursor = None, seen: str | None = None) -> Response:
     """Every automation at a glance. htmx asks again with what it has `seen`, and mostly there is nothing new."""
     conn, workspace_id = unit.conn, unit.caller.workspace_id
     found = await rows.page(conn, workspace_id, before=read_cursor(cursor), limit=LISTED + 1)
@@ -118,6 +117,7 @@ async def detail_page(
     facts: dict[str, Any] = {
         "automation": _standing(view),
         "fires": fires(view["triggers"], datetime.now(UTC)),
+        "policies": policies(view),
         "runs": history,
         "older": cursor_of(history[-1]["id"]) if older else None,
         "first": cursor is None,

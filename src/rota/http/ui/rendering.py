@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 from fastapi import Form, Request
@@ -61,6 +61,11 @@ NEXT_STEPS = {
     503: "Wait a moment, then try again.",
 }
 
+
+def pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
 templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -68,7 +73,7 @@ templates = Environment(
     lstrip_blocks=True,
     undefined=StrictUndefined,
 )
-templates.filters |= {"ago": words.ago, "at": words.at, "elapsed": words.elapsed, "instant": words.instant}
+templates.filters |= {"ago": words.ago, "at": words.at, "hms": words.hms, "elapsed": words.elapsed, "pretty": pretty}
 templates.globals |= {
     "asset": address,
     "htmx_config": HTMX,
@@ -155,7 +160,9 @@ def theme(request: Request) -> str:
 
 
 def here(request: Request) -> str:
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    """The page that is shown, also when only a part of it is asked for."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "seen"]
+    return request.url.path + (f"?{urlencode(kept)}" if kept else "")
 
 
 def local(path: str | None, otherwise: str = "/") -> str:
@@ -178,7 +185,7 @@ def done(request: Request, to: str, notice: str = "", link: tuple[str, str] | No
     """After a change: a form goes on to a page; htmx is told in a notice, and the live part looks again at once."""
     if not is_live(request):
         return RedirectResponse(local(to), 303)
-    response = show(request, "_notice.html", notice=notice, link=link)
+    response = show(request, "_notice.html", notice=notice, link=link, bad=False)
     response.headers["HX-Trigger"] = json.dumps({"changed": {"target": "#live"}})
     return response
 

@@ -12,9 +12,7 @@ from rota.errors import Invalid, NotFound
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Unit
 from rota.http.shapes import cursor_of, read_cursor
-from rota.http.ui.rendering import (
-    Next, PageRoute, done, fingerprint, is_live, page, part, unchanged,
-)  # fmt: skip
+from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part, unchanged
 from rota.http.ui.words import STATUS
 from rota.model.caller import Level
 from rota.model.ids import RunId, as_uuid
@@ -44,7 +42,7 @@ async def list_page(
         "subjects": subjects,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": cursor is None,
-        "status": status,
+        "chosen": status,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
         "seen": fingerprint(found, subjects, older),
     }

@@ -1,5 +1,6 @@
 """The page of a session: what was said and done in it, and what is being said just now."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 from uuid import UUID
@@ -24,6 +25,8 @@ from rota.trace.follow import follow
 RECALLED = 20  # events that tell which block of the page is open
 AT_ONCE = 100  # events in one message
 
+_LINE_END = re.compile(r"\r\n|\r|\n")  # what ends a line of an event stream
+
 Seq = Annotated[int, Query(ge=0, le=LARGEST_SEQ)]
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/sessions", include_in_schema=False)
@@ -38,9 +41,7 @@ async def session_page(
     if is_live(request):
         return part(unit, request, "sessions/_head.html", **await _head(unit.conn, workspace_id, session_id))
     # First the events, then the run: so the run's status is never older than the last line shown.
-    found = await events.tail(
-        unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before
-    )
+    found = await events.tail(unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before)
     shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
     head = await _head(unit.conn, workspace_id, session_id)
     facts = {
@@ -96,9 +97,7 @@ async def session_stream(
 async def _messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
 ) -> AsyncIterator[bytes]:
-    pages = follow(
-        shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing
-    )
+    pages = follow(shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing)
     async for found in pages:
         if not found:
             yield b": still here\n\n"
@@ -106,9 +105,7 @@ async def _messages(
             yield await _message(shared, caller, session_id, teller, found[place : place + AT_ONCE])
 
 
-async def _message(
-    shared: Web, caller: Caller, session_id: SessionId, teller: Teller, found: Sequence[Event]
-) -> bytes:
+async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: Teller, found: Sequence[Event]) -> bytes:
     told = teller.tell(found)
     head: dict[str, Any] | None = None
     if told.runs_changed:
@@ -120,5 +117,5 @@ async def _message(
 
 def message(number: int, text: str) -> bytes:
     """One message of an event stream. A piece is applied whole or, when the line breaks within it, not at all."""
-    data = "".join(f"data: {line}\n" for line in text.split("\n"))
+    data = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
     return f"id: {number}\n{data}\n".encode()

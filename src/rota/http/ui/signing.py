@@ -40,9 +40,7 @@ async def sign_in_page(
 
 
 @router.post("/sign-in")
-async def sign_in(
-    request: Request, shared: Shared, link: Annotated[str, Form()] = "", to: Next = "/"
-) -> Response:
+async def sign_in(request: Request, shared: Shared, link: Annotated[str, Form()] = "", to: Next = "/") -> Response:
     """The same with a link that was pasted."""
     refuse_foreign_origin(request)
     return await _sign_in(request, shared, secret_of(link), local(to))
@@ -94,9 +92,7 @@ async def choose_theme(request: Request, theme: Annotated[str, Form()] = "auto",
 
 
 def _keep(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
-    response.set_cookie(
-        name, value, max_age=seconds, path="/", httponly=True, samesite="lax", secure=_is_safe(request)
-    )
+    response.set_cookie(name, value, max_age=seconds, path="/", httponly=True, samesite="lax", secure=_is_safe(request))
 
 
 def _is_safe(request: Request) -> bool:

@@ -88,8 +88,8 @@ def block(line: Line) -> Block:
 
 
 def _hint(data: dict[str, Any]) -> str:
-    """The first short value, so that a folded call says what it was about."""
-    for value in data.values():
+    """A value, best a text, so that a folded call says what it was about."""
+    for value in sorted(data.values(), key=lambda each: not isinstance(each, str)):
         said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if said := " ".join(plain(said)[0].split()):
             return said if len(said) <= 80 else said[:79] + "…"

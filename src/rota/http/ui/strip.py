@@ -10,7 +10,8 @@ from rota.http.ui.words import STATUS
 BARS, STEP, HEIGHT = 20, 6, 20
 WIDTH = BARS * STEP - 2
 # Not by colour alone: what did not run is lower.
-TALL = {"succeeded": 16, "failed": 16, "running": 16, "awaiting_approval": 16, "queued": 8, "cancelled": 8, "skipped": 4}
+FULL = 16
+LOWER = {"queued": 8, "cancelled": 8, "skipped": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +25,15 @@ def strip(outcomes: Sequence[Mapping[str, Any]]) -> Strip:
     shown = outcomes[:BARS]
     paths: dict[str, list[str]] = {}
     for place, outcome in enumerate(shown):
-        paths.setdefault(outcome["status"], []).append(_bar(place, TALL[outcome["status"]]))
+        paths.setdefault(outcome["status"], []).append(_bar(place, LOWER.get(outcome["status"], FULL)))
     for place in range(len(shown), BARS):
-        paths.setdefault("none", []).append(_bar(place, 1))
+        paths.setdefault("none", []).append(_bar(place, 4))
     return Strip([(status, "".join(bars)) for status, bars in paths.items()], _told(shown))
 
 
 def _bar(place: int, tall: int) -> str:
-    """From the foot up; half a pixel at both ends is left for the round caps."""
-    return f"M{WIDTH - 2 - place * STEP} {HEIGHT - 2}v-{tall - 1}" if tall > 1 else f"M{WIDTH - 2 - place * STEP} {HEIGHT - 2}h0"
+    """From the foot up; its round caps add 2 at both ends."""
+    return f"M{WIDTH - 2 - place * STEP} {HEIGHT - 2}v-{tall - 4}"
 
 
 def _told(shown: Sequence[Mapping[str, Any]]) -> str:

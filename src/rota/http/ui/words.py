@@ -8,6 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from rota.model.cron import load_zone
+from rota.model.duration import format_duration
+from rota.model.firing import effective_overlap
 
 STATUS = {
     "queued": "Queued",
@@ -134,6 +136,12 @@ def at(value: datetime | str | None, zone: str = "UTC") -> Markup:
     return _time(moment, "data-at", clock(moment, zone))
 
 
+def hms(value: datetime, zone: str = "UTC") -> Markup:
+    """The time of day alone."""
+    moment = instant(value)
+    return _time(moment, "data-at", f"{moment.astimezone(load_zone(zone)):%H:%M:%S}")
+
+
 def elapsed(run: Mapping[str, Any], *, now: datetime | None = None) -> Markup:
     """How long a run took, or has taken so far."""
     if not run["started_at"]:
@@ -165,6 +173,8 @@ def relative(distance: timedelta, moment: datetime) -> str:
 
 def span(length: timedelta) -> str:
     seconds = max(length.total_seconds(), 0.0)
+    if seconds < 1:
+        return f"{int(seconds * 1000)} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -181,5 +191,33 @@ def clock(moment: datetime, zone: str) -> str:
 
 
 def offset(moment: datetime, zone: str) -> str:
+    """How far the zone's clock is from UTC at that moment, and its name."""
     shown = f"{moment.astimezone(load_zone(zone)):%z}"
-    return f"UTC{shown[:3]}:{shown[3:5]}"
+    return zone if zone == "UTC" else f"{shown[:3]}:{shown[3:5]} {zone}"
+
+
+# ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OVERLAP = {
+    "skip": "Skip while one runs",
+    "queue_one": "Queue one",
+    "queue_all": "Queue all",
+    "allow": "Run side by side",
+    "replace": "Replace the one that runs",
+}
+CATCH_UP = {"one": "Run the latest", "skip": "Only if on time", "all": "Run the last {limit}"}
+
+
+def policies(automation: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What an automation does when things go otherwise than planned."""
+    tries = automation["max_attempts"]
+    overlaps = {
+        effective_overlap(each["kind"], each["overlap"], automation["overlap"]) for each in automation["triggers"]
+    }
+    return [
+        ("Overlap", " or ".join(OVERLAP[each] for each in sorted(overlaps)) or OVERLAP["queue_one"]),
+        ("Missed slots", CATCH_UP[automation["catch_up"]].format(limit=automation["catch_up_limit"])),
+        ("Time limit", format_duration(automation["timeout"])),
+        ("Tries", "Once" if tries == 1 else f"Up to {tries}"),
+        ("Session", "Goes on in one" if automation["session"] == "same" else "A new one each time"),
+    ]

@@ -1,0 +1,209 @@
+"""Takes a picture of every page, in both lights and two widths, from a Rota of its own with something going on.
+
+    python scripts/screenshots.py [FOLDER]
+
+Needs Chromium and the test tools (`make setup`). The pictures go to docs/images unless a folder is given.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROTA = Path(sys.executable).with_name("rota")
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+SIZES = {"wide": (1280, 800), "narrow": (360, 780)}
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+ARGUMENTS = (
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+RESEARCH = r"""
+say() { printf '{"type": "say", "text": "%s\\n"}\n' "$1"; }
+say "Reading the change log of the last seven days."
+echo '{"type": "tool", "name": "search", "query": "regressions since v2.3", "hits": 14}'
+say "Fourteen entries mention a regression. Three of them have no owner yet:"
+say "  - exports time out above 10,000 rows"
+say "  - the calendar shows Sunday first in every locale"
+say "  - a renamed project keeps its old address"
+echo '{"type": "tool", "name": "read_file", "path": "src/exports/stream.py", "lines": "40-96"}'
+say "The export builds the whole file in memory before it sends the first byte. I am checking whether streaming it changes the checksum."
+while [ ! -e "$0" ]; do sleep 0.2; done
+"""
+CHECK = r"""
+n=$(($(date +%s) % 7))
+if [ $n -eq 3 ]; then echo "GET /health answered 502 three times in a row" >&2; exit 1; fi
+echo "All $((40 + n)) endpoints answered; the slowest took $((180 + n * 9)) ms."
+"""
+
+
+class Rota:
+    """A running `rota up`, with its home in a temporary folder."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.home = home
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+        command = [str(ROTA), "up", "--home", str(home), "--port", "0", *options]
+        self.log = (home.parent / f"{home.name}.log").open("w+")
+        self.process = subprocess.Popen(command, stderr=self.log, env=environment)
+        self.link = until(self._link)
+        self.url = self.link.split("/sign-in")[0]
+        self.token = subprocess.run(
+            [str(ROTA), "tokens", "create", "screenshots", "--home", str(home)],
+            check=True, capture_output=True, text=True, env=environment,
+        ).stdout.strip()  # fmt: skip
+
+    def _link(self) -> str | None:
+        assert self.process.poll() is None, "rota did not start; look at its log"
+        found = re.search(r"http://\S+/sign-in\?token=[\w-]+", Path(self.log.name).read_text())
+        return found.group() if found else None
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        data = json.dumps(body).encode() if body is not None else None
+        url = f"{self.url}/api/v1/workspaces/default{path}"
+        request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 — Rota's own address
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            return json.load(answer)
+
+    def agent(self, name: str, script: str, *arguments: str) -> None:
+        config = {"argv": ["sh", "-c", script, *arguments], "stdin": "none"}
+        self.api("POST", "/agents", {"name": name, "executor": "command", "config": config})
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+        self.log.close()
+
+
+def until(check: Callable[[], Any], within: float = 60.0) -> Any:
+    deadline = time.monotonic() + within
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"still {answer!r} after {within} s"
+        time.sleep(0.05)
+    return answer
+
+
+@contextmanager
+def rota(*options: str) -> Iterator[Rota]:
+    folder = Path(tempfile.mkdtemp(prefix="rota-screenshots-"))
+    started = Rota(folder / "home", *options)
+    try:
+        yield started
+    finally:
+        started.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def furnish(started: Rota, gate: Path) -> None:
+    """Some days in the life of a workspace, within half a minute."""
+    started.agent("Researcher", RESEARCH, str(gate))
+    started.agent("Prober", CHECK)
+    started.agent("Librarian", 'echo "Sorted $(date +%S) notes."; sleep 1.4')
+    for automation in (
+        {
+            "name": "Endpoint check", "agent": "prober", "prompt": "Ask every public endpoint and tell which is slow.",
+            "triggers": [{"every": "1s", "max_fires": 18}],
+        },
+        {
+            "name": "Sort the notes", "agent": "librarian", "prompt": "File what came in since the last time.",
+            "triggers": [{"every": "1s", "max_fires": 9}, {"cron": "30 7 * * *", "timezone": "Europe/Lisbon"}],
+        },
+        {
+            "name": "Regression research", "agent": "researcher", "max_attempts": 2, "run_immediately": True,
+            "prompt": "Go through the change log of the week.\nName the regressions nobody owns, and find the cause of the worst.",
+            "triggers": [{"mode": "weekly", "weekdays": ["mon", "thu"], "time": "08:30", "timezone": "America/New_York"}],
+        },
+    ):  # fmt: skip
+        started.api("POST", "/automations", automation)
+    until(lambda: all(_fires(started, name) for name in ("endpoint-check", "sort-the-notes")))
+    started.api("POST", "/automations/weekday-digest/pause")
+    started.api("PATCH", "/automations/endpoint-check", {"schedule": {"cron": "*/10 * * * *"}})
+
+
+def _fires(started: Rota, slug: str) -> bool:
+    """Has the trigger that fires every second fired as often as it may?"""
+    first = next(each for each in started.api("GET", f"/automations/{slug}")["triggers"] if each["max_fires"])
+    return bool(first["fires"] == first["max_fires"])
+
+
+def first_of(started: Rota, slug: str, status: str) -> str:
+    runs = started.api("GET", f"/automations/{slug}/runs")["items"]
+    return str(next(each["session_id"] for each in runs if each["status"] == status))
+
+
+def take(browser: Browser, started: Rota, pages: dict[str, str], folder: Path, state: Any = None) -> None:
+    for light in ("light", "dark"):
+        for width, (across, down) in SIZES.items():
+            context = browser.new_context(
+                viewport={"width": across, "height": down},
+                color_scheme=light,
+                storage_state=state,  # type: ignore[arg-type]
+            )
+            page = context.new_page()
+            for name, path in pages.items():
+                picture(page, f"{started.url}{path}", folder / f"{name}-{light}-{width}.png")
+            context.close()
+
+
+def picture(page: Page, url: str, file: Path) -> None:
+    page.goto(url)
+    page.wait_for_load_state("load")
+    page.screenshot(path=file, animations="disabled")
+    across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    print(f"{file.name}: {file.stat().st_size // 1024} KB" + (f", {across} px too wide" if across else ""))
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *_as_root()])
+        with rota() as started, tempfile.TemporaryDirectory() as outside:
+            gate = Path(outside) / "gate"
+            furnish(started, gate)
+            take(browser, started, {"sign-in": "/sign-in"}, folder)
+            pages = {
+                "automations": "/w/default/automations",
+                "automation": "/w/default/automations/endpoint-check",
+                "runs": "/w/default/runs",
+                "session-live": f"/w/default/sessions/{first_of(started, 'regression-research', 'running')}",
+                "session-failed": f"/w/default/sessions/{first_of(started, 'endpoint-check', 'failed')}",
+                "not-found": "/w/default/sessions/none",
+            }
+            take(browser, started, pages, folder, _sign_in(browser, started))
+            gate.touch()
+        with rota("--no-starters") as started:
+            take(browser, started, {"empty": "/w/default/automations"}, folder, _sign_in(browser, started))
+        browser.close()
+
+
+def _sign_in(browser: Browser, started: Rota) -> Any:
+    context = browser.new_context()
+    context.new_page().goto(started.link)
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+def _as_root() -> list[str]:
+    return ["--no-sandbox"] if os.geteuid() == 0 else []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What the end of a run means for its automation: failures in a row, who waits for it, and its grant once it is deleted."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from rota.db.pool import Connection
+from rota.model.ids import AutomationId, WorkspaceId
+
+CONCERNED = """
+-- Of the automations whose runs ended, those where more is to be done. Usually none.
+SELECT a.workspace_id, a.id, a.deleted_at IS NOT NULL, a.failures, t.id IS NOT NULL
+  FROM json_to_recordset(%(automations)s::json) AS g(workspace_id uuid, id uuid)
+       JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.id
+       LEFT JOIN LATERAL (
+           SELECT id FROM triggers t
+            WHERE t.workspace_id = a.workspace_id AND t.after_automation_id = a.id AND t.kind = 'after' LIMIT 1) t ON true
+ WHERE a.deleted_at IS NOT NULL OR a.failures > 0 OR t.id IS NOT NULL
+"""
+
+COUNT_FAILURES = """
+-- A success starts the count anew. Gives back the automations that have now failed as often as they may.
+WITH given AS (
+    SELECT workspace_id, id, bool_or(NOT failed) AS succeeded, count(*) FILTER (WHERE failed) AS failed
+      FROM json_to_recordset(%(outcomes)s::json) AS g(workspace_id uuid, id uuid, failed boolean) GROUP BY 1, 2),
+locked AS MATERIALIZED (
+    SELECT a.workspace_id, a.id, given.succeeded, given.failed
+      FROM given JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
+     WHERE given.failed > 0 OR a.failures > 0
+  ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a),
+counted AS (
+    UPDATE automations a
+       SET failures = CASE WHEN l.succeeded THEN 0 ELSE a.failures + l.failed END,
+           status = CASE WHEN NOT l.succeeded AND a.failures + l.failed >= a.pause_after_failures THEN 'paused'
+                         ELSE a.status END,
+           paused_reason = CASE WHEN NOT l.succeeded AND a.status = 'active' AND a.failures + l.failed >= a.pause_after_failures
+                                THEN 'It failed ' || (a.failures + l.failed) || ' times in a row.' ELSE a.paused_reason END
+      FROM locked l WHERE a.workspace_id = l.workspace_id AND a.id = l.id
+ RETURNING a.workspace_id, a.id, a.status, a.failures, a.pause_after_failures)
+SELECT workspace_id, id FROM counted WHERE status = 'paused' AND failures >= pause_after_failures
+"""
+
+REVOKE_OF_DELETED = """
+UPDATE grants g SET revoked_at = now()
+  FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
+       JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id AND a.deleted_at IS NOT NULL
+ WHERE g.workspace_id = a.workspace_id AND g.id = a.grant_id AND g.revoked_at IS NULL
+   AND NOT EXISTS (SELECT FROM runs r WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
+                      AND r.status IN ('queued', 'running', 'awaiting_approval'))
+"""
+
+
+class Concerned(NamedTuple):
+    workspace_id: WorkspaceId
+    id: AutomationId
+    deleted: bool
+    failures: int
+    awaited: bool
+
+
+def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
+    rows = [{"workspace_id": workspace_id, "id": automation_id} for workspace_id, automation_id in set(automations)]
+    return orjson.dumps(rows).decode()
+
+
+async def concerned(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> list[Concerned]:
+    rows = await conn.execute(CONCERNED, {"automations": _given(automations)})
+    return [Concerned(*row) for row in await rows.fetchall()]
+
+
+async def count_failures(
+    conn: Connection, outcomes: Sequence[dict[str, Any]]
+) -> list[tuple[WorkspaceId, AutomationId]]:
+    """Count failures in a row; the automations that were paused for them."""
+    rows = await conn.execute(COUNT_FAILURES, {"outcomes": orjson.dumps(outcomes).decode()})
+    return [(workspace_id, automation_id) for workspace_id, automation_id in await rows.fetchall()]
+
+
+async def revoke_of_deleted(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> None:
+    await conn.execute(REVOKE_OF_DELETED, {"automations": _given(automations)})

@@ -1,0 +1,22 @@
+"""Preview: what a schedule would do, before it is saved."""
+
+from fastapi import APIRouter
+
+from rota.http.context import InUnit
+from rota.http.shapes import FireOut, PreviewIn, PreviewOut, WarningOut
+from rota.scheduler.preview import preview
+
+router = APIRouter(prefix="/automations", tags=["automations"])
+
+
+@router.post("/preview")
+async def preview_schedule(unit: InUnit, body: PreviewIn) -> PreviewOut:
+    """The next fires of a schedule, in UTC and in its own zone, in words, with warnings. Saves nothing."""
+    shown = await preview(
+        unit.conn, unit.caller, body.schedule, after=body.after, count=body.count, automation=body.automation
+    )
+    return PreviewOut(
+        text=shown.text,
+        fires=[FireOut(at=each.at, local=each.local) for each in shown.fires],
+        warnings=[WarningOut(code=each.code, message=each.message) for each in shown.warnings],
+    )

@@ -1,0 +1,38 @@
+"""Webhooks in: signed by the Standard Webhooks scheme, no other sign-in."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Request
+
+from rota.db.listener import RUNS
+from rota.http.bodies import check
+from rota.http.context import Shared
+from rota.http.shapes import FiredOut
+from rota.scheduler.inbound import receive_webhook
+
+router = APIRouter(tags=["public"])
+
+
+@router.post("/hooks/{trigger_id}", status_code=202)
+async def receive(
+    request: Request,
+    shared: Shared,
+    trigger_id: UUID,
+    webhook_id: Annotated[str | None, Header()] = None,
+    webhook_timestamp: Annotated[str | None, Header()] = None,
+    webhook_signature: Annotated[str | None, Header()] = None,
+) -> FiredOut:
+    """Start a run of the webhook's automation with the body as payload; the same `webhook-id` gives the same run."""
+    body = await request.body()
+    headers = {"message_id": webhook_id, "timestamp": webhook_timestamp, "signatures": webhook_signature}
+    async with shared.db.transaction() as conn:
+        run_id = await receive_webhook(
+            conn, shared.vault, trigger_id, headers=headers, body=body, payload=_payload(body)
+        )
+    shared.wakes.send(RUNS)
+    return FiredOut(runs=[run_id])
+
+
+def _payload(body: bytes) -> Any:
+    return check(body) if body else None

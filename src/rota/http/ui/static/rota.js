@@ -1,0 +1,72 @@
+// Times stay fresh and say the reader's own zone; a transcript stays at its end; menus close. Pages work without it.
+(() => {
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+
+  function relative(moment, now) {
+    const seconds = Math.trunc((moment - now) / 1000), size = Math.abs(seconds);
+    if (size < 2) return "now";
+    if (size >= 7 * 86400) return null; // a date, as the server wrote it
+    const [unit, name] = UNITS.find(([least]) => size >= least);
+    const amount = `${Math.trunc(size / unit)} ${name}`;
+    return seconds > 0 ? `in ${amount}` : `${amount} ago`;
+  }
+
+  function span(s) {
+    const two = (big, a, small, b) => `${Math.trunc(s / big)} ${a} ${Math.trunc((s % big) / small)} ${b}`;
+    if (s < 60) return `${Math.trunc(s)} s`;
+    if (s < 3600) return two(60, "min", 1, "s");
+    return s < 86400 ? two(3600, "h", 60, "min") : two(86400, "d", 3600, "h");
+  }
+
+  function put(element, text) {
+    if (text !== null && element.textContent !== text) element.textContent = text;
+  }
+
+  function refresh() {
+    const now = Date.now();
+    for (const each of document.querySelectorAll("time[datetime]")) {
+      const moment = Date.parse(each.dateTime);
+      const title = exact.format(moment);
+      if (each.title !== title) each.title = title;
+      if ("ago" in each.dataset) put(each, relative(moment, now));
+      if ("since" in each.dataset) put(each, span(Math.max(0, now - moment) / 1000));
+    }
+  }
+
+  function addCopyButtons() {
+    for (const each of document.querySelectorAll("pre[data-copy]:not([data-ready])")) {
+      const button = Object.assign(document.createElement("button"), { className: "copy", textContent: "Copy" });
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(each.textContent);
+        button.textContent = "Copied";
+      });
+      each.dataset.ready = "";
+      each.after(button);
+    }
+  }
+
+  // Who reads the end goes on reading the end; who scrolled up is left alone.
+  let atEnd = false;
+  document.addEventListener("htmx:before:swap", () => {
+    atEnd = !!document.getElementById("tail") && innerHeight + scrollY >= document.body.scrollHeight - 96;
+  });
+  document.addEventListener("htmx:after:swap", () => {
+    refresh();
+    addCopyButtons();
+    if (atEnd) scrollTo(0, document.body.scrollHeight);
+  });
+
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open");
+  });
+
+  refresh();
+  addCopyButtons();
+  setInterval(() => document.hidden || refresh(), 1000);
+})();

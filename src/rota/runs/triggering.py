@@ -1,0 +1,79 @@
+"""Runs without a slot: a webhook, an event or another automation's end fired their trigger."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from rota.db import runs, triggers
+from rota.db.pool import Connection
+from rota.model.firing import Due, Flight, Placement, effective_overlap, jitter, place
+from rota.model.ids import RunId, TriggerId
+from rota.model.run import Source, Start
+from rota.runs import cancelling, starting
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something that fires one trigger once: `key` is its name, and a repeat with it is the same run."""
+
+    workspace_id: UUID
+    trigger_id: UUID
+    source: Source
+    key: str
+    payload: Any
+
+
+async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> dict[tuple[UUID, str], RunId]:
+    """Start the runs, each once for its trigger and key; the run of each, new or old. Disabled triggers have none."""
+    dues = await triggers.lock_inbound(conn, {(each.workspace_id, each.trigger_id) for each in occurrences})
+    known = await runs.by_keys(conn, [(each.workspace_id, each.trigger_id, each.key) for each in occurrences])
+    starts, replaced = _decide(dues, [each for each in occurrences if (each.trigger_id, each.key) not in known])
+    await starting.start(conn, starts)
+    for start in replaced:
+        assert start.automation_id
+        await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+    fired = Counter((each.workspace_id, each.trigger_id) for each in starts if not each.skip_reason and each.trigger_id)
+    if fired:
+        await triggers.count_fires(conn, [(*trigger, count) for trigger, count in fired.items()])
+    return known | {
+        (each.trigger_id, each.idempotency_key): each.id for each in starts if each.trigger_id and each.idempotency_key
+    }
+
+
+def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], list[Start]]:
+    flights: dict[UUID, Flight] = {}
+    starts, replaced = [], []
+    for each in occurrences:
+        due = dues.get(each.trigger_id)
+        if due is None or not _open(due):
+            continue
+        policy = due.policy
+        overlap = effective_overlap(due.timing.kind, due.overlap, policy.overlap)
+        placed, flights[policy.automation_id] = place(policy, overlap, flights.get(policy.automation_id, due.flight))
+        starts.append(_start(due, each, placed))
+        if placed.replaces:
+            replaced.append(starts[-1])
+    return starts, replaced
+
+
+def _start(due: Due, occurrence: Occurrence, placed: Placement) -> Start:
+    delay = jitter(due.trigger_id, due.slot, due.jitter) if due.jitter else timedelta()
+    return due.policy.start(
+        occurrence.source,
+        placed,
+        trigger_id=TriggerId(occurrence.trigger_id),
+        idempotency_key=occurrence.key,
+        payload=occurrence.payload,
+        ready_at=due.slot + delay,
+    )
+
+
+def _open(due: Due) -> bool:
+    """Whether the trigger's own limits let it fire now. `due.slot` is the database's present."""
+    timing, now = due.timing, due.slot
+    if (timing.starts_at and now < timing.starts_at) or (timing.ends_at and now > timing.ends_at):
+        return False
+    return timing.max_fires is None or timing.fires < timing.max_fires

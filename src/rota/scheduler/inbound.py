@@ -1,0 +1,46 @@
+"""What comes from outside: webhooks and named events fire their triggers, each message once."""
+
+from typing import Any
+from uuid import UUID
+
+from rota.access.vault import Vault
+from rota.db import triggers, webhook_secrets
+from rota.db.pool import Connection
+from rota.errors import NotFound
+from rota.model import webhook
+from rota.model.caller import Caller, Level
+from rota.model.ids import RunId, new_id
+from rota.model.run import Source
+from rota.roster.automations import now_of
+from rota.roster.triggers import event_name
+from rota.runs import triggering
+from rota.runs.triggering import Occurrence
+
+
+async def receive_webhook(
+    conn: Connection, vault: Vault, trigger_id: UUID, *, headers: dict[str, str | None], body: bytes, payload: Any
+) -> RunId:
+    """Check the signature and start the run. The same webhook-id gives the same run."""
+    found = await triggers.find_webhook(conn, trigger_id)
+    if not found:
+        raise NotFound("There is no such webhook.")
+    workspace_id, _ = found
+    sealed = await webhook_secrets.valid(conn, workspace_id, trigger_id)
+    secrets = [vault.unseal(each, f"webhook/{workspace_id}/{trigger_id}/{secret_id}") for secret_id, each in sealed]
+    key = webhook.verify(secrets, **headers, body=body, now=await now_of(conn))
+    runs = await triggering.fire(conn, [Occurrence(workspace_id, trigger_id, Source.WEBHOOK, key, payload)])
+    if (trigger_id, key) not in runs:
+        raise NotFound("There is no such webhook.")  # it is past its limits
+    return runs[trigger_id, key]
+
+
+async def publish_event(conn: Connection, caller: Caller, event: str, data: Any, key: str | None) -> list[RunId]:
+    """Fire every trigger of this workspace that waits for the event; their runs."""
+    caller.must_be(Level.MEMBER, "post an event")
+    found = await triggers.of_event(conn, caller.workspace_id, event_name(event))
+    key = key or str(new_id())
+    payload = {"event": event, "data": data}
+    runs = await triggering.fire(
+        conn, [Occurrence(workspace_id, trigger_id, Source.EVENT, key, payload) for workspace_id, trigger_id in found]
+    )
+    return list(runs.values())

@@ -1,0 +1,67 @@
+"""What a schedule would do, before it is saved: its next fires in words and times, and what may surprise."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from rota.db import people, runs, triggers
+from rota.db.pool import Connection
+from rota.errors import Invalid
+from rota.model import preview as rules
+from rota.model.caller import Caller
+from rota.model.describe import describe
+from rota.model.preview import Fire, ScheduleWarning
+from rota.model.schedule import read_schedule
+from rota.roster import automations
+
+CROWD = 20
+
+
+class Preview(NamedTuple):
+    text: str
+    fires: list[Fire]
+    warnings: list[ScheduleWarning]
+
+
+async def preview(
+    conn: Connection,
+    caller: Caller,
+    form: Mapping[str, Any],
+    *,
+    after: datetime | None,
+    count: int,
+    automation: str | None = None,
+) -> Preview:
+    now = after or await automations.now_of(conn)
+    try:
+        schedule = read_schedule(form, default_timezone=caller.timezone, now=now).schedule
+    except Invalid as refused:
+        inner = f".{refused.field}" if refused.field and refused.field != "schedule" else ""
+        raise Invalid(refused.message, code=refused.code, field=f"schedule{inner}") from None
+    fires = rules.preview(schedule, now, count)
+    workspace = await people.find_workspace(conn, caller.workspace_slug)
+    warnings = rules.warnings(
+        schedule,
+        now,
+        usual_duration=await _usual_duration(conn, caller, automation),
+        minimum_interval=workspace["minimum_interval"] if workspace else None,
+    )
+    return Preview(describe(schedule), fires, [*warnings, *await _crowded(conn, caller, fires)])
+
+
+async def _usual_duration(conn: Connection, caller: Caller, automation: str | None) -> timedelta | None:
+    if not automation:
+        return None
+    found = await automations.find(conn, caller, automation)
+    return await runs.usual_duration(conn, caller.workspace_id, found["id"])
+
+
+async def _crowded(conn: Connection, caller: Caller, fires: list[Fire]) -> list[ScheduleWarning]:
+    if not fires:
+        return []
+    minute = fires[0].at.replace(second=0, microsecond=0)
+    due = await triggers.due_between(conn, caller.workspace_id, minute, minute + timedelta(minutes=1))
+    if due < CROWD:
+        return []
+    message = f"{due} other automations are due in the same minute; another minute would start sooner."
+    return [ScheduleWarning("crowded", message)]

@@ -1,0 +1,210 @@
+"""NOTIFY only wakes: who listens hears of it, also after the connection was lost, and a burst is one statement."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection, sql
+
+from house import House
+from rota.db.listener import Listener, Wakes, session_channel
+from rota.db.pool import Database
+from rota.model.ids import new_id
+from waiting import until
+
+LISTENING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rota listener' AND datname = current_database()"
+
+
+class Ear:
+    """A handler that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __call__(self, payload: str) -> None:
+        self.heard.append(payload)
+
+    async def hears(self, payload: str) -> None:
+        async def told() -> bool:
+            return payload in self.heard
+
+        await until(told)
+
+
+@pytest.fixture
+def notify(database_url: str) -> Any:
+    """Notify from another connection, at once and without giving the event loop a turn."""
+
+    def send(channel: str, payload: str = "") -> None:
+        with psycopg.connect(database_url, autocommit=True) as conn:
+            conn.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+
+    return send
+
+
+async def listening_pid(db: Database) -> int | None:
+    async with db.connection() as conn:
+        row = await (await conn.execute(LISTENING)).fetchone()
+    return row[0] if row else None
+
+
+async def cut(db: Database) -> int:
+    """Cut the listening connection, and only that one; the process it had on the server."""
+    pid = await until(lambda: listening_pid(db))
+    async with db.connection() as conn:
+        await conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+    return pid
+
+
+def reconnected(db: Database, before: int) -> Any:
+    async def check() -> bool:
+        return await listening_pid(db) not in {None, before}
+
+    return lambda: check()
+
+
+async def test_a_notification_reaches_its_handler_and_no_other(listener: Listener, notify: Any) -> None:
+    one, other = Ear(), Ear()
+    async with listener.subscribed("rota_one", one), listener.subscribed("rota_other", other):
+        await one.hears("")  # LISTEN is in force: it reads once
+        await other.hears("")
+        notify("rota_one", "hello")
+        await one.hears("hello")
+    assert other.heard == [""]
+
+
+async def test_a_subscription_added_while_connected_works(listener: Listener, notify: Any) -> None:
+    first = Ear()
+    async with listener.subscribed("rota_first", first):
+        await first.hears("")
+        late = Ear()
+        async with listener.subscribed("rota_late", late):
+            await late.hears("")
+            notify("rota_late", "hello")
+            await late.hears("hello")
+            notify("rota_first", "still here")
+            await first.hears("still here")
+
+
+async def test_what_is_committed_before_listen_is_found_by_reading_once(listener: Listener) -> None:
+    ear = Ear()
+    async with listener.subscribed("rota_early", ear):
+        await until(lambda: _heard(ear))
+    assert ear.heard == [""]
+
+
+async def _heard(ear: Ear) -> bool:
+    return bool(ear.heard)
+
+
+async def test_two_handlers_of_one_channel_are_both_told_and_the_last_one_to_leave_ends_it(
+    listener: Listener, notify: Any
+) -> None:
+    channel = session_channel(new_id())
+    one, two = Ear(), Ear()
+    async with listener.subscribed(channel, one):
+        async with listener.subscribed(channel, two):
+            await one.hears("")
+            notify(channel, "both")
+            await one.hears("both")
+            await two.hears("both")
+        notify(channel, "one")
+        await one.hears("one")
+    assert "one" not in two.heard
+    assert channel not in listener._handlers
+    await until(lambda: _unlistened(listener, channel))
+
+
+async def _unlistened(listener: Listener, channel: str) -> bool:
+    return channel not in listener._listening
+
+
+async def test_a_notification_that_arrives_while_another_channel_is_added_is_not_swallowed(
+    listener: Listener, notify: Any
+) -> None:
+    """psycopg reads the socket during LISTEN; what it finds there is ours too."""
+    ear = Ear()
+    async with listener.subscribed("rota_busy", ear):
+        await ear.hears("")
+        listener.on("rota_more", Ear())  # the next step of the loop runs LISTEN …
+        notify("rota_busy", "meanwhile")  # … and this is on the socket before it
+        await ear.hears("meanwhile")
+
+
+async def test_a_cut_connection_is_opened_again_and_everybody_is_woken_once(
+    db: Database, listener: Listener, notify: Any
+) -> None:
+    ears = {f"rota_{number}": Ear() for number in range(3)}
+    for channel, ear in ears.items():
+        listener.on(channel, ear)
+    for ear in ears.values():
+        await ear.hears("")
+        ear.heard.clear()
+    before = await cut(db)
+    await until(reconnected(db, before))
+    for ear in ears.values():
+        await ear.hears("")
+    for channel, ear in ears.items():
+        notify(channel, "after")
+        await ear.hears("after")
+    assert {channel: ear.heard for channel, ear in ears.items()} == dict.fromkeys(ears, ["", "after"])
+
+
+async def test_it_comes_back_however_often_it_is_cut(db: Database, listener: Listener, notify: Any) -> None:
+    ear = Ear()
+    listener.on("rota_tough", ear)
+    await ear.hears("")
+    for number in range(3):
+        before = await cut(db)
+        await until(reconnected(db, before))
+        ear.heard.clear()
+        await until(lambda: _hears_now(ear, notify, str(number)))  # noqa: B023
+
+
+async def _hears_now(ear: Ear, notify: Any, payload: str) -> bool:
+    """LISTEN comes just after the connection: what was sent before it is not for us."""
+    notify("rota_tough", payload)
+    await asyncio.sleep(0.05)
+    return payload in ear.heard
+
+
+async def test_many_wakes_become_few_notifications(house: House, db: Database, wakes: Wakes, database_url: str) -> None:
+    heard: Counter[str] = Counter()
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.update([told.payload]))
+        await other.execute(sql.SQL("LISTEN {}").format(sql.Identifier("rota_burst")))
+        for number in range(1000):
+            wakes.send("rota_burst", [number % 4])
+        await wakes.close()
+        await other.execute("SELECT 1")
+    assert heard == {"0": 1, "1": 1, "2": 1, "3": 1}
+
+
+async def test_wakes_of_different_moments_are_all_sent(wakes: Wakes, database_url: str) -> None:
+    heard: list[str] = []
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.append(told.payload))
+        await other.execute("LISTEN rota_steps")
+        for number in range(5):
+            wakes.send("rota_steps", [number])
+            await wakes.close()
+        await other.execute("SELECT 1")
+    assert heard == ["0", "1", "2", "3", "4"]
+
+
+async def test_who_listens_in_this_process_is_told_at_once(listener: Listener, wakes: Wakes) -> None:
+    ear = Ear()
+    listener.on("rota_near", ear)
+    wakes.send("rota_near", ["now"])
+    assert ear.heard == ["now"]
+
+
+async def test_a_database_that_does_not_answer_costs_a_wake_and_nothing_else(
+    db: Database, wakes: Wakes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await db.close()
+    wakes.send("rota_lost", [1])
+    await wakes.close()
+    assert [record.message for record in caplog.records if record.name == "rota.db.listener"] == ["wake.failed"]

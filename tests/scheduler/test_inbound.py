@@ -1,0 +1,257 @@
+"""Webhooks, events and the ends of other runs fire their triggers, each message once."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from house import House
+from rota.access.vault import open_vault
+from rota.db import triggers as trigger_rows
+from rota.errors import Invalid, NotFound, Unauthenticated
+from rota.model.webhook import sign
+from rota.roster import automations, triggers
+from rota.runs import cancelling
+from rota.scheduler.inbound import publish_event, receive_webhook
+
+
+async def publish(house: House, event: str, data: Any = None, key: str | None = None) -> list[Any]:
+    async with house.db.transaction() as conn:
+        return await publish_event(conn, house.caller, event, data, key)
+
+
+async def end_all(house: House) -> None:
+    """Cancel whatever is queued."""
+    for run in await house.ledger():
+        if run["status"] == "queued":
+            async with house.db.transaction() as conn:
+                await cancelling.cancel(conn, house.caller.workspace_id, run["id"])
+
+
+async def test_an_event_fires_every_trigger_that_waits_for_it_with_its_data(house: House) -> None:
+    first = await house.automation({"event": "invoice.paid"})
+    second = await house.automation({"event": "invoice.paid"})
+    await house.automation({"event": "invoice.lost"})
+    await publish(house, "invoice.paid", {"amount": 12})
+    ledger = await house.ledger()
+    assert {run["automation_id"] for run in ledger} == {first, second}
+    assert {run["source"] for run in ledger} == {"event"}
+    assert ledger[0]["payload"] == {"event": "invoice.paid", "data": {"amount": 12}}
+    assert ledger[0]["slot"] is None
+
+
+async def test_an_event_with_the_key_of_an_earlier_one_is_the_same_event(house: House) -> None:
+    await house.automation({"event": "ping"})
+    first = await publish(house, "ping", key="k1")
+    assert await publish(house, "ping", key="k1") == first
+    await publish(house, "ping", key="k2")
+    assert len(await house.ledger()) == 2
+
+
+async def test_two_requests_with_one_key_at_the_same_time_make_one_run(house: House) -> None:
+    """Provoked: the second waits on the automation's lock until the first commits, then finds its run."""
+    await house.automation({"event": "ping"})
+    async with house.db.transaction() as conn:
+        first = await publish_event(conn, house.caller, "ping", None, "k")
+        second = asyncio.create_task(publish(house, "ping", key="k"))
+        await _until_somebody_waits_for_a_lock(house)
+    assert await second == first
+    assert len(await house.ledger()) == 1
+
+
+async def _until_somebody_waits_for_a_lock(house: House) -> None:
+    deadline = time.monotonic() + 10
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    while not await house.value(query):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_events_queue_behind_each_other_by_default_and_none_is_lost(house: House) -> None:
+    await house.automation({"event": "ping"})
+    for number in range(5):
+        await publish(house, "ping", number)
+    ledger = await house.ledger()
+    assert [run["status"] for run in ledger] == ["queued"] * 5
+    assert [run["ready_at"] is not None for run in ledger] == [True, False, False, False, False]
+
+
+async def test_a_triggers_own_overlap_wins_over_its_automations(house: House) -> None:
+    await house.automation(triggers=[{"event": "ping", "overlap": "skip"}], overlap="queue_all")
+    await publish(house, "ping")
+    await publish(house, "ping")
+    assert [run["skip_reason"] for run in await house.ledger()] == [None, "prior_in_flight"]
+
+
+async def test_an_event_for_a_paused_automation_is_in_the_ledger_as_skipped(house: House) -> None:
+    automation = await house.automation({"event": "ping"})
+    async with house.db.transaction() as conn:
+        await automations.pause(conn, house.caller, str(automation))
+    await publish(house, "ping")
+    assert [run["skip_reason"] for run in await house.ledger()] == ["paused"]
+
+
+async def test_an_event_with_a_bad_name_is_refused(house: House) -> None:
+    with pytest.raises(Invalid, match="event's name"):
+        await publish(house, "no spaces please")
+
+
+async def _hook(house: House, tmp_path: Path) -> tuple[Any, Any, str]:
+    vault = open_vault(tmp_path)
+    automation = await house.automation({"webhook": {}})
+    async with house.db.transaction() as conn:
+        [row] = await trigger_rows.of_automations(conn, house.caller.workspace_id, [automation])
+        secret = await triggers.new_secret(conn, vault, house.caller.workspace_id, row["id"])
+    return vault, row["id"], secret
+
+
+async def call(house: House, vault: Any, trigger_id: Any, secret: str, message_id: str = "msg_1") -> Any:
+    body, timestamp = b'{"hello": "world"}', str(int(time.time()))
+    headers = {"message_id": message_id, "timestamp": timestamp, "signatures": sign(secret, message_id, timestamp, body)}
+    async with house.db.transaction() as conn:
+        return await receive_webhook(
+            conn, vault, trigger_id, headers=headers, body=body, payload={"hello": "world"}
+        )
+
+
+async def test_a_signed_webhook_starts_a_run_with_its_body_and_a_repeat_is_the_same_run(
+    house: House, tmp_path: Path
+) -> None:
+    vault, trigger_id, secret = await _hook(house, tmp_path)
+    run_id = await call(house, vault, trigger_id, secret)
+    assert await call(house, vault, trigger_id, secret) == run_id
+    [run] = await house.ledger()
+    assert (run["source"], run["payload"]) == ("webhook", {"hello": "world"})
+
+
+async def test_while_a_secret_is_rotated_both_are_good_and_then_only_the_new_one(house: House, tmp_path: Path) -> None:
+    vault, trigger_id, old = await _hook(house, tmp_path)
+    async with house.db.transaction() as conn:
+        new = await triggers.new_secret(conn, vault, house.caller.workspace_id, trigger_id)
+    await call(house, vault, trigger_id, old, "msg_1")
+    await call(house, vault, trigger_id, new, "msg_2")
+    await house.execute("UPDATE webhook_secrets SET expires_at = now() WHERE expires_at IS NOT NULL")
+    await call(house, vault, trigger_id, new, "msg_3")
+    with pytest.raises(Unauthenticated):
+        await call(house, vault, trigger_id, old, "msg_4")
+
+
+async def test_secrets_are_sealed_and_do_not_open_in_another_triggers_row(house: House, tmp_path: Path) -> None:
+    vault, first, secret = await _hook(house, tmp_path)
+    _, second, _ = await _hook(house, tmp_path)
+    stored = await house.value("SELECT string_agg(encode(sealed, 'escape'), '') FROM webhook_secrets")
+    assert secret.removeprefix("whsec_") not in stored
+    await house.execute(
+        "UPDATE webhook_secrets SET sealed = (SELECT sealed FROM webhook_secrets WHERE trigger_id = %s) WHERE trigger_id = %s",
+        first, second,
+    )  # fmt: skip
+    with pytest.raises(Exception, match="changed or moved"):
+        await call(house, vault, second, secret)
+
+
+async def test_an_unknown_or_disabled_webhook_is_not_found(house: House, tmp_path: Path) -> None:
+    vault, trigger_id, secret = await _hook(house, tmp_path)
+    await house.execute("UPDATE triggers SET enabled = false")
+    with pytest.raises(NotFound):
+        await call(house, vault, trigger_id, secret)
+
+
+async def test_an_automation_runs_after_another_ended_as_it_wants_and_is_told_about_it(house: House) -> None:
+    first = await house.automation({"event": "go"}, name="First")
+    second = await house.automation({"after": "first", "on": ["cancelled", "failed"]}, name="Second")
+    await house.automation({"after": "first"}, name="Only after success")
+    await publish(house, "go")
+    await end_all(house)
+    ended, after = await house.ledger()
+    assert (ended["automation_id"], after["automation_id"]) == (first, second)
+    assert (after["source"], after["status"]) == ("after", "queued")
+    assert after["payload"] == {"run_id": str(ended["id"]), "status": "cancelled", "summary": None}
+
+
+async def test_automations_cannot_run_after_each_other_in_a_circle(house: House) -> None:
+    await house.automation({"event": "go"}, name="A")
+    await house.automation({"after": "a"}, name="B")
+    await house.automation({"after": "b"}, name="C")
+    with pytest.raises(Invalid, match="a → c → b → a") as refused:
+        async with house.db.transaction() as conn:
+            await automations.add_trigger(conn, house.caller, "a", {"after": "c"})
+    assert refused.value.code == "after_cycle"
+    with pytest.raises(Invalid, match="a → a"):
+        async with house.db.transaction() as conn:
+            await automations.add_trigger(conn, house.caller, "a", {"after": "a"})
+
+
+async def test_two_changes_at_once_cannot_close_a_circle_between_them(house: House) -> None:
+    await house.automation({"event": "go"}, name="A")
+    await house.automation({"event": "go"}, name="B")
+    async with house.db.transaction() as conn:
+        await automations.add_trigger(conn, house.caller, "a", {"after": "b"})
+
+        async def the_other_way() -> None:
+            async with house.db.transaction() as other:
+                await automations.add_trigger(other, house.caller, "b", {"after": "a"})
+
+        other = asyncio.create_task(the_other_way())
+        await _until_somebody_waits_for_a_lock(house)
+    with pytest.raises(Invalid, match="circle"):
+        await other
+
+
+async def test_after_so_many_failures_in_a_row_an_automation_pauses_and_says_why(house: House) -> None:
+    automation = await house.automation({"event": "go"}, pause_after_failures=2, overlap="allow")
+    for _ in range(2):
+        await publish(house, "go")
+        await fail_all(house)
+    assert await house.value("SELECT status FROM automations WHERE id = %s", automation) == "paused"
+    assert await house.value("SELECT paused_reason FROM automations") == "It failed 2 times in a row."
+    await publish(house, "go")
+    assert (await house.ledger())[-1]["skip_reason"] == "paused"
+
+
+async def test_a_success_starts_the_count_of_failures_anew(house: House) -> None:
+    await house.automation({"event": "go"}, pause_after_failures=2, overlap="allow")
+    for ending in (fail_all, succeed_all, fail_all):
+        await publish(house, "go")
+        await ending(house)
+    assert await house.value("SELECT status FROM automations") == "active"
+    assert await house.value("SELECT failures FROM automations") == 1
+
+
+async def fail_all(house: House) -> None:
+    await _settle_all(house, "failed")
+
+
+async def succeed_all(house: House) -> None:
+    await _settle_all(house, "succeeded")
+
+
+async def _settle_all(house: House, how: str) -> None:
+    from datetime import timedelta
+
+    from rota.model.ids import WorkerId
+    from rota.model.outcome import ErrorClass, Failed, Succeeded
+    from rota.runs import claiming, settling
+
+    async with house.db.transaction() as conn:
+        claimed = await claiming.claim(
+            conn, WorkerId("w"), places=100, lease=timedelta(minutes=1), kinds=["command"], pools=["default"]
+        )
+        outcome = Succeeded() if how == "succeeded" else Failed(ErrorClass.AGENT_ERROR, "no")
+        await settling.settle(conn, [settling.Result(run, outcome) for run in claimed])
+    assert claimed
+
+
+async def test_the_key_alone_guards_against_a_second_run(house: House) -> None:
+    """The UNIQUE by itself: whoever forgot the lock is still refused."""
+    await house.automation({"event": "ping"}, overlap="allow")
+    await publish(house, "ping", key="k")
+    with pytest.raises(psycopg.errors.UniqueViolation, match="runs_one_per_key"):
+        await house.execute(
+            """INSERT INTO runs (workspace_id, id, trigger_id, agent_id, grant_id, revision, status, source, pool, executor,
+                                 timeout, trace_id, session_id, idempotency_key)
+               SELECT workspace_id, gen_random_uuid(), trigger_id, agent_id, grant_id, revision, status, source, pool,
+                      executor, timeout, trace_id, session_id, idempotency_key FROM runs"""
+        )
