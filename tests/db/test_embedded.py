@@ -534,6 +534,8 @@ def test_a_process_that_got_the_postmasters_number_is_not_stopped(home: Path) ->
     eventually(lambda: not processes_of(home))
     with stranger(home):
         server.stop()
+    with server:  # and PostgreSQL gives back the shared memory that the killed one left
+        assert postmaster(home)
 
 
 def test_a_server_that_cannot_shut_down_fast_is_shut_down_immediately(

@@ -1,6 +1,7 @@
 """NOTIFY only wakes: who listens hears of it, also after the connection was lost, and a burst is one statement."""
 
 import asyncio
+import os
 from collections import Counter
 from typing import Any
 
@@ -150,6 +151,32 @@ async def test_a_cut_connection_is_opened_again_and_everybody_is_woken_once(
         notify(channel, "after")
         await ear.hears("after")
     assert {channel: ear.heard for channel, ear in ears.items()} == dict.fromkeys(ears, ["", "after"])
+
+
+async def test_the_number_of_a_lost_socket_is_free_for_others(
+    db: Database, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader left behind on a closed socket would leave the next one with that number deaf."""
+    monkeypatch.setattr("rota.db.listener.RETRY_SECONDS", 60.0)
+    assert listener._conn
+    number, arrived, loop = listener._conn.fileno(), asyncio.Event(), asyncio.get_running_loop()
+    await cut(db)
+    await until(lambda: _lost(listener))
+    reading, writing = os.pipe()
+    os.dup2(reading, number)
+    loop.add_reader(number, arrived.set)
+    try:
+        os.write(writing, b"hello")
+        async with asyncio.timeout(5):
+            await arrived.wait()
+    finally:
+        loop.remove_reader(number)
+        for each in {reading, writing, number}:
+            os.close(each)
+
+
+async def _lost(listener: Listener) -> bool:
+    return listener._conn is None
 
 
 async def test_it_comes_back_however_often_it_is_cut(db: Database, listener: Listener, notify: Any) -> None:

@@ -77,6 +77,7 @@ class Listener:
         self._changed = asyncio.Event()
         self._lost = asyncio.Event()
         self._listening: set[str] = set()
+        self._watched: int | None = None
 
     def on(self, channel: str, handler: Handler) -> None:
         self._handlers[channel].append(handler)
@@ -110,13 +111,12 @@ class Listener:
 
     async def _listen(self) -> None:
         async with await AsyncConnection.connect(self._url, autocommit=True, application_name="rota listener") as conn:
+            conn.add_notify_handler(lambda told: self.dispatch(told.channel, told.payload))
             self._conn, self._listening = conn, set()
             self._lost.clear()
-            await self._follow_handlers()
-            log.debug("listener.connected")
-            for channel in tuple(self._handlers):
-                self.dispatch(channel, "")
             try:
+                await self._follow_handlers()
+                log.debug("listener.connected")
                 while not self._lost.is_set():
                     await self._wait_for_change()
                     await self._follow_handlers()
@@ -148,14 +148,18 @@ class Listener:
         self._listening = wanted
         self._drain()
 
-    # psycopg reads the socket while a statement runs; in between we do, so that LISTEN can follow the handlers.
+    # psycopg reads the socket while a statement runs, and tells its notify handler what it found; in between we do, so
+    # that LISTEN can follow the handlers.
     def _watch(self) -> None:
-        if self._conn:
-            asyncio.get_running_loop().add_reader(self._conn.fileno(), self._readable)
+        assert self._conn
+        self._watched = self._conn.fileno()
+        asyncio.get_running_loop().add_reader(self._watched, self._readable)
 
     def _unwatch(self) -> None:
-        if self._conn and not self._conn.closed:
-            asyncio.get_running_loop().remove_reader(self._conn.fileno())
+        """Also when the connection is gone: the number of its closed socket soon belongs to somebody else."""
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            self._watched = None
 
     def _readable(self) -> None:
         assert self._conn

@@ -2,13 +2,15 @@
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from rota.db.pool import Connection
+from rota.db.pool import Connection, shown
 from rota.errors import CannotStart
 
 log = logging.getLogger(__name__)
@@ -44,13 +46,37 @@ def migrations() -> list[Migration]:
 
 async def migrate(url: str) -> list[str]:
     """Apply what is missing and return its names. Safe when many processes start together."""
-    async with await AsyncConnection.connect(url, autocommit=True) as conn:
-        await conn.execute("SELECT pg_advisory_lock(%s)", [LOCK])  # freed with the connection, also after a crash
+    with _explaining(url):
+        # Nothing here outlives its transaction, so that it also works behind PgBouncer.
+        async with await AsyncConnection.connect(url, autocommit=True, prepare_threshold=None) as conn:
+            chain = migrations()
+            present = await _begin(conn)
+            _refuse_newer(present, chain)
+            missing = [each for each in chain if each.number not in present]
+            return [each.name for each in missing if await _apply(conn, each)]
+
+
+async def _begin(conn: Connection) -> set[int]:
+    """What is there already, in a table that is made first if need be."""
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         await conn.execute(TABLE)
-        present = await applied(conn)
-        chain = migrations()
-        _refuse_newer(present, chain)
-        return [await _apply(conn, each) for each in chain if each.number not in present]
+        return await applied(conn)
+
+
+@contextmanager
+def _explaining(url: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable:
+        raise CannotStart(
+            f"The schema of {shown(url)} must be brought up to date, but somebody holds a table of it locked for longer "
+            f"than {LOCK_TIMEOUT}. Nothing was changed. Start again when they are done.",
+            code="schema_locked",
+        ) from None
+    except psycopg.Error as failure:
+        reason = str(failure).strip().splitlines()[0]
+        raise CannotStart(f"Cannot bring the schema of {shown(url)} up to date: {reason}") from failure
 
 
 async def applied(conn: Connection) -> set[int]:
@@ -67,13 +93,17 @@ async def missing(conn: Connection) -> list[str]:
     return [each.name for each in migrations() if each.number not in present]
 
 
-async def _apply(conn: Connection, migration: Migration) -> str:
+async def _apply(conn: Connection, migration: Migration) -> bool:
+    """Apply one, unless another process did so while this one waited for its turn."""
     async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        if migration.number in await applied(conn):
+            return False
         await conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
         await conn.execute(migration.script.encode())
         await conn.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [migration.number, migration.name])
     log.info("schema.migrated", extra={"migration": f"{migration.number:04}_{migration.name}"})
-    return migration.name
+    return True
 
 
 def _refuse_newer(present: set[int], chain: list[Migration]) -> None:

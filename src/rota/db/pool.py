@@ -68,7 +68,7 @@ async def check(url: str) -> None:
     try:
         async with await AsyncConnection.connect(url, connect_timeout=CONNECT_SECONDS) as conn:
             version = conn.info.server_version
-    except psycopg.Error as failure:
+    except (psycopg.Error, UnicodeError) as failure:  # a host's name that is no name at all is a UnicodeError
         raise CannotStart(
             f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL"
         ) from None
@@ -85,14 +85,17 @@ def shown(url: str) -> str:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
         return "(not a PostgreSQL URL)"
-    host, port = parts.get("host") or "localhost", parts.get("port")
+    host, port = str(parts.get("host") or "localhost").rpartition("@")[2], parts.get("port")
     return f"{parts.get('user') or ''}@{host}{f':{port}' if port else ''}/{parts.get('dbname') or ''}".lstrip("@")
 
 
-def _reason(failure: psycopg.Error, url: str) -> str:
+def _reason(failure: Exception, url: str) -> str:
     try:
-        password = conninfo_to_dict(url).get("password")
+        parts = conninfo_to_dict(url)
     except psycopg.Error:
         return "it is not a URL like postgresql://user:password@host:5432/database"
+    if "@" in str(parts.get("host")):  # the rest of the password: it must not be shown either
+        return "an @ in the user or the password is written as %40"
     text = re.sub(r"\s+", " ", str(failure)).strip()
-    return text.replace(str(password), "…") if password else text
+    password = str(parts.get("password") or "")
+    return re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "…", text) if password else text

@@ -1,0 +1,168 @@
+"""The way to PostgreSQL: a wrong URL is told in words, a full pool says so, and nothing shows a password."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from rota.db import pool
+from rota.db.pool import Database, check, shown
+from rota.errors import Busy, CannotStart
+
+SECRET = "swordfish"  # a password
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises(CannotStart) as refused:
+        await check(url)
+    assert refused.value.field == "ROTA_DATABASE_URL"
+    assert SECRET not in refused.value.message
+    assert refused.value.__suppress_context__, "a traceback would show the URL"
+    return refused.value.message
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port on which nobody listens, and nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+async def test_a_server_that_nobody_runs_is_named_with_its_port(closed_port: int) -> None:
+    message = await refusal(f"postgresql://ada:{SECRET}@127.0.0.1:{closed_port}/rota")
+    assert f"ada@127.0.0.1:{closed_port}/rota" in message
+    assert "refused" in message
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70, "ö" * 80])
+async def test_a_host_that_does_not_exist_is_named(host: str) -> None:
+    assert f"ada@{host}/rota" in await refusal(f"postgresql://ada:{SECRET}@{host}/rota")
+
+
+async def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path) in await refusal(f"host={tmp_path} dbname=rota password={SECRET}")
+
+
+async def test_a_database_that_does_not_exist_is_named(server_url: str) -> None:
+    message = await refusal(make_conninfo(server_url, dbname="no_such_database", password=SECRET))
+    assert '"no_such_database" does not exist' in message
+
+
+async def test_a_user_who_does_not_exist_is_named(server_url: str) -> None:
+    assert '"nobody_at_all"' in await refusal(make_conninfo(server_url, user="nobody_at_all", password=SECRET))
+
+
+async def test_a_wrong_password_is_told_without_it(password_url: str) -> None:
+    message = await refusal(make_conninfo(password_url, password=SECRET))
+    assert "password authentication failed" in message
+
+
+@pytest.fixture
+def password_url(server_url: str) -> str:
+    """The server by TCP with a password, if it asks for one; the embedded one never does."""
+    if not conninfo_to_dict(server_url).get("password"):
+        pytest.skip("this server asks for no password")
+    return server_url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        SECRET,
+        f"mysql://ada:{SECRET}@host/rota",
+        f"postgresql://ada:{SECRET}@[::1/rota",
+        f"postgresql://ada:{SECRET}%ZZ@host/rota",
+        f"postgresql://ada:{SECRET}%00@host/rota",
+        f"postgresql://ada:{SECRET}@host/rota?no_such_option=1",
+    ],
+)
+async def test_what_is_no_url_is_told_with_an_example(url: str) -> None:
+    assert "postgresql://user:password@host:5432/database" in await refusal(url)
+
+
+async def test_an_unescaped_at_in_the_password_is_explained_and_not_shown() -> None:
+    message = await refusal(f"postgresql://ada:sword@fish-{SECRET}@db.invalid:5432/rota")
+    assert "%40" in message
+    assert "fish" not in message
+
+
+async def test_a_short_password_does_not_garble_the_message(closed_port: int) -> None:
+    assert "Connection refused" in await refusal(f"postgresql://ada:e@127.0.0.1:{closed_port}/rota")
+
+
+async def test_an_old_server_is_told_which_version_is_needed(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "OLDEST", 990_000)
+    message = await refusal(server_url)
+    assert "Rota needs 99 or newer" in message
+
+
+def test_a_url_is_shown_without_its_password() -> None:
+    assert shown(f"postgresql://ada:{SECRET}@db.example:5433/rota?sslmode=require") == "ada@db.example:5433/rota"
+    assert shown(f"dbname=rota password={SECRET}") == "localhost/rota"
+    assert SECRET not in shown(f"postgresql://ada:x@{SECRET}@db.example/rota")
+
+
+async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.05)
+    db = Database(database_url, size=2)
+    await db.open()
+    try:
+        async with db.connection(), db.connection():
+            with pytest.raises(Busy):
+                async with db.connection():
+                    pass
+        async with db.connection() as conn:
+            await conn.execute("SELECT 1")
+    finally:
+        await db.close()
+
+
+async def test_a_transaction_that_fails_leaves_nothing_and_gives_its_connection_back(db: Database) -> None:
+    async with db.connection() as conn:
+        await conn.execute("CREATE TABLE notes (note text)")
+    for _ in range(20):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            async with db.transaction() as conn:
+                await conn.execute("INSERT INTO notes VALUES ('half')")
+                await conn.execute("SELECT 1 / 0")
+    async with db.connection() as conn:
+        assert await (await conn.execute("SELECT count(*) FROM notes")).fetchone() == (0,)
+
+
+async def test_a_cancelled_caller_leaves_no_transaction_open(db: Database) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        async with db.transaction() as conn:
+            await conn.execute("CREATE TABLE half (note text)")
+            begun.set()
+            await conn.execute("SELECT pg_sleep(60)")
+
+    task = asyncio.create_task(work())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with db.connection() as conn:
+        assert await (await conn.execute("SELECT to_regclass('half')")).fetchone() == (None,)
+
+
+async def test_a_reserved_connection_is_outside_the_pool(database_url: str) -> None:
+    db = Database(database_url, size=2)
+    await db.open()
+    reserved = await db.reserve()
+    try:
+        async with db.connection(), db.connection():
+            assert await (await reserved.execute("SELECT 1")).fetchone() == (1,)
+    finally:
+        await reserved.close()
+        await db.close()

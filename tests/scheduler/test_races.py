@@ -1,0 +1,149 @@
+"""Promises 1 and 2 under replicas, crashes and edits, each provoked for real."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from house import NOON, Clock, House
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.roster import automations
+from rota.scheduler.tick import Scheduler
+from waiting import until
+
+REPLICA = Path(__file__).parent / "replica.py"
+HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
+FAILPOINTS = ("scheduler.locked", "scheduler.started", "scheduler.written", "scheduler.committed")
+
+FILL = """
+WITH model AS (SELECT * FROM automations LIMIT 1), made AS (
+    INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, overlap)
+    SELECT workspace_id, gen_random_uuid(), 'a' || n, 'A', agent_id, owner_id, grant_id, 'p', 'allow'
+      FROM model, generate_series(1, %(count)s) n
+ RETURNING workspace_id, id)
+INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, timezone, anchor_at, next_fire_at)
+SELECT workspace_id, gen_random_uuid(), id, 'cron', '* * * * *', 'UTC', %(at)s, %(at)s FROM made
+"""
+
+
+def replica(url: str, start: float, factor: float, minutes: float, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(REPLICA), url, str(start), str(factor), str(minutes)]
+    return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE)
+
+
+async def fill(house: House, count: int) -> None:
+    await house.automation()
+    async with house.db.connection() as conn:
+        await conn.execute(FILL, {"count": count, "at": NOON})
+
+
+async def ended(processes: list[subprocess.Popen[bytes]]) -> tuple[list[int], str]:
+    """How they ended, and all that they said about it."""
+    said = await asyncio.gather(*(asyncio.to_thread(each.communicate, timeout=90) for each in processes))
+    return [each.returncode for each in processes], b"".join(errors for _, errors in said).decode()
+
+
+async def test_eight_replicas_fire_every_slot_once_and_lose_none(house: House, database_url: str) -> None:
+    await fill(house, 500)
+    start = time.time() + 4.0
+    processes = [replica(database_url, start, factor=60, minutes=5) for _ in range(8)]
+    codes, said = await ended(processes)
+    assert codes == [0] * 8, said[-2000:]
+    assert "deadlock" not in said
+    slots = await house.value("SELECT count(DISTINCT (trigger_id, slot)) FROM runs")
+    assert slots == await house.value("SELECT count(*) FROM runs")
+    due = "SELECT sum(extract(epoch FROM next_fire_at - %s) / 60)::integer FROM triggers"
+    accounted = await house.value("SELECT sum(1 + missed_count)::integer FROM runs")
+    assert accounted == await house.value(due, NOON)
+    assert accounted >= 500 * 5
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+async def test_a_scheduler_killed_at_any_point_of_a_pass_leaves_every_slot_accounted_for(
+    house: House, database_url: str, failpoint: str, db: Database, wakes: Wakes
+) -> None:
+    await fill(house, 50)
+    killed = replica(database_url, time.time(), factor=1, minutes=1, ROTA_TEST_FAILPOINT=failpoint)
+    assert await ended([killed]) == ([-signal.SIGKILL], "")
+    written = await house.value("SELECT count(*) FROM runs")
+    assert written == (50 if failpoint == "scheduler.committed" else 0)  # all of the batch or none of it
+    await until(lambda: _nobody_holds_a_lock(house))
+    await Scheduler(db, wakes, clock=Clock(NOON + timedelta(seconds=59))).once()
+    assert await house.value("SELECT count(*) FROM runs") == 50
+    assert await house.value("SELECT count(DISTINCT trigger_id) FROM runs WHERE slot = %s", NOON) == 50
+
+
+async def _nobody_holds_a_lock(house: House) -> bool:
+    query = """SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'"""
+    return bool(await house.value(query) == 0)
+
+
+async def test_a_trigger_that_another_replica_holds_is_passed_over_and_the_others_fire(
+    house: House, db: Database, wakes: Wakes, clock: Clock
+) -> None:
+    """The row lock alone: without SKIP LOCKED this would wait for ever, without FOR UPDATE it would fire both."""
+    held = await house.automation(HOURLY, next_fire_at=NOON)
+    free = await house.automation(HOURLY, next_fire_at=NOON)
+    async with db.transaction() as other:
+        await other.execute("SELECT FROM triggers WHERE automation_id = %s FOR UPDATE", [held])
+        async with asyncio.timeout(10):
+            await Scheduler(db, wakes, clock=clock).once()
+        assert [run["automation_id"] for run in await house.ledger()] == [free]
+    await Scheduler(db, wakes, clock=clock).once()
+    assert len(await house.ledger(held)) == 1
+
+
+@pytest.mark.parametrize("change", ["pause", "delete", "edit"])
+async def test_a_change_while_its_slot_is_being_fired_waits_and_then_holds(
+    house: House, db: Database, wakes: Wakes, clock: Clock, change: str
+) -> None:
+    """The scheduler has locked and written; the change comes in between and must not be lost, nor the slot."""
+    automation = await house.automation(HOURLY, next_fire_at=NOON)
+
+    async def apply() -> None:
+        async with db.transaction() as conn:
+            match change:
+                case "pause":
+                    await automations.pause(conn, house.caller, str(automation))
+                case "delete":
+                    await automations.delete(conn, house.caller, str(automation))
+                case _:
+                    await automations.change(conn, house.caller, str(automation), {}, [{"cron": "30 * * * *"}])
+
+    scheduler = Scheduler(db, wakes, clock=clock)
+    async with db.connection() as conn, conn.transaction():
+        await scheduler_batch(scheduler, conn)
+        changing = asyncio.create_task(apply())
+        await until(lambda: house.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+    await changing
+    clock.advance(hours=1)
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert run["slot"] == NOON
+    expected = {"pause": ("skipped", "paused"), "delete": ("skipped", "deleted"), "edit": ("queued", None)}
+    assert (run["status"], run["skip_reason"]) == expected[change]
+
+
+async def scheduler_batch(scheduler: Scheduler, conn: object) -> None:
+    """One batch inside a transaction that the test ends."""
+    assert await scheduler._fire_batch(conn) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", ["pause", "delete"])
+async def test_a_change_that_came_first_is_seen_by_the_scheduler(
+    house: House, db: Database, wakes: Wakes, clock: Clock, change: str
+) -> None:
+    automation = await house.automation(HOURLY, next_fire_at=NOON)
+    async with db.transaction() as conn:
+        await getattr(automations, change)(conn, house.caller, str(automation))
+        await Scheduler(db, wakes, clock=clock).once()  # the trigger is locked: nothing fires, nothing waits
+    await Scheduler(db, wakes, clock=clock).once()
+    assert await house.ledger() == []
