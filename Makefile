@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,8 +26,35 @@ setup: $(VENV)/.dev ## Install everything into .venv, nothing else
 up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 	@exec $(BIN)/rota up $(ARGS)
 
+test: $(VENV)/.dev ## Install and run the whole test suite
+	@sh scripts/chromium.sh
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types, import contract, dead code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/vulture
+
+bench: $(VENV)/.dev ## Measure what DESIGN promises; JSON goes to bench/results/
+	$(BIN)/python -m bench $(ARGS)
+
+schema: $(VENV)/.dev ## Write src/rota/db/schema.sql from the migrations
+	$(BIN)/python scripts/schema.py
+
+screenshots: $(VENV)/.dev ## Take pictures of every page into docs/images/
+	@sh scripts/chromium.sh
+	$(BIN)/python scripts/screenshots.py
+
+format: $(VENV)/.dev ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix -q .
+	$(BIN)/ruff format .
+
 lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements/build.in -o requirements/build.txt
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements/run.txt
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt
+	$(LOCK) requirements/build.in -o requirements/build.txt
+	$(LOCK) pyproject.toml -o requirements/run.txt
+	$(LOCK) -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt
+
+.PHONY: help setup up test check bench schema screenshots format lock

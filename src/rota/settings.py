@@ -2,11 +2,13 @@
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rota.errors import CannotStart
 
@@ -14,6 +16,7 @@ PREFIX = "ROTA_"
 # Names that stand in the environment of agents and of the test suite; Rota itself doesn't read them here.
 FOREIGN = ("ROTA_RUN_ID", "ROTA_SESSION_ID", "ROTA_URL", "ROTA_TOKEN")
 FOREIGN_PREFIX = "ROTA_TEST_"
+MOST = 1_000_000_000
 
 
 def _text(value: str) -> str:
@@ -24,16 +27,36 @@ def _path(value: str) -> Path:
     return Path(value).expanduser().absolute()
 
 
+def _slug(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
+        raise ValueError
+    return value
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError
+    return value
+
+
 def _whole(value: str) -> int:
     number = int(value)
-    if number < 0:
+    if not 0 <= number <= MOST:
+        raise ValueError
+    return number
+
+
+def _count(value: str) -> int:
+    number = _whole(value)
+    if number == 0:
         raise ValueError
     return number
 
 
 def _seconds(value: str) -> timedelta:
     number = float(value)
-    if not 0 < number < 1e9:
+    if not 0.001 <= number <= MOST:
         raise ValueError
     return timedelta(seconds=number)
 
@@ -43,6 +66,12 @@ def _port(value: str) -> int:
     if not 0 <= number <= 65535:
         raise ValueError
     return number
+
+
+def _level(value: str) -> str:
+    if value not in {"debug", "info", "warning", "error"}:
+        raise ValueError
+    return value
 
 
 def _switch(value: str) -> bool:
@@ -59,7 +88,10 @@ def _switch(value: str) -> bool:
 
 
 def _names(value: str) -> tuple[str, ...]:
-    return tuple(name for part in value.split(",") if (name := part.strip()))
+    names = tuple(name for part in value.split(",") if (name := part.strip()))
+    if not names:
+        raise ValueError
+    return names
 
 
 def _setting(default: Any, read: Callable[[str], Any], wants: str, about: str) -> Any:
@@ -73,17 +105,17 @@ class Settings:
     home: Path = _setting(Path("~/.rota").expanduser(), _path, "a directory", "Where Rota keeps its files")
     host: str = _setting("127.0.0.1", _text, "an address", "Address the web server listens on")
     port: int = _setting(7682, _port, "a number from 0 to 65535", "Port the web server listens on; 0 picks a free one")
-    url: str = _setting("", _text, "a URL", "How browsers and agents reach this server, when it stands behind a proxy")
+    url: str = _setting("", _url, "a URL", "How browsers and agents reach this server, when it stands behind a proxy")
     database_url: str = _setting("", _text, "a PostgreSQL URL", "PostgreSQL 14 or newer; without it Rota runs its own")
     listen_url: str = _setting("", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer")
-    pool_size: int = _setting(10, _whole, "a whole number", "Most database connections of this process")
+    pool_size: int = _setting(10, _count, "a whole number from 1", "Most database connections of this process")
     prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.21")
     vault_keys: str = _setting("", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home")
-    workspace: str = _setting("default", _text, "a slug", "Workspace made at the first start")
+    workspace: str = _setting("default", _slug, "a slug", "Workspace made at the first start")
     tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")
     jitter_threshold: int = _setting(3, _whole, "a whole number", "Late runs that may start together after an outage")
     max_jitter: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Span over which late runs are spread")
-    max_concurrent: int = _setting(5, _whole, "a whole number", "Places of one worker")
+    max_concurrent: int = _setting(5, _count, "a whole number from 1", "Places of one worker")
     pools: tuple[str, ...] = _setting(("default",), _names, "names with commas", "Pools that this worker serves")
     poll_seconds: timedelta = _setting(timedelta(seconds=5), _seconds, "seconds", "Longest sleep of a worker")
     lease_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How long a claim lasts unrenewed")
@@ -94,18 +126,20 @@ class Settings:
     grace_seconds: timedelta = _setting(
         timedelta(seconds=10), _seconds, "seconds", "How long runs may go on after SIGTERM"
     )
-    dead_after: int = _setting(2, _whole, "a whole number", "Missed heartbeats after which a worker counts as dead")
-    max_body_bytes: int = _setting(1_048_576, _whole, "bytes", "Largest request body")
-    log_level: str = _setting("info", _text, "debug, info, warning or error", "How much is logged")
+    dead_after: int = _setting(
+        2, _count, "a whole number from 1", "Missed heartbeats after which a worker counts as dead"
+    )
+    max_body_bytes: int = _setting(1_048_576, _count, "a number of bytes", "Largest request body")
+    log_level: str = _setting("info", _level, "debug, info, warning or error", "How much is logged")
     log_file: str = _setting("", _text, "a path", "Where JSON logs go besides the standard error")
 
     def __post_init__(self) -> None:
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise CannotStart(
-                "ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats."
+                "ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats.",
+                code="invalid_setting",
+                field="ROTA_LEASE_SECONDS",
             )
-        if self.log_level not in {"debug", "info", "warning", "error"}:
-            raise CannotStart(f"ROTA_LOG_LEVEL is {self.log_level!r}; it must be debug, info, warning or error.")
 
     def with_options(self, **options: Any) -> "Settings":
         """The settings with what was said on the command line, which wins over the environment."""
@@ -118,7 +152,7 @@ def variable(name: str) -> str:
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Read `ROTA_…`; a name or a value that makes no sense stops the start and says what was meant."""
-    given = {name: value for name, value in (environment or os.environ).items() if name.startswith(PREFIX)}
+    given = {name: value for name, value in (os.environ if environment is None else environment).items() if name.startswith(PREFIX)}
     known = {variable(each.name): each for each in fields(Settings)}
     values = {}
     for name, value in given.items():
@@ -141,5 +175,5 @@ def _read(name: str, value: str, about: Mapping[str, Any]) -> Any:
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"There is no setting {name}." + (
-        f" Did you mean {near[0]}?" if near else " `docs/settings.md` lists them all."
+        f" Did you mean {near[0]}?" if near else " `docs/reference/settings.md` lists them all."
     )

@@ -110,11 +110,13 @@ async def _hook(house: House, tmp_path: Path) -> tuple[Any, Any, str]:
 
 async def call(house: House, vault: Any, trigger_id: Any, secret: str, message_id: str = "msg_1") -> Any:
     body, timestamp = b'{"hello": "world"}', str(int(time.time()))
-    headers = {"message_id": message_id, "timestamp": timestamp, "signatures": sign(secret, message_id, timestamp, body)}
+    headers = {
+        "message_id": message_id,
+        "timestamp": timestamp,
+        "signatures": sign(secret, message_id, timestamp, body),
+    }
     async with house.db.transaction() as conn:
-        return await receive_webhook(
-            conn, vault, trigger_id, headers=headers, body=body, payload={"hello": "world"}
-        )
+        return await receive_webhook(conn, vault, trigger_id, headers=headers, body=body, payload={"hello": "world"})
 
 
 async def test_a_signed_webhook_starts_a_run_with_its_body_and_a_repeat_is_the_same_run(

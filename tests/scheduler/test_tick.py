@@ -24,10 +24,14 @@ async def test_a_due_trigger_fires_once_and_is_due_again_at_its_next_slot(house:
     await scheduler.once()
     [run] = await house.ledger()
     assert (run["slot"], run["status"], run["source"], run["missed"]) == (NOON, "queued", "schedule", None)
-    assert await house.value("SELECT next_fire_at FROM triggers WHERE automation_id = %s", automation) == NOON + timedelta(hours=1)
+    assert await house.value(
+        "SELECT next_fire_at FROM triggers WHERE automation_id = %s", automation
+    ) == NOON + timedelta(hours=1)
 
 
-async def test_a_pass_says_how_long_until_the_next_trigger_is_due(house: House, scheduler: Scheduler, clock: Clock) -> None:
+async def test_a_pass_says_how_long_until_the_next_trigger_is_due(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
     assert await scheduler.once() == 30.0
     await house.automation(HOURLY, next_fire_at=NOON + timedelta(seconds=7))
     assert await scheduler.once() == 7.0
@@ -40,7 +44,12 @@ async def test_a_fresh_run_has_its_session_and_its_first_event(house: House, sch
     await scheduler.once()
     [run] = await house.ledger()
     data = await house.value("SELECT data FROM events WHERE session_id = %s AND seq = 1", run["session_id"])
-    assert data == {"status": "queued", "source": "schedule", "slot": "2026-06-01T12:00:00+00:00", "prompt": "Water the plants."}
+    assert data == {
+        "status": "queued",
+        "source": "schedule",
+        "slot": "2026-06-01T12:00:00+00:00",
+        "prompt": "Water the plants.",
+    }
     assert await house.value("SELECT origin FROM sessions WHERE id = %s", run["session_id"]) == "schedule"
 
 
@@ -77,7 +86,9 @@ async def test_catch_up_skip_records_a_late_slot_as_missed(house: House, schedul
     assert (await house.ledger())[-1]["status"] == "queued"
 
 
-async def test_catch_up_all_runs_the_latest_so_many_oldest_first(house: House, scheduler: Scheduler, clock: Clock) -> None:
+async def test_catch_up_all_runs_the_latest_so_many_oldest_first(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, catch_up="all", catch_up_limit=3)
     clock.advance(hours=5, minutes=1)
     await scheduler.once()
@@ -124,7 +135,9 @@ async def test_queue_one_keeps_one_run_waiting_behind_the_one_that_runs(
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_one")
     await scheduler.once()
-    await house.execute("UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'")
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
+    )
     for _ in range(2):
         clock.advance(hours=1)
         await scheduler.once()
@@ -136,7 +149,9 @@ async def test_replace_cancels_what_waits_and_asks_what_runs_to_stop(
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap="replace")
     await scheduler.once()
-    await house.execute("UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'")
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
+    )
     for _ in range(2):
         clock.advance(hours=1)
         await scheduler.once()
@@ -170,7 +185,9 @@ async def test_a_trigger_that_cannot_be_evaluated_is_parked_with_its_error_and_t
     assert await house.value("SELECT next_fire_at FROM triggers WHERE automation_id = %s", broken) is None
 
 
-async def test_max_fires_counts_runs_and_then_the_trigger_rests(house: House, scheduler: Scheduler, clock: Clock) -> None:
+async def test_max_fires_counts_runs_and_then_the_trigger_rests(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
     await house.automation(triggers=[{**HOURLY, "max_fires": 2}], next_fire_at=NOON, overlap="allow")
     for _ in range(4):
         await scheduler.once()
@@ -247,7 +264,9 @@ async def test_jitter_moves_the_start_and_not_the_slot_and_is_the_same_for_every
     assert NOON < run["ready_at"] < NOON + timedelta(minutes=5)
 
 
-async def test_a_clock_that_steps_back_around_a_slot_fires_it_once(house: House, scheduler: Scheduler, clock: Clock) -> None:
+async def test_a_clock_that_steps_back_around_a_slot_fires_it_once(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
     await house.automation(HOURLY, next_fire_at=NOON)
     for step in (0, -90, 30, -1, 0.5, 60):
         clock.now = NOON + timedelta(seconds=step)

@@ -61,7 +61,9 @@ async def story(house: House, run: dict[str, Any]) -> list[tuple[str, Any]]:
         return [(kind, told) for kind, told in await rows.fetchall()]
 
 
-async def test_a_run_is_claimed_executed_and_settled_with_its_whole_story(house: House, shift: Any, run_now: Any) -> None:
+async def test_a_run_is_claimed_executed_and_settled_with_its_whole_story(
+    house: House, shift: Any, run_now: Any
+) -> None:
     run_id = await run_now(await house.automation())
     async with shift(succeed):
         run = await until(ended(house, run_id))
@@ -89,7 +91,9 @@ async def test_the_agent_is_given_its_prompt_its_key_and_a_token_that_dies_with_
     assert await house.value("SELECT attempt_token_hash FROM runs") is None
 
 
-async def test_a_session_that_goes_on_gives_the_agent_what_was_said_before(house: House, shift: Any, run_now: Any) -> None:
+async def test_a_session_that_goes_on_gives_the_agent_what_was_said_before(
+    house: House, shift: Any, run_now: Any
+) -> None:
     automation = await house.automation(session="same", prompt="Count.")
 
     async def count(assignment: Assignment, desk: Desk) -> Outcome:
@@ -115,7 +119,11 @@ async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells
     async with shift(fail_first) as at_work:
         await until(lambda: house.value("SELECT tries = 1 FROM runs"))
         queued = await _run(house, run_id)
-        assert (queued["status"], queued["error_class"], queued["ready_at"] > queued["queued_at"]) == ("queued", None, True)
+        assert (queued["status"], queued["error_class"], queued["ready_at"] > queued["queued_at"]) == (
+            "queued",
+            None,
+            True,
+        )
         await house.execute("UPDATE runs SET ready_at = now()")
         at_work.loop.wake()
         run = await until(ended(house, run_id))
@@ -208,7 +216,9 @@ async def test_a_worker_that_stops_hands_its_runs_back_and_counts_nothing(
     assert run["worker_id"] is None
 
 
-async def test_the_lanes_next_run_becomes_ready_when_the_one_before_ends(house: House, shift: Any, run_now: Any) -> None:
+async def test_the_lanes_next_run_becomes_ready_when_the_one_before_ends(
+    house: House, shift: Any, run_now: Any
+) -> None:
     automation = await house.automation()
     gate = asyncio.Event()
 
@@ -237,7 +247,9 @@ async def test_two_runs_can_never_hold_one_lane(house: House, run_now: Any) -> N
     """The guard itself: without runs_one_per_lane this update would pass."""
     automation = await house.automation(overlap="queue_all")
     await run_now(automation)
-    await house.execute("UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'")
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
+    )
     await run_now(automation)
     with pytest.raises(psycopg.errors.UniqueViolation, match="runs_one_per_lane"):
         await house.execute("UPDATE runs SET ready_at = now() WHERE status = 'queued'")
@@ -285,7 +297,9 @@ async def test_a_worker_that_lost_its_lease_can_write_nothing_and_the_run_goes_o
     assert await house.value("SELECT count(*) FROM events WHERE data ->> 'status' = 'succeeded'") == 1
 
 
-async def test_a_lost_run_is_rescued_only_so_often_and_then_fails_as_stalled(house: House, db: Database, run_now: Any) -> None:
+async def test_a_lost_run_is_rescued_only_so_often_and_then_fails_as_stalled(
+    house: House, db: Database, run_now: Any
+) -> None:
     run_id = await run_now(await house.automation(max_rescues=2))
     for _ in range(3):
         await house.execute(
@@ -308,7 +322,9 @@ async def test_a_lost_run_that_was_to_be_cancelled_ends_cancelled(house: House, 
     assert (await _run(house, run_id))["status"] == "cancelled"
 
 
-async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(house: House, db: Database, run_now: Any, wakes: Wakes) -> None:
+async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
+    house: House, db: Database, run_now: Any, wakes: Wakes
+) -> None:
     run_id = await run_now(await house.automation(start_within=timedelta(minutes=15)))
     await Rescue(db, wakes).once()
     assert (await _run(house, run_id))["status"] == "queued"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rota.errors import Invalid
 
-KINDS = ("command", "python", "langgraph", "acp", "llm", "http", "kubernetes")
+KINDS = ("command", "python")
 OUTPUT_LIMIT = 10_000_000
 LARGEST = 2**50
 
@@ -72,9 +72,12 @@ def check(kind: str, config: Mapping[str, Any], *, which: Which | None = None, a
     """
     if kind in _CHECKS:
         return _CHECKS[kind](config, which)
-    if kind in KINDS or kind in also:
+    if kind in also:
         return []
-    raise Invalid(f"there is no kind {kind!r}{did_you_mean(kind, [*KINDS, *also])}", field="kind")
+    known = list(dict.fromkeys([*KINDS, *also]))
+    raise Invalid(
+        f"There is no executor {kind!r}{did_you_mean(kind, known)}", code="unknown_executor", field="executor"
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

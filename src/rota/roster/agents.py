@@ -1,9 +1,11 @@
 """Agents: saving, changing and deleting who works."""
 
+import shutil
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
-from rota.db import agents
+from rota.db import agents, workers
 from rota.db.pool import Connection
 from rota.errors import Conflict, NotFound
 from rota.model import agent_config
@@ -12,6 +14,7 @@ from rota.model.ids import AgentId, new_id
 from rota.roster import slugs
 from rota.runs import cancelling
 
+SERVED_LATELY = timedelta(days=7)
 DEFAULTS: Mapping[str, Any] = {
     "instructions": "",
     "pool": "default",
@@ -23,7 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
 async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
     """Save a new agent; the agent, and warnings about its configuration."""
     caller.must_be(Level.ADMIN, "create an agent")
-    warnings = agent_config.check(values["executor"], values["config"])
+    warnings = await _check(conn, values)
     agent_id = AgentId(new_id())
     slug = await _free_slug(conn, caller, values.get("slug"), values["name"])
     agent = {
@@ -46,7 +49,7 @@ async def change(
     caller.must_be(Level.ADMIN, "change an agent")
     found = await find(conn, caller, ref, lock=True)
     agent = {**found, **values, "workspace_id": caller.workspace_id}
-    warnings = agent_config.check(agent["executor"], agent["config"])
+    warnings = await _check(conn, agent)
     if agent["slug"] != found["slug"]:
         await _free_slug(conn, caller, agent["slug"], agent["name"])
     await agents.update(conn, agent)
@@ -77,6 +80,12 @@ async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False
     if not agent or agent["deleted_at"]:
         raise NotFound("There is no such agent.")
     return agent
+
+
+async def _check(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
+    """Kinds that we don't know are for those workers to judge that serve them."""
+    served = await workers.served_kinds(conn, dead_after=SERVED_LATELY)
+    return agent_config.check(agent["executor"], agent["config"], which=shutil.which, also=sorted(served))
 
 
 def spec(agent: Mapping[str, Any]) -> dict[str, Any]:

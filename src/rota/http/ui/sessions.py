@@ -90,11 +90,11 @@ async def session_stream(
             raise NotFound("There is no such session.")
         start = min(read_last_event_id(last_event_id, after), found["last_seq"])
         shown = await events.tail(conn, caller.workspace_id, session_id, limit=RECALLED, before=start + 1)
-    messages = _messages(shared, caller, session_id, start, Teller(shown))
-    return StreamingResponse(messages, media_type="text/event-stream", headers=STREAM_HEADERS)
+    told = messages(shared, caller, session_id, start, Teller(shown))
+    return StreamingResponse(told, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
-async def _messages(
+async def messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
 ) -> AsyncIterator[bytes]:
     pages = follow(shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing)

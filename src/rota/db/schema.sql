@@ -1,0 +1,402 @@
+-- The schema as all migrations together leave it, for reading. Made by scripts/schema.py: change a migration, not this.
+
+CREATE FUNCTION refuse_change_of_ended_run() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF (NEW.status, NEW.finished_at, NEW.attempt, NEW.skip_reason, NEW.error_class, NEW.error_detail, NEW.summary)
+       IS DISTINCT FROM
+       (OLD.status, OLD.finished_at, OLD.attempt, OLD.skip_reason, OLD.error_class, OLD.error_detail, OLD.summary)
+    THEN
+        RAISE EXCEPTION 'run % has ended as %; it cannot change', OLD.id, OLD.status USING ERRCODE = 'RT001';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TABLE accounts (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    name text NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE agents (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL,
+    executor text NOT NULL,
+    config jsonb NOT NULL,
+    instructions text DEFAULT ''::text NOT NULL,
+    pool text DEFAULT 'default'::text NOT NULL,
+    max_concurrent integer,
+    status text DEFAULT 'active'::text NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_by uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    deleted_at timestamptz,
+    CONSTRAINT agents_max_concurrent_check CHECK ((max_concurrent > 0)),
+    CONSTRAINT agents_status_check CHECK ((status = ANY (ARRAY['active'::text, 'paused'::text])))
+);
+
+CREATE TABLE automations (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL,
+    agent_id uuid NOT NULL,
+    owner_id uuid NOT NULL,
+    grant_id uuid NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    status text DEFAULT 'active'::text NOT NULL,
+    paused_reason text,
+    prompt text,
+    input jsonb,
+    session text DEFAULT 'new'::text NOT NULL,
+    session_id uuid,
+    overlap text,
+    catch_up text DEFAULT 'one'::text NOT NULL,
+    catch_up_limit integer,
+    late_after interval DEFAULT '00:01:00'::interval NOT NULL,
+    max_attempts integer DEFAULT 1 NOT NULL,
+    max_rescues integer DEFAULT 2 NOT NULL,
+    timeout interval DEFAULT '01:00:00'::interval NOT NULL,
+    start_within interval DEFAULT '00:15:00'::interval NOT NULL,
+    approval_expires interval DEFAULT '24:00:00'::interval NOT NULL,
+    pause_after_failures integer,
+    failures integer DEFAULT 0 NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    deleted_at timestamptz,
+    CONSTRAINT automations_catch_up_check CHECK ((catch_up = ANY (ARRAY['one'::text, 'skip'::text, 'all'::text]))),
+    CONSTRAINT automations_catch_up_limit_check CHECK ((catch_up_limit > 0)),
+    CONSTRAINT automations_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
+    CONSTRAINT automations_check1 CHECK (((catch_up <> 'all'::text) OR (catch_up_limit IS NOT NULL))),
+    CONSTRAINT automations_max_attempts_check CHECK ((max_attempts > 0)),
+    CONSTRAINT automations_max_rescues_check CHECK ((max_rescues >= 0)),
+    CONSTRAINT automations_overlap_check CHECK ((overlap = ANY (ARRAY['skip'::text, 'queue_one'::text, 'queue_all'::text, 'allow'::text, 'replace'::text]))),
+    CONSTRAINT automations_pause_after_failures_check CHECK ((pause_after_failures > 0)),
+    CONSTRAINT automations_session_check CHECK ((session = ANY (ARRAY['new'::text, 'same'::text]))),
+    CONSTRAINT automations_status_check CHECK ((status = ANY (ARRAY['active'::text, 'paused'::text])))
+)
+WITH (fillfactor='80');
+
+CREATE TABLE events (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    kind text NOT NULL,
+    run_id uuid,
+    attempt integer,
+    data jsonb NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT events_kind_check CHECK ((kind = ANY (ARRAY['run'::text, 'task'::text, 'message'::text, 'output'::text, 'tool'::text, 'approval'::text, 'artifact'::text, 'session'::text])))
+);
+
+CREATE TABLE grants (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    scopes text[] NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    expires_at timestamptz,
+    revoked_at timestamptz
+);
+
+CREATE TABLE logins (
+    secret_hash bytea NOT NULL,
+    user_id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    last_used_at timestamptz DEFAULT now() NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+CREATE TABLE members (
+    workspace_id uuid NOT NULL,
+    user_id uuid NOT NULL,
+    level text NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT members_level_check CHECK ((level = ANY (ARRAY['viewer'::text, 'member'::text, 'admin'::text])))
+);
+
+CREATE TABLE migrations (
+    number integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE revisions (
+    workspace_id uuid NOT NULL,
+    subject_id uuid NOT NULL,
+    revision integer NOT NULL,
+    spec jsonb NOT NULL,
+    created_by uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE runs (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    automation_id uuid,
+    trigger_id uuid,
+    session_id uuid,
+    agent_id uuid NOT NULL,
+    grant_id uuid NOT NULL,
+    revision integer NOT NULL,
+    status text NOT NULL,
+    source text NOT NULL,
+    slot timestamptz,
+    missed_count integer DEFAULT 0 NOT NULL,
+    missed_since timestamptz,
+    idempotency_key text,
+    prompt text,
+    input jsonb,
+    payload jsonb,
+    retry_of uuid,
+    created_by uuid,
+    lane uuid,
+    priority smallint DEFAULT 2 NOT NULL,
+    pool text NOT NULL,
+    executor text NOT NULL,
+    max_attempts integer DEFAULT 1 NOT NULL,
+    max_rescues integer DEFAULT 2 NOT NULL,
+    timeout interval NOT NULL,
+    start_within interval,
+    queued_at timestamptz DEFAULT now() NOT NULL,
+    ready_at timestamptz,
+    started_at timestamptz,
+    finished_at timestamptz,
+    attempt integer DEFAULT 0 NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    rescues integer DEFAULT 0 NOT NULL,
+    worker_id text,
+    lease_until timestamptz,
+    attempt_token_hash bytea,
+    cancel_requested_at timestamptz,
+    cancel_reason text,
+    skip_reason text,
+    error_class text,
+    error_detail text,
+    summary text,
+    trace_id text NOT NULL,
+    CONSTRAINT runs_check CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT runs_check1 CHECK (((status = 'skipped'::text) = (skip_reason IS NOT NULL))),
+    CONSTRAINT runs_check2 CHECK (((status = ANY (ARRAY['failed'::text, 'cancelled'::text])) = (error_class IS NOT NULL))),
+    CONSTRAINT runs_check3 CHECK (((status <> 'running'::text) OR ((worker_id IS NOT NULL) AND (lease_until IS NOT NULL) AND (attempt > 0)))),
+    CONSTRAINT runs_check4 CHECK (((status = 'skipped'::text) OR (session_id IS NOT NULL))),
+    CONSTRAINT runs_error_class_check CHECK ((error_class = ANY (ARRAY['agent_error'::text, 'executor_error'::text, 'timeout'::text, 'stuck'::text, 'stalled'::text, 'budget_exceeded'::text, 'grant_invalid'::text, 'approval_refused'::text, 'approval_expired'::text, 'cancelled_by_user'::text, 'replaced'::text]))),
+    CONSTRAINT runs_skip_reason_check CHECK ((skip_reason = ANY (ARRAY['prior_in_flight'::text, 'missed'::text, 'paused'::text, 'deleted'::text, 'agent_paused'::text, 'grant_revoked'::text, 'grant_expired'::text, 'grant_scope'::text, 'budget'::text]))),
+    CONSTRAINT runs_source_check CHECK ((source = ANY (ARRAY['schedule'::text, 'run_now'::text, 'webhook'::text, 'event'::text, 'after'::text, 'task'::text, 'chat'::text, 'retry'::text]))),
+    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text, 'succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='50');
+
+CREATE TABLE sessions (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    status text DEFAULT 'active'::text NOT NULL,
+    origin text NOT NULL,
+    title text,
+    automation_id uuid,
+    agent_id uuid NOT NULL,
+    owner_id uuid NOT NULL,
+    last_seq bigint DEFAULT 0 NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT sessions_kind_check CHECK ((kind = ANY (ARRAY['interactive'::text, 'automation'::text, 'background'::text]))),
+    CONSTRAINT sessions_status_check CHECK ((status = ANY (ARRAY['draft'::text, 'active'::text, 'paused'::text, 'done'::text, 'failed'::text, 'archived'::text])))
+)
+WITH (fillfactor='50');
+
+CREATE TABLE sign_in_links (
+    secret_hash bytea NOT NULL,
+    user_id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+CREATE TABLE start_keys (
+    workspace_id uuid NOT NULL,
+    key text NOT NULL,
+    body_hash bytea NOT NULL,
+    run_id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE tokens (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_id uuid NOT NULL,
+    name text NOT NULL,
+    secret_hash bytea NOT NULL,
+    scopes text[] DEFAULT '{}'::text[] NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    last_used_at timestamptz,
+    expires_at timestamptz,
+    revoked_at timestamptz
+);
+
+CREATE TABLE triggers (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    automation_id uuid NOT NULL,
+    kind text NOT NULL,
+    cron text,
+    every interval,
+    time_of_day time without time zone,
+    at timestamptz,
+    timezone text NOT NULL,
+    event text,
+    after_automation_id uuid,
+    after_on text[],
+    editor_mode text,
+    editor jsonb,
+    overlap text,
+    anchor_at timestamptz NOT NULL,
+    starts_at timestamptz,
+    ends_at timestamptz,
+    max_fires integer,
+    fires integer DEFAULT 0 NOT NULL,
+    jitter interval,
+    enabled boolean DEFAULT true NOT NULL,
+    next_fire_at timestamptz,
+    parked_error text,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT triggers_check CHECK (((kind = 'cron'::text) = (cron IS NOT NULL))),
+    CONSTRAINT triggers_check1 CHECK (((kind = 'every'::text) = (every IS NOT NULL))),
+    CONSTRAINT triggers_check2 CHECK (((kind = 'at'::text) = (at IS NOT NULL))),
+    CONSTRAINT triggers_check3 CHECK (((kind = 'event'::text) = (event IS NOT NULL))),
+    CONSTRAINT triggers_check4 CHECK (((kind = 'after'::text) = (after_automation_id IS NOT NULL))),
+    CONSTRAINT triggers_editor_mode_check CHECK ((editor_mode = ANY (ARRAY['interval'::text, 'weekly'::text, 'advanced'::text]))),
+    CONSTRAINT triggers_kind_check CHECK ((kind = ANY (ARRAY['cron'::text, 'every'::text, 'at'::text, 'webhook'::text, 'event'::text, 'after'::text]))),
+    CONSTRAINT triggers_max_fires_check CHECK ((max_fires > 0)),
+    CONSTRAINT triggers_overlap_check CHECK ((overlap = ANY (ARRAY['skip'::text, 'queue_one'::text, 'queue_all'::text, 'allow'::text, 'replace'::text])))
+)
+WITH (fillfactor='80');
+
+CREATE TABLE usage (
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    unit text NOT NULL,
+    amount numeric NOT NULL,
+    account_id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT usage_amount_check CHECK ((amount >= (0)::numeric))
+);
+
+CREATE TABLE users (
+    id uuid NOT NULL,
+    name text NOT NULL,
+    email text,
+    password_hash text,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    disabled_at timestamptz
+);
+
+CREATE TABLE webhook_secrets (
+    workspace_id uuid NOT NULL,
+    trigger_id uuid NOT NULL,
+    id uuid NOT NULL,
+    sealed bytea NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    expires_at timestamptz
+);
+
+CREATE TABLE workers (
+    id text NOT NULL,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    places integer NOT NULL,
+    busy integer DEFAULT 0 NOT NULL,
+    kinds text[] NOT NULL,
+    pools text[] NOT NULL,
+    started_at timestamptz DEFAULT now() NOT NULL,
+    last_seen_at timestamptz DEFAULT now() NOT NULL,
+    stopped_at timestamptz
+);
+
+CREATE TABLE workspaces (
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL,
+    timezone text DEFAULT 'UTC'::text NOT NULL,
+    minimum_interval interval,
+    max_concurrent integer,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT workspaces_max_concurrent_check CHECK ((max_concurrent > 0)),
+    CONSTRAINT workspaces_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
+);
+
+ALTER TABLE accounts ADD CONSTRAINT accounts_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE agents ADD CONSTRAINT agents_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
+ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
+ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
+ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
+ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
+ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE sessions ADD CONSTRAINT sessions_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (secret_hash);
+ALTER TABLE start_keys ADD CONSTRAINT start_keys_pkey PRIMARY KEY (workspace_id, key);
+ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
+ALTER TABLE triggers ADD CONSTRAINT triggers_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE usage ADD CONSTRAINT usage_pkey PRIMARY KEY (workspace_id, run_id, attempt, unit);
+ALTER TABLE users ADD CONSTRAINT users_email_key UNIQUE (email);
+ALTER TABLE users ADD CONSTRAINT users_pkey PRIMARY KEY (id);
+ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (workspace_id, trigger_id, id);
+ALTER TABLE workers ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
+ALTER TABLE workspaces ADD CONSTRAINT workspaces_pkey PRIMARY KEY (id);
+ALTER TABLE workspaces ADD CONSTRAINT workspaces_slug_key UNIQUE (slug);
+CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
+CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
+CREATE INDEX logins_of_user ON logins USING btree (user_id);
+CREATE INDEX members_of_user ON members USING btree (user_id);
+CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
+CREATE INDEX runs_leased ON runs USING btree (lease_until) WHERE (status = 'running'::text);
+CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
+CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
+CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE UNIQUE INDEX runs_one_per_lane ON runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
+CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
+CREATE INDEX runs_ready ON runs USING btree (priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
+CREATE INDEX runs_waiting_for_lane ON runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
+CREATE INDEX triggers_after ON triggers USING btree (workspace_id, after_automation_id) WHERE (kind = 'after'::text);
+CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
+CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);
+CREATE INDEX triggers_of_event ON triggers USING btree (workspace_id, event) WHERE (kind = 'event'::text);
+CREATE UNIQUE INDEX triggers_webhook ON triggers USING btree (id) WHERE (kind = 'webhook'::text);
+
+CREATE TRIGGER runs_ended_stay BEFORE UPDATE ON runs FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION refuse_change_of_ended_run();
+ALTER TABLE accounts ADD CONSTRAINT accounts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE agents ADD CONSTRAINT agents_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
+ALTER TABLE agents ADD CONSTRAINT agents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE automations ADD CONSTRAINT automations_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES users(id);
+ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_agent_id_fkey FOREIGN KEY (workspace_id, agent_id) REFERENCES agents(workspace_id, id);
+ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_grant_id_fkey FOREIGN KEY (workspace_id, grant_id) REFERENCES grants(workspace_id, id);
+ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
+ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
+ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
+ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_session_id_fkey FOREIGN KEY (workspace_id, session_id) REFERENCES sessions(workspace_id, id);
+ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE start_keys ADD CONSTRAINT start_keys_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE tokens ADD CONSTRAINT tokens_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
+ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_after_automation_id_fkey FOREIGN KEY (workspace_id, after_automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
+ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
+ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_workspace_id_trigger_id_fkey FOREIGN KEY (workspace_id, trigger_id) REFERENCES triggers(workspace_id, id) ON DELETE CASCADE;

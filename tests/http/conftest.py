@@ -1,0 +1,327 @@
+"""The web application for tests: in this process behind a client, or as a real `rota up` in front of a real browser."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen, run
+from typing import Any
+from uuid import UUID
+
+import pytest
+from fastapi import FastAPI
+from house import House
+from httpx import ASGITransport, AsyncClient
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+
+from rota.access import signing_in
+from rota.db import events, runs
+from rota.db.events import NewEvent
+from rota.db.listener import Listener, Wakes
+from rota.db.pool import Database
+from rota.http.app import create_app
+from rota.http.context import Web
+from rota.model.ids import AutomationId, RunId
+from rota.roster import running
+from rota.settings import Settings
+
+ROTA = Path(sys.executable).with_name("rota")
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+ARGUMENTS = (
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+# ── In this process ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Rooms(House):
+    """The house, and quick ways to leave traces in it without a worker."""
+
+    async def link(self) -> str:
+        async with self.db.transaction() as conn:
+            return await signing_in.create_link(conn, self.caller.user_id)
+
+    async def run(self, automation_id: UUID) -> dict[str, Any]:
+        """A run that waits for a worker which never comes."""
+        async with self.db.transaction() as conn:
+            run_id = await running.run_now(conn, self.caller, AutomationId(automation_id))
+        return await self.run_of(run_id)
+
+    async def run_of(self, run_id: RunId) -> dict[str, Any]:
+        async with self.db.connection() as conn:
+            found = await runs.find(conn, self.caller.workspace_id, run_id)
+        assert found
+        return found
+
+    async def started(self, automation_id: UUID) -> dict[str, Any]:
+        """A run that is at work."""
+        queued = await self.run(automation_id)
+        await self.execute(
+            "UPDATE runs SET status = 'running', started_at = now(), attempt = 1, worker_id = 'w', "
+            "lease_until = now() + interval '1 hour' WHERE id = %s",
+            queued["id"],
+        )
+        return await self.run_of(queued["id"])
+
+    async def ended(self, automation_id: UUID, status: str = "succeeded", **columns: Any) -> dict[str, Any]:
+        """A run that ended so."""
+        started = await self.started(automation_id)
+        if status in {"failed", "cancelled"}:
+            columns = {"error_class": "agent_error", **columns}
+        sets = "".join(f", {name} = %s" for name in columns)
+        query = f"UPDATE runs SET status = %s, finished_at = now(), lease_until = NULL{sets} WHERE id = %s"
+        await self.execute(query, status, *columns.values(), started["id"])
+        return await self.run_of(started["id"])
+
+    async def say(self, run: dict[str, Any], kind: str = "output", **data: Any) -> None:
+        """Write an event of a run, as its worker would."""
+        event = NewEvent(self.caller.workspace_id, run["session_id"], kind, data, run["id"], run["attempt"] or None)
+        async with self.db.transaction() as conn:
+            await events.append(conn, [event])
+
+
+@pytest.fixture
+async def house(db: Database) -> Rooms:
+    built = await Rooms.build(db)
+    assert isinstance(built, Rooms)
+    return built
+
+
+@pytest.fixture
+def web(db: Database, wakes: Wakes, listener: Listener) -> Web:
+    return Web(db, wakes, listener, Settings())
+
+
+@pytest.fixture
+def app(web: Web) -> FastAPI:
+    return create_app(web)
+
+
+@asynccontextmanager
+async def visiting(app: FastAPI) -> AsyncIterator[AsyncClient]:
+    """A browser as far as the server can tell, without scripts."""
+    headers = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://rota.test", headers=headers) as client:
+        yield client
+
+
+@pytest.fixture
+async def guest(app: FastAPI) -> AsyncIterator[AsyncClient]:
+    """Somebody who is not signed in."""
+    async with visiting(app) as client:
+        yield client
+
+
+@pytest.fixture
+async def admin(app: FastAPI, house: Rooms) -> AsyncIterator[AsyncClient]:
+    """The admin, signed in by a link."""
+    async with visiting(app) as client:
+        answer = await client.get("/sign-in", params={"token": await house.link()})
+        assert answer.status_code == 303
+        yield client
+
+
+# ── A real one ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Running:
+    """A `rota up` of its own, on an embedded PostgreSQL in a temporary home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = "0"
+        self._login = ""
+        self.process: Popen[str] | None = None
+        self.start()
+        made = run(
+            [str(ROTA), "tokens", "create", "tests", "--home", str(home)],
+            check=True, capture_output=True, text=True, env=self.environment,
+        )  # fmt: skip
+        self.token = made.stdout.strip()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+
+    def start(self) -> None:
+        command = [str(ROTA), "up", "--home", str(self.home), "--port", self.port]
+        self.process = Popen(command, stderr=PIPE, text=True, env=self.environment)
+        assert self.process.stderr
+        told = ""
+        while not (found := re.search(r"(http://\S+:(\d+))/sign-in\?token=[\w-]+", told)):
+            line = self.process.stderr.readline()
+            assert line, f"rota did not start: {told}"
+            told += line
+        self.link, self.url, self.port = found.group(), found.group(1), found.group(2)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Read on, so that the process never waits for somebody to read its log."""
+        assert self.process
+        stream = self.process.stderr
+        assert stream
+        self.reader = threading.Thread(target=lambda: [None for _ in stream], daemon=True)
+        self.reader.start()
+
+    def stop(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self.reader.join(10)
+        assert self.process.stderr
+        self.process.stderr.close()
+
+    def login(self) -> str:
+        """The login behind the cookie: the link works once, so it is traded once and shared."""
+        if not self._login:
+            with urllib.request.build_opener(_Stay()).open(self.link, timeout=30) as answer:
+                found = re.search(r"rota_login=([^;]+)", answer.headers["Set-Cookie"])
+            assert found
+            self._login = found.group(1)
+        return self._login
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        data = json.dumps(body).encode() if body is not None else None
+        url = f"{self.url}/api/v1/workspaces/default{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as answer:
+            return json.load(answer)
+
+    def automation(self, name: str, script: str, **values: Any) -> dict[str, Any]:
+        """An automation whose agent is this shell script."""
+        agent = self.api(
+            "POST",
+            "/agents",
+            {"name": name, "executor": "command", "config": {"argv": ["sh", "-c", script], "stdin": "none"}},
+        )
+        given = {"name": name, "agent": agent["slug"], "prompt": f"Do {name}.", **values}
+        saved: dict[str, Any] = self.api("POST", "/automations", given)
+        return saved
+
+
+@pytest.fixture(scope="session")
+def rota(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all browser tests; each makes automations of its own."""
+    folder = tmp_path_factory.mktemp("rota")
+    started = Running(folder / "home")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no Chromium here")
+    async with async_playwright() as playwright:
+        root = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *root])
+        yield browser
+        await browser.close()
+
+
+TELL_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation",
+    (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI}`));
+"""
+
+
+class Reader:
+    """A person at a browser, signed in; whatever their console complains of is kept."""
+
+    def __init__(self, context: BrowserContext, rota: Running) -> None:
+        self.context, self.rota = context, rota
+        self.complaints: list[str] = []
+
+    async def page(self, path: str = "", *, origin: str | None = None) -> Page:
+        page = await self.context.new_page()
+        await page.add_init_script(TELL_VIOLATIONS)
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        if path:
+            await page.goto((origin or self.rota.url) + path)
+        return page
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(message.text)
+
+
+Sit = Callable[..., Any]
+
+
+@pytest.fixture
+async def sit(chromium: Browser, rota: Running) -> AsyncIterator[Sit]:
+    """Sit down at a browser with these options; `signed_in=False` for a stranger."""
+    contexts: list[BrowserContext] = []
+
+    async def down(*, signed_in: bool = True, **options: Any) -> Reader:
+        context = await chromium.new_context(**options)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        if signed_in:
+            await context.add_cookies([{"name": "rota_login", "value": rota.login(), "url": rota.url}])
+        return Reader(context, rota)
+
+    yield down
+    for each in contexts:
+        await each.close()
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def http_error_303(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        return fp
+
+
+class Proxy:
+    """A line between browser and server that a test can cut."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        for each in self._open:
+            each.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        self._open |= {writer, back}
+        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        self._open -= {writer, back}
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()

@@ -1,0 +1,249 @@
+"""What a newcomer does, with real processes: start, look, stop, kill, start again."""
+
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from .rota import ROTA, Rota, clean_environment, until
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Rota] = []
+
+    def up(*arguments: str, home: Path = tmp_path / "home", **environment: str) -> Rota:
+        started.append(Rota(home, *arguments, **environment))
+        return started[-1]
+
+    yield up
+    for each in started:
+        each.stop()
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(ROTA), *arguments], env=clean_environment(**environment), capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_answers_in_under_half_a_second() -> None:
+    best = min(_timed("--help") for _ in range(3))
+    assert best < 0.5
+
+
+def _timed(*arguments: str) -> float:
+    started = time.perf_counter()
+    assert run(*arguments).returncode == 0
+    return time.perf_counter() - started
+
+
+def test_the_first_start_has_something_to_look_at_and_stops_without_leaving_a_process(start: Any) -> None:
+    rota = start()
+    token = (rota.link(), rota.token())[1]
+    first = until(lambda: [run for run in rota.get(token, "/runs")["items"] if run["status"] == "succeeded"])
+    assert len(rota.get(token, "/automations")["items"]) == 3
+    assert first
+    ready = urllib.request.urlopen(f"{rota.url()}/readyz", timeout=10)
+    assert json.load(ready) == {"ready": True, "missing_migrations": []}
+    metrics = urllib.request.urlopen(f"{rota.url()}/metrics", timeout=10).read().decode()
+    assert re.search(r'rota_runs_claimed_total\{executor="command"\} [1-9]', metrics)
+    children = psutil.Process(rota.process.pid).children(recursive=True)
+    assert rota.stop() == 0
+    assert _gone(children)
+    assert _no_postmaster(rota.home)
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return not alive
+
+
+def _no_postmaster(home: Path) -> bool:
+    return not [file for file in home.rglob("postmaster.pid")]
+
+
+def test_the_digest_starter_reads_rotas_own_runs_with_the_token_of_its_attempt(start: Any) -> None:
+    rota = start()
+    rota.link()
+    token = rota.token()
+    until(lambda: [run for run in rota.get(token, "/runs")["items"] if run["status"] == "succeeded"])
+    digest = rota.post(token, "/automations/weekday-digest/run")
+    done = until(lambda: (run := rota.get(token, f"/runs/{digest['id']}"))["finished_at"] and run)
+    assert done["status"] == "succeeded", done
+    assert re.fullmatch(r"\d+ runs since the start, 0 failed\.", done["summary"])
+
+
+def test_no_starters_leaves_them_out(start: Any) -> None:
+    rota = start("up", "--no-starters")
+    rota.link()
+    assert rota.get(rota.token(), "/automations")["items"] == []
+
+
+def test_a_second_rota_on_the_same_home_says_that_one_runs_and_where(start: Any) -> None:
+    rota = start("up", "--no-starters")
+    rota.link()
+    second = run("up", "--home", str(rota.home), "--port", "0")
+    assert second.returncode == 2
+    assert rota.url() in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_port_in_use_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = run("up", "--home", str(tmp_path / "home"), "--port", str(port))
+    assert refused.returncode == 2
+    assert f"Port {port} on 127.0.0.1 is in use" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert _no_postmaster(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"ROTA_DATABSE_URL": "x"}, "Did you mean ROTA_DATABASE_URL?"),
+        ({"ROTA_PORT": "eighty"}, "ROTA_PORT is 'eighty'; it must be a number from 0 to 65535."),
+        ({"ROTA_DATABASE_URL": "postgresql://me:s3cret@127.0.0.1:1/nothing"}, "me@127.0.0.1:1/nothing"),
+        ({"ROTA_DATABASE_URL": "mysql://me:s3cret@127.0.0.1/nothing"}, "not a PostgreSQL URL"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start_with_what_would_be_right(
+    tmp_path: Path, environment: dict[str, str], said: str
+) -> None:
+    refused = run("up", "--home", str(tmp_path / "home"), "--port", "0", **environment)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "s3cret" not in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_home_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = run("up", "--home", str(tmp_path / "file"), "--port", "0")
+    assert refused.returncode == 2
+    assert str(tmp_path / "file") in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_killed_with_everything_in_its_group_it_starts_again_with_every_slot_once_and_nothing_stuck(start: Any) -> None:
+    """SIGKILL of the whole process group while runs are going."""
+    quick = {"ROTA_LEASE_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1"}
+    rota = start("up", "--no-starters", **quick)
+    rota.link()
+    token = rota.token()
+    script = "echo started; sleep 1.5; echo done"
+    agent = {"name": "Slow", "executor": "command", "config": {"argv": ["sh", "-c", script]}}
+    rota.post(token, "/agents", agent)
+    body = {"agent": "slow", "prompt": "go", "schedule": {"every": "1s"}, "overlap": "skip"}
+    for number in range(3):
+        rota.post(token, "/automations", {**body, "name": f"Every second {number}"})
+    until(lambda: len([run for run in rota.get(token, "/runs")["items"] if run["status"] == "running"]) == 3)
+    rota.kill_group()
+
+    again = start("up", **quick)
+    again.link()
+    died = [run for run in again.get(token, "/runs?limit=100")["items"] if run["rescues"] or run["status"] == "running"]
+    assert died
+    rescued = until(lambda: _settled(again, token, died), within=40)
+    assert all(run["status"] == "succeeded" and run["rescues"] == 1 for run in rescued), rescued
+    for number in range(3):
+        assert_every_slot_once(again, token, f"every-second-{number}")
+
+
+def _settled(rota: Rota, token: str, died: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    found = [rota.get(token, f"/runs/{run['id']}") for run in died]
+    return found if all(run["finished_at"] for run in found) else None
+
+
+def assert_every_slot_once(rota: Rota, token: str, automation: str) -> None:
+    """Slots of an every-second schedule, runs and misses together, without a hole or a repeat."""
+    runs: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"next_cursor": ""}
+    while page["next_cursor"] is not None:
+        page = rota.get(token, f"/automations/{automation}/runs?limit=100" + _cursor(page["next_cursor"]))
+        runs += page["items"]
+    slots = [_second(run["slot"]) for run in reversed(runs)]
+    missed = [run["missed"]["count"] if run["missed"] else 0 for run in reversed(runs)]
+    assert len(slots) == len(set(slots))
+    steps = [later - earlier for earlier, later in zip(slots, slots[1:], strict=False)]
+    assert steps == [1 + count for count in missed[1:]]
+
+
+def _cursor(cursor: str) -> str:
+    return f"&cursor={cursor}" if cursor else ""
+
+
+def _second(slot: str) -> int:
+    from datetime import datetime
+
+    return int(datetime.fromisoformat(slot).timestamp())
+
+
+def test_parts_can_run_in_processes_of_their_own_on_one_database(start: Any, tmp_path: Path) -> None:
+    api = start("serve", "--only", "api")
+    api.url()
+    scheduler = start("serve", "--only", "scheduler,watch")
+    worker = start("serve", "--only", "worker", ROTA_MAX_CONCURRENT="2")
+    for each in (scheduler, worker):
+        each.wait_for("rota.started")
+    token = api.token()
+    api.post(token, "/agents", {"name": "Echo", "executor": "command", "config": {"argv": ["cat"]}})
+    api.post(token, "/automations", {"name": "E", "agent": "echo", "prompt": "hello", "schedule": {"every": "1s"}})
+    done = until(lambda: [run for run in api.get(token, "/runs")["items"] if run["status"] == "succeeded"])
+    assert done[0]["summary"] == "hello"
+    [alive] = api.get(token, "/workers")["items"]
+    assert (alive["places"], alive["kinds"]) == (2, ["command", "python"])
+    assert worker.stop() == 0
+    assert scheduler.stop() == 0
+    assert api.get(token, "/workers")["items"] == []
+
+
+def test_ctrl_c_hands_back_what_runs_longer_than_the_grace(start: Any) -> None:
+    rota = start("up", "--no-starters", ROTA_GRACE_SECONDS="0.2")
+    rota.link()
+    token = rota.token()
+    rota.post(token, "/agents", {"name": "Long", "executor": "command", "config": {"argv": ["sleep", "600"]}})
+    run_id = rota.post(token, "/agents/long/runs", {"prompt": "x"})["id"]
+    sleeping = until(lambda: _sleeping(rota))
+    assert rota.stop(within=15) == 0
+    assert _gone(sleeping)
+    again = start("up", "--no-starters", ROTA_GRACE_SECONDS="0.2")
+    again.link()
+    handed = until(lambda: (run := again.get(token, f"/runs/{run_id}"))["attempt"] == 2 and run)
+    assert (handed["status"], handed["tries"], handed["rescues"]) == ("running", 0, 0)
+    again.post(token, f"/runs/{run_id}/cancel")
+    until(lambda: again.get(token, f"/runs/{run_id}")["status"] == "cancelled")
+
+
+def _sleeping(rota: Rota) -> list[psutil.Process]:
+    return [each for each in psutil.Process(rota.process.pid).children(recursive=True) if each.name() == "sleep"]
+
+
+def test_a_token_that_nobody_made_is_refused(start: Any) -> None:
+    rota = start("up", "--no-starters")
+    rota.link()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        rota.get("rota_nonsense", "/runs")
+    assert refused.value.code == 401
+    refused.value.close()
+
+
+def test_doctor_says_what_is_wrong(start: Any, tmp_path: Path) -> None:
+    examined = run("doctor", "--home", str(tmp_path / "home"))
+    assert examined.returncode == 1
+    assert "workers: 0 alive" in examined.stdout
+    rota = start("up", "--no-starters")
+    rota.link()
+    until(lambda: run("doctor", "--home", str(rota.home)).returncode == 0)
