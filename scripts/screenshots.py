@@ -42,7 +42,8 @@ say "  - exports time out above 10,000 rows"
 say "  - the calendar shows Sunday first in every locale"
 say "  - a renamed project keeps its old address"
 echo '{"type": "tool", "name": "read_file", "path": "src/exports/stream.py", "lines": "40-96"}'
-say "The export builds the whole file in memory before it sends the first byte. I am checking whether streaming it changes the checksum."
+say "The export builds the whole file in memory before it sends a byte."
+say "I am checking whether streaming it changes the checksum."
 while [ ! -e "$0" ]; do sleep 0.2; done
 """
 CHECK = r"""
@@ -126,8 +127,10 @@ def furnish(started: Rota, gate: Path) -> None:
         },
         {
             "name": "Regression research", "agent": "researcher", "max_attempts": 2, "run_immediately": True,
-            "prompt": "Go through the change log of the week.\nName the regressions nobody owns, and find the cause of the worst.",
-            "triggers": [{"mode": "weekly", "weekdays": ["mon", "thu"], "time": "08:30", "timezone": "America/New_York"}],
+            "prompt": "Go through this week's changes.\nName the regressions nobody owns; find the cause of the worst.",
+            "triggers": [
+                {"mode": "weekly", "weekdays": ["mon", "thu"], "time": "08:30", "timezone": "America/New_York"}
+            ],
         },
     ):  # fmt: skip
         started.api("POST", "/automations", automation)
@@ -166,7 +169,9 @@ def picture(page: Page, url: str, file: Path) -> None:
     page.wait_for_load_state("load")
     page.screenshot(path=file, animations="disabled")
     across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    print(f"{file.name}: {file.stat().st_size // 1024} KB" + (f", {across} px too wide" if across else ""))
+    sys.stdout.write(
+        f"{file.name}: {file.stat().st_size // 1024} KB" + (f", {across} px too wide" if across else "") + "\n"
+    )
 
 
 def main() -> None:

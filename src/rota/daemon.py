@@ -209,7 +209,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.bind((host, port))
         listening.listen(1024)
-    except (OSError, OverflowError) as failure:
+    except (OSError, OverflowError, UnicodeError) as failure:
         listening.close()
         raise CannotStart(_bind_error(failure, host, port), code="cannot_listen", field="port") from None
     return listening

@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TextIO
 
+from rota.errors import CannotStart
+
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 
 _OWN = set(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
@@ -49,6 +51,15 @@ class Readable(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+def _file(path: str) -> logging.Handler:
+    try:
+        kept = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as failure:
+        raise CannotStart(f"Cannot write the log to {path}: {failure.strerror}.", field="ROTA_LOG_FILE") from None
+    kept.setFormatter(JsonLines())
+    return kept
+
+
 def set_up(level: str, *, file: str = "", stream: TextIO | None = None) -> None:
     """Send the logs of this process to the standard error, and to a file if one is given."""
     stream = stream or sys.stderr
@@ -56,9 +67,7 @@ def set_up(level: str, *, file: str = "", stream: TextIO | None = None) -> None:
     console.setFormatter(Readable() if stream.isatty() else JsonLines())
     handlers: list[logging.Handler] = [console]
     if file:
-        kept = logging.FileHandler(file, encoding="utf-8")
-        kept.setFormatter(JsonLines())
-        handlers.append(kept)
+        handlers.append(_file(file))
     logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
     for noisy in ("uvicorn", "psycopg.pool", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -152,7 +152,8 @@ def variable(name: str) -> str:
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Read `ROTA_…`; a name or a value that makes no sense stops the start and says what was meant."""
-    given = {name: value for name, value in (os.environ if environment is None else environment).items() if name.startswith(PREFIX)}
+    environment = os.environ if environment is None else environment
+    given = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
     known = {variable(each.name): each for each in fields(Settings)}
     values = {}
     for name, value in given.items():
@@ -173,7 +174,8 @@ def _read(name: str, value: str, about: Mapping[str, Any]) -> Any:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+    words = {each.removeprefix(PREFIX): each for each in known}  # the prefix would make every name look like every other
+    near = difflib.get_close_matches(name.removeprefix(PREFIX).upper(), words, n=1)
     return f"There is no setting {name}." + (
-        f" Did you mean {near[0]}?" if near else " `docs/reference/settings.md` lists them all."
+        f" Did you mean {words[near[0]]}?" if near else " `docs/reference/settings.md` lists them all."
     )

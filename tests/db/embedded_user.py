@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rota.errors import RotaError
 
 
 def main(home: str, user: str = "") -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     if user:
         become(user)
     server = EmbeddedPostgres(Path(home))

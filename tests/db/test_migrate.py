@@ -149,7 +149,10 @@ async def test_a_migration_that_fails_half_way_leaves_nothing_and_the_next_start
     broken = add_migration("CREATE TABLE half (a integer); SELECT 1 / 0;")
     with pytest.raises(CannotStart, match="division by zero"):
         await migrate(empty_database_url)
-    assert conn.execute("SELECT to_regclass('half'), max(number) FROM migrations").fetchone() == (None, broken.number - 1)
+    assert conn.execute("SELECT to_regclass('half'), max(number) FROM migrations").fetchone() == (
+        None,
+        broken.number - 1,
+    )
     monkeypatch.setattr(chain, "migrations", whole)
     assert await migrate(empty_database_url) == []
 
@@ -247,5 +250,7 @@ def test_schema_sql_is_what_its_script_writes(schema: Any, database_url: str) ->
         server = other.info.server_version // 10000
     told = subprocess.run([schema.pg_dump(), "--version"], capture_output=True, text=True, check=True).stdout
     if (printer := int(re.findall(r"\d+", told)[0])) != server:
-        pytest.skip(f"PostgreSQL {server} is printed in another way than by pg_dump {printer}; its catalog was compared")
+        pytest.skip(
+            f"PostgreSQL {server} is printed in another way than by pg_dump {printer}; its catalog was compared"
+        )
     assert schema.dump(database_url) == schema.FILE.read_text()

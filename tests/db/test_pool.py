@@ -74,7 +74,7 @@ async def asks_for_a_password() -> AsyncIterator[str]:
         await reader.readexactly(size - 4)
         writer.write(b"R\0\0\0\x08\0\0\0\x03")
         assert (await reader.readexactly(1)) == b"p"
-        said = b"SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed for user \"ada\"\0\0"
+        said = b'SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed for user "ada"\0\0'
         writer.write(b"E" + (len(said) + 4).to_bytes(4) + said)
         writer.close()
 
@@ -108,9 +108,7 @@ async def test_a_short_password_does_not_garble_the_message(closed_port: int) ->
     assert "Connection refused" in await refusal(f"postgresql://ada:e@127.0.0.1:{closed_port}/rota")
 
 
-async def test_an_old_server_is_told_which_version_is_needed(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_server_is_told_which_version_is_needed(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "OLDEST", 990_000)
     message = await refusal(server_url)
     assert "Rota needs 99 or newer" in message

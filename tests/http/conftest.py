@@ -23,6 +23,7 @@ from httpx import ASGITransport, AsyncClient
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
 from rota.access import signing_in
+from rota.access.vault import open_vault
 from rota.db import events, runs
 from rota.db.events import NewEvent
 from rota.db.listener import Listener, Wakes
@@ -30,7 +31,7 @@ from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.model.ids import AutomationId, RunId
-from rota.roster import running
+from rota.roster.running import run_now
 from rota.settings import Settings
 
 ROTA = Path(sys.executable).with_name("rota")
@@ -56,7 +57,7 @@ class Rooms(House):
     async def run(self, automation_id: UUID) -> dict[str, Any]:
         """A run that waits for a worker which never comes."""
         async with self.db.transaction() as conn:
-            run_id = await running.run_now(conn, self.caller, AutomationId(automation_id))
+            run_id = await run_now(conn, self.caller, AutomationId(automation_id))
         return await self.run_of(run_id)
 
     async def run_of(self, run_id: RunId) -> dict[str, Any]:
@@ -100,8 +101,8 @@ async def house(db: Database) -> Rooms:
 
 
 @pytest.fixture
-def web(db: Database, wakes: Wakes, listener: Listener) -> Web:
-    return Web(db, wakes, listener, Settings())
+def web(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Web:
+    return Web(db, wakes, listener, Settings(), open_vault(tmp_path))
 
 
 @pytest.fixture
@@ -118,6 +119,12 @@ async def visiting(app: FastAPI) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.fixture
+def visit(app: FastAPI) -> Callable[[], Any]:
+    """One more visitor."""
+    return lambda: visiting(app)
+
+
+@pytest.fixture
 async def guest(app: FastAPI) -> AsyncIterator[AsyncClient]:
     """Somebody who is not signed in."""
     async with visiting(app) as client:
@@ -131,6 +138,16 @@ async def admin(app: FastAPI, house: Rooms) -> AsyncIterator[AsyncClient]:
         answer = await client.get("/sign-in", params={"token": await house.link()})
         assert answer.status_code == 303
         yield client
+
+
+@pytest.fixture
+def proxy() -> type["Proxy"]:
+    return Proxy
+
+
+@pytest.fixture
+def running() -> type["Running"]:
+    return Running
 
 
 # ── A real one ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -13,10 +13,769 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-from fastapi import FastAPI
-from house import House
 from httpx import AsyncClient, Response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest_http import Rooms, visiting  # type: ignore[import-not-found]
+from rota.access import signing_in
+from rota.db import people
+from rota.db.events import Event
+from rota.http import ui
+from rota.http.context import COOKIE, Web
+from rota.http.ui import assets, sessions, speech, words
+from rota.http.ui.rendering import local
+from rota.http.ui.signing import secret_of
+from rota.http.ui.strip import strip
+from rota.model.ids import UserId, WorkspaceId, new_id
+
+NASTY = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7*7 }}"""
+LIST = "/w/default/automations"
+UNKNOWN = "01a1e0db-2cd9-7826-809d-0931e0e98709"
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its tags with their attributes, and its text."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(response.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def form(self, action: str) -> dict[str, str | None]:
+        return next(each for each in self.all("form") if (each.get("action") or "").endswith(action))
+
+
+async def submit(client: AsyncClient, action: str, **fields: str) -> Response:
+    return await client.post(
+        action, data=fields, headers={"Origin": "http://rota.test", "Sec-Fetch-Site": "same-origin"}
+    )
+
+
+def live(**headers: str) -> dict[str, str]:
+    return {"HX-Request": "true", **headers}
+
+
+# ── Coming in ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", [LIST, "/w/default/runs", f"/w/default/sessions/{UNKNOWN}", LIST + "/x?cursor=a"])
+async def test_who_is_not_signed_in_is_sent_to_sign_in_and_comes_back(
+    guest: AsyncClient, house: Any, path: str
+) -> None:
+    sent = await guest.get(path)
+    assert (sent.status_code, sent.headers["Location"]) == (303, f"/sign-in?next={quote(path, safe='')}")
+    signed = await guest.get(sent.headers["Location"], params={"token": await house.link(), "next": path})
+    assert (signed.status_code, signed.headers["Location"]) == (303, path)
+
+
+async def test_the_root_leads_to_the_first_workspace_or_to_sign_in(guest: AsyncClient, admin: AsyncClient) -> None:
+    assert (await guest.get("/")).headers["Location"] == "/sign-in"
+    assert (await admin.get("/")).headers["Location"] == LIST
+
+
+async def test_a_link_works_once(house: Any, visit: Callable[[], Any]) -> None:
+    link = await house.link()
+    async with visit() as first, visit() as second:
+        assert (await first.get("/sign-in", params={"token": link})).status_code == 303
+        assert (await first.get("/")).headers["Location"] == LIST
+        refused = await second.get("/sign-in", params={"token": link})
+        assert refused.status_code == 401
+        assert "used already" in refused.text
+        assert COOKIE not in second.cookies
+        again = await first.get("/sign-in", params={"token": link})
+        assert (again.status_code, again.headers["Location"]) == (303, "/")  # its own browser just goes on
+
+
+async def test_two_that_use_a_link_at_once_are_let_in_once(house: Any, visit: Callable[[], Any]) -> None:
+    link = await house.link()
+    async with visit() as first, visit() as second:
+        answers = await asyncio.gather(*(each.get("/sign-in", params={"token": link}) for each in (first, second)))
+    assert sorted(each.status_code for each in answers) == [303, 401]
+
+
+async def test_a_link_can_be_pasted_into_the_form(guest: AsyncClient, house: Any) -> None:
+    page = await guest.get("/sign-in", params={"next": "/w/default/runs"})
+    assert "rota up" in page.text
+    pasted = f"  http://127.0.0.1:7682/sign-in?token={await house.link()}\n"
+    answer = await submit(guest, "/sign-in", link=pasted, next="/w/default/runs")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/w/default/runs")
+    assert (await guest.get("/w/default/runs")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("pasted", "secret"),
+    [
+        ("abc", "abc"),
+        ("http://x/sign-in?token=abc", "abc"),
+        ("Sign in once: http://x/sign-in?token=abc&next=/", "abc"),
+        ("", ""),
+        ("http://[", "http://["),
+    ],
+)
+def test_what_people_paste(pasted: str, secret: str) -> None:
+    assert secret_of(pasted) == secret
+
+
+async def test_the_cookie_is_for_the_server_alone(guest: AsyncClient, house: Any, visit: Callable[[], Any]) -> None:
+    answer = await guest.get("/sign-in", params={"token": await house.link()})
+    cookie = answer.headers["Set-Cookie"]
+    assert {"HttpOnly", "Path=/", "SameSite=lax"} <= {each.strip() for each in cookie.split(";")}
+    assert "Secure" not in cookie
+    async with visit() as other:
+        safe = await other.get("https://rota.test/sign-in", params={"token": await house.link()})
+    assert "Secure" in safe.headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "https://evil.test/", "//evil.test", "///evil.test", "/\\evil.test", "\\\\evil.test", "javascript:alert(1)",
+        "/\t/evil.test", "/\n/evil.test", "evil.test", " /w", "", "http:evil.test", "/w/\u2028", "/ /evil.test",
+    ],
+)  # fmt: skip
+async def test_next_leads_only_to_this_site(guest: AsyncClient, house: Any, elsewhere: str) -> None:
+    assert local(elsewhere) == "/"
+    signed = await guest.get("/sign-in", params={"token": await house.link(), "next": elsewhere})
+    assert signed.headers["Location"] == "/"
+    themed = await submit(guest, "/theme", theme="dark", next=elsewhere)
+    assert themed.headers["Location"] == "/"
+
+
+async def test_signing_out_ends_the_login_everywhere(admin: AsyncClient, visit: Callable[[], Any]) -> None:
+    kept = admin.cookies[COOKIE]
+    answer = await submit(admin, "/sign-out")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/sign-in")
+    assert COOKIE not in admin.cookies
+    async with visit() as thief:
+        thief.cookies.set(COOKIE, kept)
+        assert (await thief.get(LIST)).status_code == 303
+
+
+async def test_somebody_in_no_workspace_is_told_so(house: Any, guest: AsyncClient) -> None:
+    async with house.db.transaction() as conn:
+        user_id = UserId(new_id())
+        await people.add_user(conn, user_id, "Newcomer")
+        link = await signing_in.create_link(conn, user_id)
+    await guest.get("/sign-in", params={"token": link})
+    page = await guest.get("/")
+    assert page.status_code == 403
+    assert "no workspace" in page.text
+
+
+# ── Guards ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def every_page(house: Any) -> list[str]:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    run = await house.ended(automation_id)
+    session = f"/w/default/sessions/{run['session_id']}"
+    style = assets.address("rota.css")
+    assert style
+    return [
+        "/sign-in",
+        LIST,
+        f"{LIST}/errand",
+        "/w/default/runs",
+        session,
+        f"{session}?before=2",
+        f"{LIST}/none",
+        "/nowhere",
+        style,
+    ]
+
+
+async def test_every_page_forbids_what_it_does_not_need(admin: AsyncClient, house: Any) -> None:
+    for path in await every_page(house):
+        answer = await admin.get(path)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy, path
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "same-origin"
+
+
+async def test_no_page_needs_inline_code_or_a_foreign_file(admin: AsyncClient, house: Any) -> None:
+    for path in await every_page(house):
+        answer = await admin.get(path)
+        if "html" not in answer.headers["Content-Type"]:
+            continue
+        page = Page(answer)
+        assert all(each.get("src") for each in page.all("script")), path
+        assert not page.all("style"), path
+        for tag, attributes in page.tags:
+            assert not {name for name in attributes if name == "style" or name.startswith("on")}, (path, tag)
+            for name in ("src", "href", "action", "hx-get", "hx-post"):
+                assert (attributes.get(name) or "/").startswith(("/", "#")), (path, tag, attributes)
+
+
+async def test_nothing_that_people_or_agents_write_becomes_markup(admin: AsyncClient, house: Any) -> None:
+    values = {"name": f"N {NASTY}", "prompt": f"P {NASTY}", "input": {f"K {NASTY}": f"V {NASTY}"}, "slug": "nasty"}
+    automation_id = await house.automation({"cron": "0 9 * * *"}, **values)
+    await house.execute("UPDATE automations SET paused_reason = %s, status = 'paused'", NASTY)
+    await house.execute("UPDATE triggers SET parked_error = %s", NASTY)
+    await house.execute("UPDATE agents SET name = %s", NASTY)
+    await house.execute("UPDATE users SET name = %s", NASTY)
+    run = await house.ended(automation_id, "failed", summary=NASTY, error_detail=NASTY)
+    await house.say(run, text=NASTY)
+    await house.say(run, "tool", name=NASTY, **{NASTY: NASTY})
+    await house.say(run, "message", **{"from": NASTY, "text": NASTY})
+    await house.say(run, "run", status="failed", error_class=NASTY, error_detail=NASTY)
+    for path in (LIST, f"{LIST}/nasty", "/w/default/runs", f"/w/default/sessions/{run['session_id']}"):
+        answer = await admin.get(path)
+        assert answer.status_code == 200, path
+        page = Page(answer)
+        assert not page.all("img"), path
+        assert all(each.get("src") for each in page.all("script")), path
+        assert not [tag for tag, given in page.tags if any(name.startswith("on") for name in given)], path
+        assert "<script>alert" in page.text  # shown as it was written
+        assert "49" not in page.text
+
+
+async def test_the_stream_is_escaped_like_the_page(house: Any, web: Web) -> None:
+    run = await house.started(await house.automation(name=NASTY))
+    feed = sessions.messages(web, house.caller, run["session_id"], 1, speech.Teller())
+    await house.say(run, text="A</hx-partial><hx-partial hx-target='body'>" + NASTY)
+    await house.say(run, "tool", name=NASTY, query=NASTY)
+    await house.say(run, "run", status="running")
+    told = (await anext(feed)).decode()
+    await feed.aclose()
+    assert "<script" not in told
+    assert "<img" not in told
+    assert told.count("<hx-partial") == told.count("</hx-partial") == 2  # those of the head and the tail
+
+
+async def test_another_workspace_looks_like_none(admin: AsyncClient, house: Any) -> None:
+    async with house.db.transaction() as conn:
+        await people.add_workspace(conn, WorkspaceId(new_id()), "other", "Other")
+    foreign, missing = await admin.get("/w/other/automations"), await admin.get("/w/nowhere/automations")
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.text.replace("/w/other/", "/w/nowhere/") == missing.text
+
+
+async def test_an_id_of_another_workspace_is_missing_in_mine(admin: AsyncClient, house: Any) -> None:
+    theirs = await house.ended(await house.automation(name="Theirs", slug="theirs"))
+    async with house.db.transaction() as conn:
+        mine, user_id = WorkspaceId(new_id()), house.caller.user_id
+        await people.add_workspace(conn, mine, "mine", "Mine")
+        await people.add_member(conn, mine, user_id, "admin")
+    for kind, reference in (("sessions", theirs["session_id"]), ("automations", theirs["automation_id"])):
+        foreign, missing = await admin.get(f"/w/mine/{kind}/{reference}"), await admin.get(f"/w/mine/{kind}/{uuid4()}")
+        assert foreign.status_code == missing.status_code == 404
+        assert Page(foreign).text == Page(missing).text
+    for act in ("cancel", "retry"):
+        assert (await submit(admin, f"/w/mine/runs/{theirs['id']}/{act}")).status_code == 404
+    stream = await admin.get(f"/w/mine/sessions/{theirs['session_id']}/stream")
+    assert stream.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.test"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}], ids=str
+)
+async def test_what_another_site_asks_for_is_refused(admin: AsyncClient, house: Any, headers: dict[str, str]) -> None:
+    run = await house.run(await house.automation())
+    paths = [f"{LIST}/errand/{act}" for act in ("run", "pause", "resume", "restore")]
+    for path in (*paths, f"/w/default/runs/{run['id']}/cancel", "/sign-in", "/sign-out", "/theme"):
+        answer = await admin.post(path, headers=headers)
+        assert answer.status_code == 403, path
+        assert "another site" in answer.text
+    assert (await house.run_of(run["id"]))["status"] == "queued"
+    assert (await admin.get(LIST)).status_code == 200
+
+
+@pytest.mark.parametrize("reference", [UNKNOWN, "nonsense", "..", "%00", "'"])
+async def test_an_unknown_session_is_a_page_that_says_so(admin: AsyncClient, reference: str) -> None:
+    answer = await admin.get(f"/w/default/sessions/{reference}")
+    assert answer.status_code in {404, 422}
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert "Go back" in answer.text
+
+
+async def test_pages_are_pages_whatever_is_accepted(admin: AsyncClient, guest: AsyncClient) -> None:
+    plain = {"Accept": "*/*"}
+    assert (await guest.get(LIST, headers=plain)).status_code == 303
+    missing = await admin.get(f"{LIST}/none", headers=plain)
+    assert (missing.status_code, missing.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+
+
+@pytest.mark.parametrize("query", ["cursor=x", "cursor=%00", "cursor=" + "a" * 300])
+async def test_a_wrong_cursor_is_told(admin: AsyncClient, query: str) -> None:
+    for path in (LIST, "/w/default/runs"):
+        answer = await admin.get(f"{path}?{query}")
+        assert answer.status_code == 422
+        assert "Go back" in answer.text
+
+
+async def test_a_viewer_may_look_but_not_touch(admin: AsyncClient, house: Any) -> None:
+    await house.automation()
+    await house.execute("UPDATE members SET level = 'viewer'")
+    assert (await admin.get(f"{LIST}/errand")).status_code == 200
+    refused = await submit(admin, f"{LIST}/errand/run")
+    assert refused.status_code == 403
+    assert "Ask an admin" in refused.text
+
+
+# ── Forms, without a script ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_run_now_pause_and_resume_are_plain_forms(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    for path in (LIST, f"{LIST}/errand"):
+        page = Page(await admin.get(path))
+        action = page.form("/pause")["action"]
+        assert action
+        paused = await submit(admin, action, next=path)
+        assert (paused.status_code, paused.headers["Location"]) == (303, path)
+        assert await house.value("SELECT status FROM automations") == "paused"
+        resumed = await submit(admin, str(Page(await admin.get(path)).form("/resume")["action"]), next=path)
+        assert resumed.headers["Location"] == path
+        assert await house.value("SELECT status FROM automations") == "active"
+    ran = await submit(admin, str(Page(await admin.get(LIST)).form("/run")["action"]), next=LIST)
+    assert ran.headers["Location"] == LIST
+    assert [each["source"] for each in await house.ledger(automation_id)] == ["run_now"]
+
+
+async def test_a_second_run_now_is_refused_in_words(admin: AsyncClient, house: Any) -> None:
+    await house.run(await house.automation())
+    refused = await submit(admin, f"{LIST}/errand/run")
+    assert refused.status_code == 409
+    assert "already queued" in refused.text
+    notice = await admin.post(f"{LIST}/errand/run", headers=live(Origin="http://rota.test"))
+    assert (notice.status_code, notice.headers["HX-Retarget"]) == (409, "#notice")
+    assert "<html" not in notice.text
+
+
+async def test_a_run_is_cancelled_and_retried_by_plain_forms(admin: AsyncClient, house: Any) -> None:
+    run = await house.run(await house.automation())
+    session = f"/w/default/sessions/{run['session_id']}"
+    cancelled = await submit(admin, str(Page(await admin.get(session)).form("/cancel")["action"]), next=session)
+    assert (cancelled.status_code, cancelled.headers["Location"]) == (303, session)
+    assert (await house.run_of(run["id"]))["status"] == "cancelled"
+    retried = await submit(admin, str(Page(await admin.get(session)).form("/retry")["action"]))
+    new = (await house.ledger())[-1]
+    assert new["retry_of"] == run["id"]
+    assert retried.headers["Location"] == f"/w/default/sessions/{new['session_id']}"
+
+
+async def test_a_deleted_automation_is_found_by_its_id_and_restored(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    run = await house.ended(automation_id)
+    await house.execute("UPDATE automations SET deleted_at = now()")
+    assert (await admin.get(f"{LIST}/errand")).status_code == 404
+    back = next(each["href"] for each in Page(await admin.get(f"/w/default/sessions/{run['session_id']}")).all("a")
+                if str(automation_id) in (each.get("href") or ""))  # fmt: skip
+    page = Page(await admin.get(str(back)))
+    assert "Deleted" in page.text
+    restored = await submit(admin, str(page.form("/restore")["action"]))
+    assert restored.headers["Location"] == f"{LIST}/errand"
+    assert (await admin.get(f"{LIST}/errand")).status_code == 200
+
+
+async def test_a_chosen_theme_stays(guest: AsyncClient) -> None:
+    assert "data-theme" not in (await guest.get("/sign-in")).text
+    await submit(guest, "/theme", theme="dark", next="/sign-in")
+    assert 'data-theme="dark"' in (await guest.get("/sign-in")).text
+    await submit(guest, "/theme", theme='"><script>', next="/sign-in")
+    assert "data-theme" not in (await guest.get("/sign-in")).text
+
+
+# ── What a page says ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_empty_list_shows_how_to_begin(admin: AsyncClient) -> None:
+    page = Page(await admin.get(LIST))
+    assert page.text.count("curl") == 3
+    assert "http://rota.test/api/v1/workspaces/default" in page.text
+    assert "worker-bee" in page.text
+
+
+async def test_the_list_tells_how_everything_stands(admin: AsyncClient, house: Any) -> None:
+    busy = await house.automation({"cron": "0 9 * * *"}, name="Busy")
+    for status in ("succeeded", "failed", "succeeded"):
+        await house.ended(busy, status)
+    await house.automation({"every": "15m"}, name="Broken")
+    await house.execute("UPDATE triggers SET parked_error = 'no such zone' WHERE kind = 'every'")
+    page = Page(await admin.get(LIST))
+    assert "Every day at 09:00" in page.text
+    assert "Needs attention" in page.text
+    assert "no such zone" in page.text
+    assert [each["aria-label"] for each in page.all("svg") if "aria-label" in each] == [
+        "No runs yet",
+        "Last 3 runs: 2 succeeded, 1 failed",
+    ]
+    moment = await house.value("SELECT next_fire_at FROM triggers WHERE kind = 'cron'")
+    assert [each for each in page.all("time") if each["datetime"] == words.stamp(moment.astimezone(UTC))]
+
+
+async def test_the_list_is_read_in_few_statements(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        await house.ended(await house.automation({"every": "1h"}, name=f"Errand {number}"))
+    asked = []
+    real = __import__("psycopg").AsyncCursor.execute
+
+    async def counted(self: Any, query: Any, *given: Any, **options: Any) -> Any:
+        asked.append(query)
+        return await real(self, query, *given, **options)
+
+    monkeypatch.setattr("psycopg.AsyncCursor.execute", counted)
+    assert (await admin.get(LIST)).text.count("<tr id=") == 12
+    assert len(asked) <= 9
+
+
+async def test_history_tells_skips_and_misses_in_words(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    await house.execute(
+        """
+        INSERT INTO runs (workspace_id, id, automation_id, agent_id, grant_id, revision, status, source, slot, pool,
+                          executor, timeout, finished_at, skip_reason, trace_id, missed_count, missed_since)
+        SELECT a.workspace_id, given.id, a.id, a.agent_id, a.grant_id, 1, 'skipped', 'schedule', given.slot, 'default',
+               'command', '1 hour', now(), given.reason, 't', given.missed, given.since
+          FROM automations a,
+               (VALUES (%s::uuid, 'prior_in_flight', now() - interval '1 minute', 0, NULL::timestamptz),
+                       (%s::uuid, 'missed', now() - interval '2 minutes', 2, now() - interval '3 days')
+               ) given(id, reason, slot, missed, since)
+        """,
+        new_id(),
+        new_id(),
+    )
+    run = await house.ended(automation_id, missed_count=1, missed_since=datetime.now(UTC) - timedelta(hours=5))
+    page = await admin.get(f"{LIST}/errand")
+    said = re.sub(r"\s+", " ", Page(page).text)
+    assert "Skipped: the run before was still going" in said
+    assert "Missed: 3 slots since 3 d ago" in said
+    assert "Makes up for 1 missed slot since 5 h ago" in said
+    assert f"/w/default/sessions/{run['session_id']}" in page.text
+
+
+async def test_detail_gives_the_next_fires_on_the_triggers_own_clock(admin: AsyncClient, house: Any) -> None:
+    await house.automation(triggers=[{"cron": "0 9 * * *", "timezone": "Asia/Kolkata"}])
+    page = Page(await admin.get(f"{LIST}/errand"))
+    assert page.text.count("+05:30 Asia/Kolkata") == 3
+    assert page.text.count(", 09:00") == 3
+
+
+async def test_older_runs_are_a_link_away(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation()
+    for _ in range(51):
+        await house.ended(automation_id)
+    for path in (f"{LIST}/errand", "/w/default/runs", "/w/default/runs?status=succeeded"):
+        first = await admin.get(path)
+        older = next(each["href"] for each in Page(first).all("a") if "cursor=" in (each.get("href") or ""))
+        second = await admin.get(str(older))
+        assert (first.text.count("<tr id="), second.text.count("<tr id=")) == (50, 1)
+        assert "hx-trigger" in first.text
+        assert "hx-trigger" not in second.text  # history does not change
+
+
+async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation()
+    await house.ended(automation_id, "failed", error_detail="out of paper")
+    await house.ended(automation_id, summary="all printed")
+    failed = (await admin.get("/w/default/runs?status=failed")).text
+    assert "out of paper" in failed
+    assert "all printed" not in failed
+    assert (await admin.get("/w/default/runs?status=odd")).status_code == 422
+
+
+async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any) -> None:
+    run = await house.ended(await house.automation(name="Morning digest"))
+    page = await admin.get(f"/w/default/sessions/{run['session_id']}")
+    assert "Started by automation Morning digest at" in re.sub(r"\s+", " ", Page(page).text)
+    assert "by “Run now”" in page.text
+
+
+# ── Looking again ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_looking_again_costs_nothing_until_something_changes(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    for path in (LIST, f"{LIST}/errand", "/w/default/runs"):
+        shown = Page(await admin.get(path))
+        seen = next(each["value"] for each in shown.all("input") if each.get("name") == "seen")
+        again = await admin.get(path, params={"seen": seen}, headers=live())
+        assert (again.status_code, again.content) == (204, b"")
+        run = await house.ended(automation_id)
+        changed = await admin.get(path, params={"seen": seen}, headers=live())
+        assert changed.status_code == 200
+        assert str(run["session_id"]) in changed.text
+        assert "<html" not in changed.text
+        assert f'value="{path}"' in changed.text or "runs" in path  # forms lead back to the page, not to its part
+
+
+async def test_a_parked_trigger_is_seen_at_once(admin: AsyncClient, house: Any) -> None:
+    await house.automation({"cron": "0 9 * * *"})
+    seen = next(each["value"] for each in Page(await admin.get(LIST)).all("input") if each.get("name") == "seen")
+    await house.execute("UPDATE triggers SET parked_error = 'odd'")
+    assert (await admin.get(LIST, params={"seen": seen}, headers=live())).status_code == 200
+
+
+async def test_a_page_whose_login_ended_sends_itself_to_sign_in(guest: AsyncClient) -> None:
+    answer = await guest.get(LIST, headers=live(**{"HX-Current-URL": f"http://rota.test{LIST}?x=1"}))
+    assert answer.status_code == 401
+    assert answer.headers["HX-Redirect"] == f"/sign-in?next={quote(LIST, safe='')}"
+
+
+async def test_a_change_by_htmx_is_told_in_place(admin: AsyncClient, house: Any) -> None:
+    await house.automation()
+    answer = await admin.post(f"{LIST}/errand/run", headers=live(Origin="http://rota.test"))
+    assert answer.status_code == 200
+    assert "#live" in answer.headers["HX-Trigger"]
+    assert "Watch it" in answer.text
+
+
+# ── The transcript ───────────────────────────────────────────────────────────────────────────────────────────────
+
+PIECES = st.sampled_from(
+    ["ab", "c\n", "\x1b[31", "m", "\x1b[0m", "\r", "\n", "\x1b]0;t", "\x07", "\x1b", "\\", "<b>", "\x1b(B", "é", "\x00"]
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("output"), st.lists(PIECES, min_size=1, max_size=4).map("".join), st.integers(1, 2)),
+        st.tuples(st.sampled_from(["tool", "message", "artifact"]), st.just("x"), st.integers(1, 2)),
+        st.tuples(st.just("run"), st.sampled_from(["running", "succeeded", "queued"]), st.integers(1, 2)),
+    ),
+    max_size=24,
+)  # fmt: skip
+RUN = new_id()
+
+
+def logged(made: Sequence[tuple[str, str, int]]) -> list[Event]:
+    def data(kind: str, text: str) -> dict[str, Any]:
+        return {"output": {"text": text}, "tool": {"name": text}, "message": {"from": "planner", "text": text},
+                "run": {"status": text}}.get(kind, {})  # fmt: skip
+
+    now = datetime.now(UTC)
+    return [Event(seq, kind, RUN, attempt, data(kind, text), now) for seq, (kind, text, attempt) in enumerate(made, 1)]  # type: ignore[arg-type]
+
+
+@given(EVENTS, st.lists(st.integers(0, 24), max_size=4), st.integers(0, 24))
+def test_a_page_that_grew_is_the_page_that_is_loaded(
+    made: Sequence[tuple[str, str, int]], breaks: list[int], loaded: int
+) -> None:
+    """Wherever the page was loaded, and wherever the line broke since then."""
+    log = logged(made)
+    page = [(each.kind, each.text) for each in speech.blocks(log[:loaded])]
+    ends = sorted({loaded, *(each for each in breaks if each > loaded), len(log)})
+    for start, end in pairwise(ends):
+        told = speech.Teller(log[max(0, start - sessions.RECALLED) : start]).tell(log[start:end])
+        if told.continued:
+            kind, text = page[-1]
+            page[-1] = (kind, text + told.continued)
+        page += [(each.kind, each.text) for each in told.blocks]
+    assert page == [(each.kind, each.text) for each in speech.blocks(log)]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("10 %\r20 %\r\ndone", "10 %\n20 %\ndone"),
+        ("a\x08b\x00c\x7f", "abc"),
+        ("  keeps\tits  space\n\n", "  keeps\tits  space\n\n"),
+        ("ends in \x1b[3", "ends in "),
+    ],
+)
+def test_what_is_meant_for_a_terminal_is_not_shown(said: str, shown: str) -> None:
+    assert speech.plain(said)[0] == shown
+
+
+async def test_pieces_of_one_attempt_are_one_block(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation())
+    for text in ("One ", "two ", "three"):
+        await house.say(run, text=text)
+    await house.say(run, "tool", name="search", query="x")
+    await house.say(run, text="Four")
+    page = await admin.get(f"/w/default/sessions/{run['session_id']}")
+    assert page.text.count('class="said agent"') == 2
+    assert "One two three" in page.text
+    assert page.text.count('<details class="words-of-tool">') == 1
+
+
+async def test_a_long_transcript_comes_in_parts(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation())
+    for number in range(230):
+        await house.say(run, "tool", name=f"tool-{number}")
+    session = f"/w/default/sessions/{run['session_id']}"
+    newest = await admin.get(session)
+    assert "tool-229" in newest.text
+    assert "tool-29<" not in newest.text
+    assert 'stream?after=231"' in newest.text
+    earlier = next(each["href"] for each in Page(newest).all("a") if "before=" in (each.get("href") or ""))
+    before = await admin.get(str(earlier))
+    assert "tool-29<" in before.text
+    assert "tool-30<" not in before.text
+    assert "hx-sse" not in before.text  # what is past does not grow
+
+
+async def test_a_page_stays_small_however_much_was_said(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation())
+    for number in range(12):
+        await house.say(run, text=f"[{number}]" + "<a & b> " * 4000)
+    newest = await admin.get(f"/w/default/sessions/{run['session_id']}")
+    assert "[11]" in newest.text
+    assert "Show earlier" in newest.text
+    assert len(gzip.compress(newest.content)) < 60_000
+
+
+async def test_the_stream_resumes_after_the_last_message_it_gave(house: Any, web: Web) -> None:
+    run = await house.started(await house.automation())
+    for text in ("a", "b", "c"):
+        await house.say(run, text=text)
+
+    async def first(after: int, shown: Sequence[Event] = ()) -> str:
+        feed = sessions.messages(web, house.caller, run["session_id"], after, speech.Teller(shown))
+        try:
+            return (await anext(feed)).decode()
+        finally:
+            await feed.aclose()
+
+    whole = await first(1)
+    assert whole.startswith("id: 4\n")
+    assert ">abc<" in whole
+    log = logged([("run", "queued", 1), ("output", "a", 1), ("output", "b", 1)])
+    said = [Event(each.seq, each.kind, run["id"], each.attempt, each.data, each.created_at) for each in log]
+    resumed = await first(3, said)
+    assert "said agent" not in resumed  # joined to the block that is open
+    assert ">c</hx-partial>" in resumed
+
+
+async def test_the_stream_goes_on_where_the_browser_says(admin: AsyncClient, house: Any, web: Web) -> None:
+    run = await house.ended(await house.automation())
+    web.closing.set()
+    path = f"/w/default/sessions/{run['session_id']}/stream"
+    answer = await admin.get(path, params={"after": 0}, headers={"Last-Event-ID": "1"})
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert (await admin.get(path, headers={"Last-Event-ID": "x"})).status_code == 422
+    assert (await admin.get(path, params={"after": -1})).status_code == 422
+
+
+async def test_the_head_follows_the_run(house: Any, web: Web) -> None:
+    run = await house.ended(await house.automation(), "failed", error_detail="line one\rline two")
+    await house.say(run, "run", status="failed", error_class="agent_error", error_detail="line one\rline two")
+    feed = sessions.messages(web, house.caller, run["session_id"], 1, speech.Teller())
+    told = (await anext(feed)).decode()
+    await feed.aclose()
+    assert 'hx-target="#live"' in told
+    assert "Failed" in told
+    assert "Retry" in told
+    assert all(
+        line.startswith(("id: ", "data: ")) for line in told.removesuffix("\n\n").split("\n")
+    )  # no line is lost to the parser
+
+
+# ── Files, words, colours ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_files_are_kept_forever_under_their_own_version(guest: AsyncClient) -> None:
+    for name, media_type in (("rota.css", "text/css"), ("rota.js", "text/javascript"), ("favicon.svg", "image/svg+xml"),
+                             ("vendor/htmx.js", "text/javascript")):  # fmt: skip
+        address = assets.address(name)
+        assert address
+        answer = await guest.get(address)
+        assert answer.headers["Content-Type"].startswith(media_type)
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert answer.content == (assets.FOLDER / name).read_bytes()
+        assert (await guest.get(address.split("?")[0])).headers["Cache-Control"] == "no-cache"
+        assert (await guest.get(address + "0")).headers["Cache-Control"] == "no-cache"
+        plain = await guest.get(address, headers={"Accept-Encoding": "identity"})
+        assert plain.content == answer.content
+
+
+@pytest.mark.parametrize("name", ["none.css", "../words.py", "..%2fwords.py", "vendor", "", "%2e%2e/%2e%2e/app.py"])
+async def test_nothing_else_is_served(guest: AsyncClient, name: str) -> None:
+    assert (await guest.get(f"/static/{name}")).status_code == 404
+
+
+def test_our_script_is_small() -> None:
+    assert (assets.FOLDER / "rota.js").stat().st_size < 3072
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "now"), (-1, "now"), (5, "in 5 s"), (-59, "59 s ago"), (60, "in 1 min"),
+     (-7199, "1 h ago"), (90_000, "in 1 d"), (-8 * 86400, "7 Nov 2026")],
+)  # fmt: skip
+def test_times_as_people_tell_them(seconds: int, told: str) -> None:
+    now = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    assert words.relative(timedelta(seconds=seconds), now + timedelta(seconds=seconds)) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.04, "40 ms"),
+        (1.26, "1.3 s"),
+        (59, "59 s"),
+        (61, "1 min 1 s"),
+        (3660, "1 h 1 min"),
+        (90_000, "1 d 1 h"),
+        (-1, "0 ms"),
+    ],
+)
+def test_lengths_of_time(seconds: float, told: str) -> None:
+    assert words.span(timedelta(seconds=seconds)) == told
+
+
+def test_every_reason_has_words() -> None:
+    migration = next(Path(ui.__file__).parents[2].glob("db/migrations/0001*.sql")).read_text()
+    for column, known in (("skip_reason", {*words.SKIPPED, "missed"}), ("error_class", set(words.FAILED))):
+        allowed = re.search(rf"{column}\s+text CHECK \({column} IN \((.*?)\)\)", migration, re.DOTALL)
+        assert allowed
+        assert set(re.findall(r"'(\w+)'", allowed.group(1))) == known
+    for column, known in (("source", set(words.SOURCES)), ("status", set(words.STATUS))):
+        allowed = re.search(rf"{column}\s+text NOT NULL CHECK \({column} IN\s+\((.*?)\)\)", migration, re.DOTALL)
+        assert allowed
+        assert set(re.findall(r"'(\w+)'", allowed.group(1))) <= known
+
+
+def test_a_strip_tells_outcomes_by_height_too() -> None:
+    drawn = strip([{"status": "skipped"}, {"status": "succeeded"}])
+    assert dict(drawn.paths).keys() == {"skipped", "succeeded", "none"}
+    assert dict(drawn.paths)["skipped"].endswith("v-0")
+    assert dict(drawn.paths)["succeeded"].endswith("v-12")
+
+
+def tokens() -> dict[str, tuple[str, str]]:
+    style = (assets.FOLDER / "rota.css").read_text()
+    return {
+        name: (light, dark) for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)
+    }
+
+
+def luminance(colour: Sequence[float]) -> float:
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def rgb(colour: str) -> list[float]:
+    return [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
+def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("light", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["ink", "ink-soft", "ink-faint", "accent", "good", "bad", "warn", "busy", "idle"])
+def test_text_can_be_read_in_both_lights(name: str, light: int) -> None:
+    known = tokens()
+    colour = rgb(known[name][light])
+    for ground in ("paper", "sheet", "sunk"):
+        assert contrast(colour, rgb(known[ground][light])) >= 4.5, ground
+    washed = [0.1 * tone + 0.9 * sheet for tone, sheet in zip(colour, rgb(known["sheet"][light]), strict=True)]
+    assert contrast(colour, washed) >= 4.5

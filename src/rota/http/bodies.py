@@ -1,5 +1,6 @@
 """Refuses a body that is too large, not JSON, too deep, or that PostgreSQL could not store, before anybody reads it."""
 
+import json
 from typing import Any
 
 import orjson
@@ -9,6 +10,8 @@ from rota.errors import Invalid, Refused, TooLarge
 from rota.http.errors import answer, of_error
 
 DEEPEST = 64
+FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
+SMALLEST, LARGEST = -(2**63), 2**64 - 1  # what every JSON reader on the way through keeps exactly
 
 
 class BodyGuard:
@@ -23,18 +26,20 @@ class BodyGuard:
             return await self._app(scope, receive, send)
         try:
             body = await self._read(receive)
-            if body and b"form" not in _content_type(scope):
+            if body is None:
+                return None  # whoever asked is gone, with half of the request
+            if body and _content_type(scope) not in FORMS:
                 check(body)
         except Refused as refused:
             return await answer(of_error(refused))(scope, receive, send)
         return await self._app(scope, _replay(body, receive), send)
 
-    async def _read(self, receive: Receive) -> bytes:
+    async def _read(self, receive: Receive) -> bytes | None:
         chunks, size = [], 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return b""
+                return None
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._largest:
@@ -53,12 +58,14 @@ def check(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Refused(f"The body is not JSON: {error}.", code="not_json") from None
-    _walk(value)
+    if _walk(value):
+        _refuse_large_numbers(body)
     return value
 
 
-def _walk(value: Any) -> None:
-    stack = [(value, 1)]
+def _walk(value: Any) -> bool:
+    """Refuse what is too deep or holds NUL; whether a number is so large that it may have been a whole one."""
+    stack, large = [(value, 1)], False
     while stack:
         current, depth = stack.pop()
         if depth > DEEPEST:
@@ -69,6 +76,20 @@ def _walk(value: Any) -> None:
             stack.extend((each, depth + 1) for pair in current.items() for each in pair)
         elif isinstance(current, list):
             stack.extend((each, depth + 1) for each in current)
+        elif isinstance(current, float):
+            large |= abs(current) >= -SMALLEST
+    return large
+
+
+def _refuse_large_numbers(body: bytes) -> None:
+    """orjson turns a whole number of over 64 bits into a nearby float: better refused than changed in silence."""
+
+    def whole(digits: str) -> int:
+        if len(digits) > len(str(SMALLEST)) or not SMALLEST <= int(digits) <= LARGEST:
+            raise Refused(f"The number {digits[:40]} is too large: it has over 64 bits.", code="number_too_large")
+        return int(digits)
+
+    json.loads(body, parse_int=whole)
 
 
 def clean_text(value: str, field: str) -> str:
@@ -79,7 +100,8 @@ def clean_text(value: str, field: str) -> str:
 
 
 def _content_type(scope: Scope) -> bytes:
-    return next((value.lower() for name, value in scope["headers"] if name == b"content-type"), b"")
+    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    return given.partition(b";")[0].strip().lower()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -70,9 +70,16 @@ def refuse_foreign_origin(request: Request) -> None:
     if request.method in {"GET", "HEAD", "OPTIONS"}:
         return
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
-    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+    foreign = origin is not None and _host(origin) != request.headers.get("Host")
     if foreign or site in {"cross-site", "same-site"}:
         raise Forbidden("This request comes from another site.", code="foreign_origin")
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:

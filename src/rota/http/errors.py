@@ -121,9 +121,11 @@ def install(app: FastAPI, show: Problem) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         codes = {404: "not_found", 405: "method_not_allowed"}
-        return await give(
+        shown = await give(
             request, problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail))
         )
+        shown.headers.update(error.headers or {})
+        return shown
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
@@ -119,8 +119,12 @@ class TriggerIn(In):
     overlap: Overlap | None = None
 
     def form(self, field: str) -> dict[str, Any]:
+        given = self.model_extra or {}
+        for name in ("id", "field"):
+            if name in given:
+                raise Invalid("There is no such field.", field=f"{field}.{name}")
         return {
-            **(self.model_extra or {}),
+            **given,
             **{name: getattr(self, name) for name in type(self).model_fields},
             "field": field,
         }
@@ -191,7 +195,7 @@ class AutomationIn(Policies):
     agent: str = Field(description="Id or slug of an agent")
     prompt: Prompt | None = None
     input: Any = None
-    schedule: dict[str, Any] | None = Field(
+    schedule: TriggerIn | None = Field(
         default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}]
     )
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
@@ -208,18 +212,18 @@ class AutomationPatch(Policies):
     agent: str = ""
     prompt: Prompt | None = None
     input: Any = None
-    schedule: dict[str, Any] | None = None
+    schedule: TriggerIn | None = None
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
 
     def forms(self) -> list[dict[str, Any]] | None:
         return trigger_forms(self.schedule, self.triggers)
 
 
-def trigger_forms(schedule: dict[str, Any] | None, triggers: Sequence[TriggerIn] | None) -> list[dict[str, Any]] | None:
+def trigger_forms(schedule: TriggerIn | None, triggers: Sequence[TriggerIn] | None) -> list[dict[str, Any]] | None:
     if schedule is not None and triggers is not None:
         raise Invalid("Give `schedule` or `triggers`, not both.", field="schedule")
     if schedule is not None:
-        return [{**schedule, "field": "schedule"}]
+        return [schedule.form("schedule")]
     return None if triggers is None else [each.form(f"triggers.{at}") for at, each in enumerate(triggers)]
 
 
@@ -408,10 +412,23 @@ def cursor_of(value: object) -> str:
 
 def read_cursor(cursor: str | None) -> UUID | None:
     """Where a page goes on: the id of the last row shown, which no two rows share."""
-    if cursor is None:
-        return None
+    return None if cursor is None else _read_cursor(cursor, UUID)
+
+
+def read_number_cursor(cursor: str | None, *, largest: int) -> int | None:
+    """The same for rows that are numbered: the number of the last one shown."""
+
+    def read(text: str) -> int:
+        if not (text.isdigit() and len(text) <= 19 and int(text) <= largest):
+            raise ValueError
+        return int(text)
+
+    return None if cursor is None else _read_cursor(cursor, read)
+
+
+def _read_cursor(cursor: str, read: Callable[[str], T]) -> T:
     try:
-        return UUID(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii"))
+        return read(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii"))
     except (ValueError, binascii.Error, UnicodeDecodeError):
         raise Invalid(
             "This cursor is none of ours; start again without it.", code="invalid_cursor", field="cursor"

@@ -1,5 +1,6 @@
 """Fires what is due: one transaction a batch, set-based, on any number of replicas."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ from rota.runs import cancelling, starting
 log = logging.getLogger(__name__)
 
 BATCH = 1000
+STREAMS = 2
 CONTENDED_SECONDS = 0.05
 
 
@@ -45,23 +47,32 @@ class Scheduler:
         self._clock = clock
 
     async def once(self) -> float:
+        """Fire everything that is due, then say for how long nothing will be."""
         while True:
             async with self._db.connection() as conn:
                 due_at, now = await triggers.next_due(conn, self._clock())
-                if due_at is None or due_at > now:
-                    return (
-                        min((due_at - now).total_seconds(), self._tick.total_seconds())
-                        if due_at
-                        else self._tick.total_seconds()
-                    )
-                try:
-                    fired = await self._fire_batch(conn)
-                except UniqueViolation:  # another replica took the lane between our look and our write: look again
-                    return CONTENDED_SECONDS
-                if not fired:
-                    return CONTENDED_SECONDS
+                wait = (due_at - now).total_seconds() if due_at else self._tick.total_seconds()
+                if wait > 0:
+                    return min(wait, self._tick.total_seconds())
+                fired = await self._fire_batch(conn)
+            if fired == BATCH:
+                # While PostgreSQL writes one batch, Python decides the next: twice the work in the same time.
+                await asyncio.gather(*(self._fire_all() for _ in range(STREAMS)))
+            elif not fired:
+                return CONTENDED_SECONDS
+
+    async def _fire_all(self) -> None:
+        async with self._db.connection() as conn:
+            while await self._fire_batch(conn) == BATCH:
+                pass
 
     async def _fire_batch(self, conn: Connection) -> int:
+        try:
+            return await self._fire_once(conn)
+        except UniqueViolation:  # another replica took the lane between our look and our write: look again
+            return 0
+
+    async def _fire_once(self, conn: Connection) -> int:
         async with conn.transaction():
             found = await triggers.lock_due(conn, self._clock(), BATCH)
             reach("scheduler.locked")

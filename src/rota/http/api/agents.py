@@ -67,7 +67,8 @@ async def list_agent_runs(
 async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key: IdempotencyKey = None) -> RunOut:
     """Run an agent directly, in a session of its own."""
     conn, caller = unit.conn, unit.caller
-    request = {"run": "agent", "agent": agent, **body.model_dump()}
+    found = await agents.find(conn, caller, agent)
+    request = {"run": "agent", "agent": str(found["id"]), **body.model_dump()}
     run_id = await running.once_for_key(
         conn,
         caller,

@@ -21,8 +21,10 @@ from rota.http.shapes import (
     RevisionOut,
     RunNowIn,
     RunOut,
+    cursor_of,
     page_of,
     read_cursor,
+    read_number_cursor,
 )  # fmt: skip
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId
@@ -30,6 +32,8 @@ from rota.roster import automations, running, views
 from rota.roster import triggers as trigger_forms
 
 router = APIRouter(prefix="/automations", tags=["automations"])
+
+LARGEST_REVISION = 2**31 - 1
 
 
 async def _shown(unit: Unit, automation_id: AutomationId) -> AutomationOut:
@@ -153,15 +157,22 @@ async def list_automation_runs(
 
 
 @router.get("/{automation}/revisions")
-async def list_revisions(unit: InUnit, automation: str, limit: Limit = DEFAULT_LIMIT) -> Page[RevisionOut]:
+async def list_revisions(
+    unit: InUnit, automation: str, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[RevisionOut]:
     """What was saved and when, newest first, each with what changed from the one before."""
     found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
     specs = await revision_rows.revisions(
-        unit.conn, unit.caller.workspace_id, found["id"], before=None, limit=limit + 1
+        unit.conn,
+        unit.caller.workspace_id,
+        found["id"],
+        before=read_number_cursor(cursor, largest=LARGEST_REVISION),
+        limit=limit + 1,
     )
     older = [*specs[1:], {"spec": {}}]
     told = [{**new, "changed": _difference(old["spec"], new["spec"])} for new, old in zip(specs, older, strict=True)]
-    return Page(items=[RevisionOut.model_validate(each) for each in told[:limit]])
+    shown = [RevisionOut.model_validate(each) for each in told[:limit]]
+    return Page(items=shown, next_cursor=cursor_of(shown[-1].revision) if len(specs) > limit else None)
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Signed
-from rota.http.shapes import EventOut, OriginOut, Page, SessionOut, cursor_of, page_of, read_cursor
+from rota.http.shapes import (
+    EventOut,
+    OriginOut,
+    Page,
+    SessionOut,
+    cursor_of,
+    page_of,
+    read_cursor,
+    read_number_cursor,
+)
 from rota.model.ids import SessionId, WorkspaceId
 from rota.trace.follow import follow
 
@@ -67,8 +76,10 @@ async def list_events(
     session_id: UUID,
     after: Annotated[int, Query(ge=0, le=LARGEST_SEQ, description="Give events with a higher number")] = 0,
     limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
 ) -> Page[EventOut]:
-    """The session's log in order: page on with `after` set to the last `seq` you have."""
+    """The session's log, oldest first: page on with `after` set to the last `seq` you have, or with the cursor."""
+    after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
     await find(unit.conn, unit.caller.workspace_id, session_id)
     found = await events.page(unit.conn, unit.caller.workspace_id, SessionId(session_id), after=after, limit=limit + 1)
     shown = [EventOut.model_validate(each) for each in found[:limit]]
@@ -101,7 +112,7 @@ async def follow_trace(
 def read_last_event_id(header: str | None, after: int) -> int:
     if header is None or header == "":
         return after
-    if not header.isascii() or not header.isdigit() or int(header) > LARGEST_SEQ:
+    if not header.isascii() or not header.isdigit() or len(header) > 19 or int(header) > LARGEST_SEQ:
         raise Invalid("Last-Event-ID is the `id` of the last event you saw: a whole number.", field="Last-Event-ID")
     return int(header)
 

@@ -6,20 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
-
-from rota.errors import NotFound
-
 FOLDER = Path(__file__).parent / "static"
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-FOREVER = "public, max-age=31536000, immutable"
-
-router = APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +38,3 @@ def address(name: str) -> str | None:
     """Where a page finds it; None if it was not built, as htmx in a checkout that was never installed."""
     found = assets().get(name)
     return f"/static/{name}?v={found.version}" if found else None
-
-
-@router.get("/static/{name:path}", include_in_schema=False)
-async def static(request: Request, name: str, v: str = "") -> Response:
-    found = assets().get(name)
-    if not found:
-        raise NotFound("There is no such file.")
-    # Another replica may be a version ahead or behind: what it asked for must not be kept under the wrong name.
-    headers = {"Cache-Control": FOREVER if v == found.version else "no-cache", "Vary": "Accept-Encoding"}
-    if "gzip" not in request.headers.get("Accept-Encoding", ""):
-        return Response(found.body, media_type=found.media_type, headers=headers)
-    return Response(found.zipped, media_type=found.media_type, headers={**headers, "Content-Encoding": "gzip"})

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import orjson
 from fastapi import Form, Request
@@ -175,10 +175,18 @@ def local(path: str | None, otherwise: str = "/") -> str:
 
 def back(request: Request) -> str:
     """The page of ours that a request came from."""
-    came = urlsplit(request.headers.get("Referer", ""))
+    came = parts(request.headers.get("Referer", ""))
     if came.netloc != request.headers.get("Host"):
         return "/"
     return local(came.path + (f"?{came.query}" if came.query else ""))
+
+
+def parts(address: str) -> SplitResult:
+    """An address that anybody may have written; of one that makes no sense, all is path."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return SplitResult("", "", address, "", "")
 
 
 def done(request: Request, to: str, notice: str = "", link: tuple[str, str] | None = None) -> Response:
@@ -204,7 +212,7 @@ async def problem_page(request: Request, told: dict[str, Any]) -> Response:
 
 def _to_sign_in(request: Request) -> Response:
     if is_live(request):
-        shown = urlsplit(request.headers.get("HX-Current-URL", ""))
+        shown = parts(request.headers.get("HX-Current-URL", ""))
         to = f"/sign-in?next={quote(local(shown.path), safe='')}"
         return Response(status_code=401, headers={**HEADERS, "HX-Redirect": to, "Cache-Control": "no-store"})
     to = here(request) if request.method == "GET" else back(request)

@@ -1,8 +1,9 @@
 """The page of a session: what was said and done in it, and what is being said just now."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
@@ -98,11 +99,13 @@ async def messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
 ) -> AsyncIterator[bytes]:
     pages = follow(shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing)
-    async for found in pages:
-        if not found:
-            yield b": still here\n\n"
-        for place in range(0, len(found), AT_ONCE):
-            yield await _message(shared, caller, session_id, teller, found[place : place + AT_ONCE])
+    # A reader who leaves stops listening at once.
+    async with aclosing(cast("AsyncGenerator[list[Event]]", pages)):
+        async for found in pages:
+            if not found:
+                yield b": still here\n\n"
+            for place in range(0, len(found), AT_ONCE):
+                yield await _message(shared, caller, session_id, teller, found[place : place + AT_ONCE])
 
 
 async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: Teller, found: Sequence[Event]) -> bytes:
@@ -111,8 +114,8 @@ async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: T
     if told.runs_changed:
         async with shared.db.connection() as conn:
             head = await _head(conn, caller.workspace_id, session_id)
-    root = f"/w/{caller.workspace_slug}"
-    return message(found[-1].seq, render("sessions/_message.html", told=told, head=head, root=root))
+    facts = {"told": told, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": caller.timezone}
+    return message(found[-1].seq, render("sessions/_message.html", **facts))
 
 
 def message(number: int, text: str) -> bytes:

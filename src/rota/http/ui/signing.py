@@ -1,7 +1,7 @@
 """Coming and going: the way in by a one-time link, the way out, and the light a page is read in."""
 
 from typing import Annotated
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import RedirectResponse, Response
@@ -10,7 +10,7 @@ from rota.access import signing_in
 from rota.db import people
 from rota.errors import Unauthenticated
 from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin
-from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, show
+from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, parts, show
 
 A_YEAR = 365 * 86400
 LONGEST_LINK = 2000
@@ -69,7 +69,7 @@ def secret_of(pasted: str) -> str:
     """People paste the whole address, with what stood around it, or only its secret."""
     words = pasted[:LONGEST_LINK].split()
     address = next((word for word in words if "token=" in word), words[0] if words else "")
-    return parse_qs(urlsplit(address).query).get("token", [address])[0]
+    return parse_qs(parts(address).query).get("token", [address])[0]
 
 
 @router.post("/sign-out")

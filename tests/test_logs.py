@@ -1,0 +1,137 @@
+"""One line for each change of state, in JSON for machines and readable on a terminal."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota import logs
+from rota.errors import CannotStart
+
+log = logging.getLogger("rota.somewhere")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Leave the process's logging as it was found."""
+    root, noisy = logging.getLogger(), [logging.getLogger(name) for name in ("uvicorn", "psycopg.pool", "asyncio")]
+    handlers, level, levels = root.handlers[:], root.level, [each.level for each in noisy]
+    root.handlers.clear()
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for each, before in zip(noisy, levels, strict=True):
+        each.setLevel(before)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_the_event_and_its_facts() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", stream=stream)
+    log.info("run.claimed", extra={"run_id": "r1", "attempt": 2, "where": Path("/x")})
+    [line] = lines(stream)
+    assert line.pop("timestamp").endswith("+00:00")
+    assert line == {
+        "level": "info", "event": "run.claimed", "logger": "rota.somewhere", "run_id": "r1", "attempt": 2, "where": "/x",
+    }  # fmt: skip
+
+
+def test_a_line_carries_the_trace_id_of_the_run_it_belongs_to() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", stream=stream)
+    before = logs.trace_id.set("4bf92f35")
+    try:
+        log.info("run.settled")
+        log.info("run.claimed", extra={"trace_id": "its-own"})
+    finally:
+        logs.trace_id.reset(before)
+    log.info("scheduler.idle")
+    assert [line.get("trace_id") for line in lines(stream)] == ["4bf92f35", "its-own", None]
+
+
+def test_a_failure_is_one_line_with_its_traceback_inside() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", stream=stream)
+    try:
+        raise ValueError("broken\nin two")
+    except ValueError:
+        log.exception("http.broken")
+    [line] = lines(stream)
+    assert (line["level"], line["event"]) == ("error", "http.broken")
+    assert "ValueError: broken\nin two" in line["traceback"]
+
+
+def test_text_that_no_file_can_hold_does_not_lose_the_line(tmp_path: Path) -> None:
+    logs.set_up("info", file=str(tmp_path / "rota.log"), stream=io.StringIO())
+    log.info("agent.said", extra={"line": "half \ud800 a character"})
+    assert json.loads((tmp_path / "rota.log").read_text())["line"] == "half \ud800 a character"
+
+
+def test_a_terminal_gets_something_readable_and_the_file_json(tmp_path: Path) -> None:
+    stream = Terminal()
+    logs.set_up("info", file=str(tmp_path / "rota.log"), stream=stream)
+    log.warning("worker.lost", extra={"worker_id": "w1"})
+    assert "worker.lost" in stream.getvalue()
+    assert "{" not in stream.getvalue()
+    assert "\x1b[33m" in stream.getvalue()
+    assert json.loads((tmp_path / "rota.log").read_text())["worker_id"] == "w1"
+
+
+def test_a_terminal_shows_a_traceback_too() -> None:
+    stream = Terminal()
+    logs.set_up("info", stream=stream)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        log.exception("http.broken")
+    assert "ValueError: broken" in stream.getvalue()
+
+
+def test_the_level_holds_back_what_is_below_it_and_others_chatter() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", stream=stream)
+    log.debug("service.traceback")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("psycopg.pool").info("connection given")
+    log.info("rota.started")
+    assert [line["event"] for line in lines(stream)] == ["rota.started"]
+
+
+def test_without_a_stream_the_standard_error_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.set_up("info")
+    log.info("rota.started")
+    assert [line["event"] for line in lines(stream)] == ["rota.started"]
+
+
+def test_setting_up_twice_writes_each_line_once(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    logs.set_up("info", stream=stream)
+    logs.set_up("info", stream=stream)
+    log.info("rota.started")
+    assert len(lines(stream)) == 1
+
+
+@pytest.mark.parametrize("path", ["missing/rota.log", "."])
+def test_a_log_file_that_cannot_be_written_stops_the_start_in_words(tmp_path: Path, path: str) -> None:
+    file = str(tmp_path / path)
+    with pytest.raises(CannotStart) as refused:
+        logs.set_up("info", file=file, stream=io.StringIO())
+    assert refused.value.field == "ROTA_LOG_FILE"
+    assert file in refused.value.message

@@ -1,0 +1,152 @@
+"""The one loop: a pass, then a pause; a wake is never lost, and a pass that fails never ends the service."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rota.errors import Broken
+from rota.service import FIRST_RETRY, LAST_RETRY, Loop
+
+FOREVER = 3600.0
+
+
+class Passes:
+    """A service that counts its passes, tells when each began, and does in each what the test says."""
+
+    name = "passes"
+
+    def __init__(self, act: Callable[[int], float] = lambda _: FOREVER) -> None:
+        self.act = act
+        self.count = 0
+        self._began: asyncio.Queue[int] = asyncio.Queue()
+        self.hold: asyncio.Event | None = None
+
+    async def once(self) -> float:
+        self.count += 1
+        self._began.put_nowait(self.count)
+        if self.hold:
+            await self.hold.wait()
+        return self.act(self.count)
+
+    async def began(self) -> int:
+        async with asyncio.timeout(10):
+            return await self._began.get()
+
+
+@asynccontextmanager
+async def looping(service: Passes) -> AsyncIterator[Loop]:
+    loop = Loop(service)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        async with asyncio.timeout(10):
+            await task
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses a loop makes, none of which lasts."""
+    made: list[float] = []
+
+    async def rest(self: Loop, seconds: float) -> None:
+        made.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Loop, "_rest", rest)
+    return made
+
+
+async def test_a_pass_comes_at_once_and_the_next_when_its_pause_is_over() -> None:
+    service = Passes(lambda number: 0.01 if number == 1 else FOREVER)
+    async with looping(service):
+        assert await service.began() == 1
+        assert await service.began() == 2
+
+
+async def test_a_wake_ends_the_pause() -> None:
+    service = Passes()
+    async with looping(service) as loop:
+        await service.began()
+        loop.wake()
+        assert await service.began() == 2
+
+
+async def test_a_wake_during_a_pass_is_not_lost() -> None:
+    service = Passes()
+    service.hold = asyncio.Event()
+    async with looping(service) as loop:
+        await service.began()
+        loop.wake()  # what woke us may have come after the pass had looked
+        service.hold.set()
+        assert await service.began() == 2
+
+
+async def test_many_wakes_during_one_pass_make_one_more() -> None:
+    service = Passes()
+    service.hold = asyncio.Event()
+    async with looping(service) as loop:
+        await service.began()
+        for _ in range(100):
+            loop.wake()
+        service.hold.set()
+        await service.began()
+    assert service.count == 2
+
+
+async def test_stopping_ends_the_pause_and_lets_a_pass_finish() -> None:
+    service = Passes()
+    service.hold = asyncio.Event()
+    loop = Loop(service)
+    task = asyncio.create_task(loop.run())
+    await service.began()
+    loop.stop()
+    await asyncio.sleep(0)
+    assert not task.done()
+    service.hold.set()
+    async with asyncio.timeout(10):
+        await task
+    assert service.count == 1
+
+
+async def test_a_loop_that_is_stopped_before_it_begins_does_nothing() -> None:
+    service = Passes()
+    loop = Loop(service)
+    loop.stop()
+    async with asyncio.timeout(10):
+        await loop.run()
+    assert service.count == 0
+
+
+async def test_a_pass_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    def fail_once(number: int) -> float:
+        if number == 1:
+            raise Broken("The well is dry.")
+        return FOREVER
+
+    service = Passes(fail_once)
+    async with looping(service):
+        await service.began()
+        assert await service.began() == 2
+    [told] = caplog.records
+    assert (told.message, told.__dict__["service"], told.__dict__["error"]) == (
+        "service.failed", "passes", "The well is dry.",
+    )  # fmt: skip
+
+
+async def test_failures_in_a_row_wait_longer_each_time_and_a_good_pass_starts_afresh(pauses: list[float]) -> None:
+    def act(number: int) -> float:
+        if number == 10:
+            return 7.0
+        raise ValueError(number)
+
+    service = Passes(act)
+    async with looping(service):
+        while await service.began() < 12:
+            pass
+    doubled = [min(FIRST_RETRY * 2**times, LAST_RETRY) for times in range(9)]
+    assert pauses[:11] == [*doubled, 7.0, FIRST_RETRY]
+    assert doubled[-1] == LAST_RETRY
