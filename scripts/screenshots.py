@@ -154,9 +154,7 @@ def take(browser: Browser, started: Rota, pages: dict[str, str], folder: Path, s
     for light in ("light", "dark"):
         for width, (across, down) in SIZES.items():
             context = browser.new_context(
-                viewport={"width": across, "height": down},
-                color_scheme=light,
-                storage_state=state,  # type: ignore[arg-type]
+                viewport={"width": across, "height": down}, color_scheme=light, storage_state=state
             )
             page = context.new_page()
             for name, path in pages.items():

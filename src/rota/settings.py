@@ -174,7 +174,7 @@ def _read(name: str, value: str, about: Mapping[str, Any]) -> Any:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    words = {each.removeprefix(PREFIX): each for each in known}  # the prefix would make every name look like every other
+    words = {each.removeprefix(PREFIX): each for each in known}  # with the prefix every name looks like every other
     near = difflib.get_close_matches(name.removeprefix(PREFIX).upper(), words, n=1)
     return f"There is no setting {name}." + (
         f" Did you mean {words[near[0]]}?" if near else " `docs/reference/settings.md` lists them all."

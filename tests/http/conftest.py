@@ -209,6 +209,12 @@ class Running:
             self._login = found.group(1)
         return self._login
 
+    def forget_login(self) -> None:
+        """After somebody signed out: the next one gets a link of their own, as an operator would make one."""
+        self.stop()
+        self._login = ""
+        self.start()
+
     def api(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         data = json.dumps(body).encode() if body is not None else None

@@ -32,5 +32,10 @@ async def make(
     return grant_id
 
 
+async def holder(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> UserId | None:
+    """Whose authority it is; nobody's once it was revoked or has expired."""
+    return await grants.holder(conn, workspace_id, grant_id)
+
+
 async def revoke(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> None:
     await grants.revoke(conn, workspace_id, grant_id)

@@ -15,7 +15,6 @@ from rota.db import health
 from rota.errors import RotaError
 from rota.settings import Settings
 
-
 LARGEST_SKEW = 5.0
 
 

@@ -46,6 +46,14 @@ INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
 VALUES (%(workspace_id)s, %(subject_id)s, %(revision)s, %(spec)s, %(created_by)s)
 """
 
+LOCK_AUTOMATIONS = """
+-- In a statement of its own: CARRY_TO_AUTOMATIONS then sees what those who held them have written.
+SELECT id FROM automations
+ WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND deleted_at IS NULL
+ORDER BY id
+   FOR NO KEY UPDATE
+"""
+
 CARRY_TO_AUTOMATIONS = """
 -- An automation's revision holds its agent's configuration, so a change of the agent is a new revision of each.
 WITH raised AS (
@@ -70,8 +78,11 @@ SELECT count(*) FROM automations WHERE workspace_id = %(workspace_id)s AND agent
 """
 
 
-async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
-    query = FIND + (" FOR NO KEY UPDATE" if lock else "")
+async def find(
+    conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False, hold: bool = False
+) -> dict[str, Any] | None:
+    """One agent by id or slug. `lock` is for who changes it, `hold` for who needs it to stay as it is."""
+    query = FIND + (" FOR NO KEY UPDATE" if lock else " FOR SHARE" if hold else "")
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
         return await cursor.fetchone()
@@ -105,6 +116,11 @@ async def add_revision(
         "created_by": user_id,
     }
     await conn.execute(ADD_REVISION, {**given, "spec": Jsonb(spec)})
+
+
+async def lock_automations(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> None:
+    """Wait for those who are changing an automation of this agent, and hold them all until this transaction ends."""
+    await conn.execute(LOCK_AUTOMATIONS, {"workspace_id": workspace_id, "agent_id": agent_id})
 
 
 async def carry_to_automations(

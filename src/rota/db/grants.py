@@ -20,6 +20,13 @@ REVOKE = (
 )
 
 
+HOLDER = """
+SELECT user_id FROM grants
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+   AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+"""
+
+
 async def add_account(conn: Connection, workspace_id: WorkspaceId, account_id: AccountId, name: str) -> None:
     await conn.execute(ADD_ACCOUNT, {"workspace_id": workspace_id, "id": account_id, "name": name})
 
@@ -42,6 +49,11 @@ async def add(
 ) -> None:
     given = {"workspace_id": workspace_id, "id": grant_id, "user_id": user_id, "account_id": account_id}
     await conn.execute(ADD, {**given, "scopes": list(scopes), "lasts": lasts})
+
+
+async def holder(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> UserId | None:
+    row = await (await conn.execute(HOLDER, {"workspace_id": workspace_id, "id": grant_id})).fetchone()
+    return UserId(row[0]) if row else None
 
 
 async def revoke(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> None:

@@ -195,9 +195,7 @@ class AutomationIn(Policies):
     agent: str = Field(description="Id or slug of an agent")
     prompt: Prompt | None = None
     input: Any = None
-    schedule: TriggerIn | None = Field(
-        default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}]
-    )
+    schedule: TriggerIn | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
     status: Literal["active", "paused"] = "active"
     run_immediately: bool = False

@@ -51,7 +51,8 @@ async def change(
     agent = {**found, **values, "workspace_id": caller.workspace_id}
     warnings = await _check(conn, agent)
     if agent["slug"] != found["slug"]:
-        await _free_slug(conn, caller, agent["slug"], agent["name"])
+        await _free_slug(conn, caller, slugs.checked(agent["slug"]), agent["name"])
+    await agents.lock_automations(conn, caller.workspace_id, agent["id"])
     await agents.update(conn, agent)
     await agents.add_revision(
         conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id
@@ -75,8 +76,8 @@ async def delete(conn: Connection, caller: Caller, ref: str) -> None:
     await agents.delete(conn, caller.workspace_id, agent["id"])
 
 
-async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False) -> dict[str, Any]:
-    agent = await agents.find(conn, caller.workspace_id, ref, lock=lock)
+async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False, hold: bool = False) -> dict[str, Any]:
+    agent = await agents.find(conn, caller.workspace_id, ref, lock=lock, hold=hold)
     if not agent or agent["deleted_at"]:
         raise NotFound("There is no such agent.")
     return agent

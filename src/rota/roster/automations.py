@@ -28,7 +28,7 @@ POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
     "start_within", "approval_expires", "pause_after_failures",
 )  # fmt: skip
-ACTS = ("prompt", "input", "agent_id")  # a change of these by somebody else needs that person's own grant
+ACTS = ("prompt", "input", "agent_id")  # a change of these needs the editor's own grant
 
 
 async def create(
@@ -37,7 +37,7 @@ async def create(
     """Save a new automation with its grant, triggers and first revision, all in one transaction."""
     caller.must_be(Level.MEMBER, "create an automation")
     now = await now_of(conn)
-    agent = await _agent(conn, caller, values)
+    agent = await _agent(conn, caller, values["agent"])
     automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}
     automation |= {"agent_id": agent["id"], "owner_id": caller.user_id}
     _check(automation)
@@ -68,15 +68,11 @@ async def change(
     """Save a change as a new revision. `forms` replaces the triggers; None leaves them alone."""
     found = await _locked(conn, caller, ref, "change this automation")
     now = await now_of(conn)
-    agent = (
-        await _agent(conn, caller, values)
-        if values.get("agent")
-        else await agents.find(conn, caller, str(found["agent_id"]))
-    )
+    agent = await _agent_after(conn, caller, found, values)
     automation = {**found, **values, "agent_id": agent["id"]}
     _check(automation)
     if automation["slug"] != found["slug"]:
-        await _free_slug(conn, caller, automation["slug"], automation["name"])
+        await _free_slug(conn, caller, slugs.checked(automation["slug"]), automation["name"])
     await _keep_authority(conn, caller, found, automation)
     if automation["session"] == "same" and not automation["session_id"]:
         automation["session_id"] = SessionId(new_id())
@@ -183,6 +179,9 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
             code="slug_taken",
             field="slug",
         )
+    agent = await agent_rows.find(conn, caller.workspace_id, str(found["agent_id"]), hold=True)
+    if not agent or agent["deleted_at"]:
+        raise Conflict("Its agent is deleted.", code="agent_deleted")
     grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, found["agent_id"])
     await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
     if found["status"] == "active":
@@ -205,11 +204,23 @@ async def now_of(conn: Connection) -> datetime:
     return cast("datetime", row[0]).astimezone(UTC)
 
 
-async def _agent(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> dict[str, Any]:
+async def _agent(conn: Connection, caller: Caller, ref: str) -> dict[str, Any]:
+    """The agent it shall use, held so that nobody changes or deletes it before this is saved."""
     try:
-        return await agents.find(conn, caller, values["agent"])
+        return await agents.find(conn, caller, ref, hold=True)
     except NotFound:
-        raise Invalid(f"There is no agent {values['agent']!r}.", code="unknown_agent", field="agent") from None
+        raise Invalid(f"There is no agent {ref[:64]!r}.", code="unknown_agent", field="agent") from None
+
+
+async def _agent_after(
+    conn: Connection, caller: Caller, found: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Its agent after a change. One that stays is not held: who changes it waits for this automation, and a wait
+    for each other would be a deadlock."""
+    wanted = values.get("agent", found["agent_slug"])
+    if wanted in {found["agent_slug"], str(found["agent_id"])}:
+        return await agents.find(conn, caller, str(found["agent_id"]))
+    return await _agent(conn, caller, wanted)
 
 
 async def _read(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -226,9 +237,11 @@ def _check(automation: Mapping[str, Any]) -> None:
 async def _keep_authority(
     conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any]
 ) -> None:
-    """What the agent does changed by somebody else: from now on it acts on that person's grant, not on the owner's."""
+    """Who changes what the agent does answers for it: unless the grant is their own, it is replaced by one that is.
+    One that no longer holds is replaced too."""
     changed = any(automation[name] != found[name] for name in ACTS)
-    if automation["agent_id"] != found["agent_id"] or (changed and caller.user_id != found["owner_id"]):
+    holder = await grants.holder(conn, caller.workspace_id, found["grant_id"])
+    if automation["agent_id"] != found["agent_id"] or not holder or (changed and caller.user_id != holder):
         automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, automation["agent_id"])
 
 

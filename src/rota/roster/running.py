@@ -5,6 +5,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -14,10 +15,10 @@ from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
 from rota.model.firing import place
-from rota.model.ids import AutomationId, RunId, SessionId, new_id
+from rota.model.ids import AutomationId, GrantId, RunId, SessionId, new_id
 from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
 from rota.roster import agents
-from rota.runs import starting
+from rota.runs import cancelling, starting
 
 DIRECT_TIMEOUT = timedelta(hours=1)
 START_WITHIN = timedelta(minutes=15)
@@ -43,19 +44,24 @@ async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
             code="not_retryable",
         )
     if not old["automation_id"]:
-        return await run_agent(
-            conn,
-            caller,
-            str(old["agent_id"]),
-            {"prompt": old["prompt"], "input": old["input"]},
-            retry_of=run_id,
-        )
+        return await run_agent(conn, caller, str(old["agent_id"]), old, again=old)
     found = await automations.find(conn, caller.workspace_id, str(old["automation_id"]), lock=True)
     if not found or found["deleted_at"]:
         raise Conflict("Its automation is deleted; restore it first.", code="automation_deleted")
     caller.must_own(found["owner_id"], "retry this run")
-    facts = {"payload": old["payload"], "retry_of": run_id}
-    return await _start_one(conn, caller, AutomationId(found["id"]), Source.RETRY, revision=old["revision"], **facts)
+    return await _start_one(conn, caller, AutomationId(found["id"]), Source.RETRY, again=old)
+
+
+async def cancel(conn: Connection, caller: Caller, run_id: RunId) -> list[UUID]:
+    """Cancel a run of one's own, or any as an admin; the ids of those that a worker must stop."""
+    found = await runs.find(conn, caller.workspace_id, run_id)
+    if not found:
+        raise NotFound("There is no such run.")
+    automation = found["automation_id"] and await automations.find(
+        conn, caller.workspace_id, str(found["automation_id"])
+    )
+    caller.must_own(automation["owner_id"] if automation else found["created_by"], "cancel this run")
+    return await cancelling.cancel(conn, caller.workspace_id, run_id)
 
 
 async def _start_one(
@@ -64,8 +70,8 @@ async def _start_one(
     automation_id: AutomationId,
     source: Source,
     *,
-    revision: int | None = None,
-    **facts: Any,
+    payload: Any = None,
+    again: Mapping[str, Any] | None = None,
 ) -> RunId:
     policy, flight = await automations.policy(conn, caller.workspace_id, automation_id)
     if flight.waiting:
@@ -74,10 +80,28 @@ async def _start_one(
     if policy.refused:
         raise Conflict(_refusal(policy.refused), code=policy.refused)
     placed, _ = place(policy, "queue_one", flight)
-    start = policy.start(source, placed, created_by=caller.user_id, **facts)
-    start.revision = revision or start.revision
+    start = policy.start(source, placed, created_by=caller.user_id, payload=payload)
+    if again:
+        _repeat(start, again)
+        if again["agent_id"] != policy.agent_id:
+            start.agent_id = again["agent_id"]
+            start.grant_id = await _grant_for_now(conn, caller, str(again["agent_id"]))
     await starting.start(conn, [start])
     return start.id
+
+
+def _repeat(start: Start, old: Mapping[str, Any]) -> None:
+    """The same work for the same agent as it stood then."""
+    start.retry_of = old["id"]
+    for name in ("revision", "executor", "pool", "timeout", "max_attempts", "prompt", "input", "payload"):
+        setattr(start, name, old[name])
+
+
+async def _grant_for_now(conn: Connection, caller: Caller, agent: str) -> GrantId:
+    found = await agents.find(conn, caller, agent)
+    if found["status"] == "paused":
+        raise Conflict("This agent is paused.", code="agent_paused")
+    return await grants.make(conn, caller.workspace_id, caller.user_id, found["id"], lasts=grants.SHORT)
 
 
 def _refusal(reason: str) -> str:
@@ -90,13 +114,17 @@ def _refusal(reason: str) -> str:
 
 
 async def run_agent(
-    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any], *, retry_of: RunId | None = None
+    conn: Connection,
+    caller: Caller,
+    ref: str,
+    values: Mapping[str, Any],
+    *,
+    again: Mapping[str, Any] | None = None,
 ) -> RunId:
     """Run an agent directly, in a session of its own, on a short grant of the caller."""
     caller.must_be(Level.MEMBER, "run an agent")
     agent = await agents.find(conn, caller, ref)
-    if agent["status"] == "paused":
-        raise Conflict("This agent is paused.", code="agent_paused")
+    grant_id = await _grant_for_now(conn, caller, str(agent["id"]))
     if values.get("prompt") is None and values.get("input") is None:
         raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
     session_id = SessionId(new_id())
@@ -104,10 +132,10 @@ async def run_agent(
         workspace_id=caller.workspace_id,
         id=RunId(new_id()),
         agent_id=agent["id"],
-        grant_id=await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT),
+        grant_id=grant_id,
         owner_id=caller.user_id,
         revision=agent["revision"],
-        source=Source.RETRY if retry_of else Source.RUN_NOW,
+        source=Source.RETRY if again else Source.RUN_NOW,
         executor=agent["executor"],
         pool=agent["pool"],
         timeout=values.get("timeout") or DIRECT_TIMEOUT,
@@ -117,10 +145,11 @@ async def run_agent(
         lane=session_id,
         prompt=values.get("prompt"),
         input=values.get("input"),
-        retry_of=retry_of,
         created_by=caller.user_id,
         priority=PRIORITY[Source.RUN_NOW],
     )
+    if again:
+        _repeat(start, again)
     await starting.start(conn, [start])
     return start.id
 
@@ -133,6 +162,7 @@ async def once_for_key(
     begin: Callable[[], Awaitable[RunId]],
 ) -> RunId:
     """The same key and request give the same run, also after it failed; another request with that key is refused."""
+    caller.must_be(Level.MEMBER, "start a run")
     if key is None:
         return await begin()
     if not 1 <= len(key) <= 200 or not key.isprintable():

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -248,8 +249,15 @@ def upcoming(rows: Sequence[Mapping[str, Any]], count: int, now: datetime) -> li
     """The next fires of several triggers together, soonest first."""
     found: list[datetime] = []
     for row in rows:
-        instant, left = row["next_fire_at"], count
-        while instant and left:
-            found.append(instant)
-            instant, left = timing(row).next_after(instant), left - 1
+        with suppress(Invalid, ValueError):  # it cannot be read: the scheduler will park it and say why
+            found += _upcoming(row, count if row["max_fires"] is None else min(count, row["max_fires"] - row["fires"]))
     return sorted(each for each in set(found) if each > now - timedelta(minutes=1))[:count]
+
+
+def _upcoming(row: Mapping[str, Any], count: int) -> list[datetime]:
+    found: list[datetime] = []
+    instant = row["next_fire_at"]
+    while instant and len(found) < count:
+        found.append(instant)
+        instant = timing(row).next_after(instant)
+    return found

@@ -33,7 +33,8 @@ async def _refuse(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) ->
     found = await runs.find(conn, workspace_id, run_id)
     if not found:
         raise NotFound("There is no such run.")
-    raise Conflict(f"The run has ended already: it {_told(found['status'])}.", code="run_ended", run_status=found["status"])
+    told = f"The run has ended already: it {_told(found['status'])}."
+    raise Conflict(told, code="run_ended", run_status=found["status"])
 
 
 def _told(status: str) -> str:

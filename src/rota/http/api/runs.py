@@ -15,7 +15,6 @@ from rota.http.shapes import Page, RunOut, page_of, read_cursor
 from rota.model.caller import Level
 from rota.model.ids import RunId
 from rota.roster import automations, running
-from rota.runs import cancelling
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
@@ -61,8 +60,7 @@ async def get_run(unit: InUnit, run_id: UUID) -> RunOut:
 @router.post("/{run_id}/cancel")
 async def cancel_run(unit: InUnit, run_id: UUID, response: Response) -> RunOut:
     """Cancel a run: at once if it is queued; 202 if its worker has to stop it; 409 once it has ended."""
-    unit.caller.must_be(Level.MEMBER, "cancel a run")
-    asked = await cancelling.cancel(unit.conn, unit.caller.workspace_id, RunId(run_id))
+    asked = await running.cancel(unit.conn, unit.caller, RunId(run_id))
     for each in asked:
         unit.wake(CANCELS, each)
     response.status_code = 202 if asked else 200

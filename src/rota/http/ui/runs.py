@@ -18,7 +18,6 @@ from rota.model.caller import Level
 from rota.model.ids import RunId, as_uuid
 from rota.model.run import Status
 from rota.roster import running
-from rota.runs import cancelling
 
 LISTED = 50
 FILTERS = (Status.RUNNING, Status.QUEUED, Status.FAILED, Status.SKIPPED, Status.SUCCEEDED)
@@ -68,8 +67,7 @@ async def _session(unit: Unit, run_id: RunId) -> str:
 
 @router.post("/{run}/cancel")
 async def cancel(unit: InUnit, request: Request, run: str, to: Next = "") -> Response:
-    unit.caller.must_be(Level.MEMBER, "cancel a run")
-    asked = await cancelling.cancel(unit.conn, unit.caller.workspace_id, _id(run))
+    asked = await running.cancel(unit.conn, unit.caller, _id(run))
     for each in asked:
         unit.wake(CANCELS, each)
     unit.wake(RUNS)

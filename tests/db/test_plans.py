@@ -1,0 +1,126 @@
+"""Every hot query reads what it needs by an index, also as a generic plan, with 100,000 rows stored."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from psycopg.pq import ExecStatus
+
+from house import House
+from rota.db import aftermath, attempts, automations, events, run_status, runs, sessions, triggers
+from rota.db.pool import Connection
+
+LARGE = {"triggers", "automations", "runs", "sessions", "events", "revisions"}
+ROWS = 100_000
+
+FILL = f"""
+WITH model AS (SELECT * FROM automations LIMIT 1), made AS (
+    INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt)
+    SELECT workspace_id, gen_random_uuid(), 'a' || n, 'A', agent_id, owner_id, grant_id, 'p'
+      FROM model, generate_series(1, {ROWS}) n
+ RETURNING workspace_id, id, agent_id, owner_id, grant_id),
+kept AS (
+    INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
+    SELECT workspace_id, id, 1, '{{}}', owner_id FROM made),
+timed AS (
+    INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, timezone, anchor_at, next_fire_at)
+    SELECT workspace_id, gen_random_uuid(), id, 'cron', '0 * * * *', 'UTC', now(), now() + random() * interval '30 days' FROM made),
+opened AS (
+    INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
+    SELECT workspace_id, id, 'automation', 'schedule', id, agent_id, owner_id, 1 FROM made
+ RETURNING workspace_id, id),
+told AS (
+    INSERT INTO events (workspace_id, session_id, seq, kind, data) SELECT workspace_id, id, 1, 'run', '{{}}' FROM opened)
+INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, pool, executor,
+                  timeout, trace_id, finished_at, ready_at, lane, attempt, worker_id, lease_until)
+SELECT workspace_id, gen_random_uuid(), id, id, agent_id, grant_id, 1,
+       CASE n % 1000 WHEN 0 THEN 'queued' WHEN 1 THEN 'running' ELSE 'succeeded' END, 'schedule', 'default', 'command', '1 hour', 't',
+       CASE WHEN n % 1000 > 1 THEN now() END, now(), id, 1, 'w', now() + interval '1 minute'
+  FROM (SELECT *, row_number() OVER () AS n FROM made) numbered
+"""
+
+
+@pytest.fixture
+async def stored(house: House) -> AsyncIterator[Connection]:
+    await house.automation()
+    async with house.db.connection() as conn:
+        await conn.execute(FILL.encode())
+        await conn.execute("VACUUM ANALYZE")
+        if conn.info.server_version < 160_000:
+            pytest.skip("EXPLAIN (GENERIC_PLAN) came with PostgreSQL 16")
+        yield conn
+
+
+HOT = {
+    "the idle pass": triggers.NEXT,
+    "what is due": triggers.DUE,
+    "an inbound trigger": triggers.INBOUND,
+    "advance": triggers.ADVANCE,
+    "start": run_status.START,
+    "hold lanes": run_status.HOLD_LANES,
+    "claim": run_status.CLAIM,
+    "settle": run_status.SETTLE,
+    "promote": run_status.PROMOTE,
+    "lost leases": run_status.LEASE_ENDED,
+    "renew": attempts.RENEW,
+    "append": events.APPEND,
+    "hold an attempt": events.HOLD,
+    "a page of events": events.PAGE,
+    "who is concerned": aftermath.CONCERNED,
+    "a run": runs.FIND,
+    "the ledger": runs.LIST + " AND r.automation_id = %(automation_id)s ORDER BY r.id DESC LIMIT %(limit)s",
+    "runs of a workspace": runs.LIST + " ORDER BY r.id DESC LIMIT %(limit)s",
+    "automations": automations.SHOWN + " AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s",
+    "sessions": sessions.SHOWN + " AND s.id < %(before)s ORDER BY s.id DESC LIMIT %(limit)s",
+    "an origin": sessions.ORIGIN,
+}
+
+
+async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) -> None:
+    scans = {name: found for name, query in HOT.items() if (found := await scanned(stored, query))}
+    assert scans == {}
+    for query in (triggers.NEXT, triggers.DUE):
+        assert "triggers_due" in await indexes(stored, query)
+    assert "runs_ready" in await indexes(stored, run_status.CLAIM)
+
+
+async def plan(conn: Connection, query: str) -> dict[str, Any]:
+    numbers: dict[str, int] = {}
+
+    def numbered(match: re.Match[str]) -> str:
+        return f"${numbers.setdefault(match[1], len(numbers) + 1)}"
+
+    generic = re.sub(r"%\((\w+)\)s", numbered, query).replace("%%", "%")
+    # By the simple protocol: EXPLAIN (GENERIC_PLAN) takes $1 as it stands.
+    result = conn.pgconn.exec_(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {_typed(generic, numbers)}".encode())
+    assert result.status == ExecStatus.TUPLES_OK, result.error_message.decode()
+    return json.loads(result.get_value(0, 0) or b"")[0]["Plan"]  # type: ignore[no-any-return]
+
+
+def _typed(query: str, numbers: dict[str, int]) -> str:
+    """Parameters that stand alone in an expression have no type of their own."""
+    kinds = {"lease": "interval", "places": "bigint", "limit": "bigint", "dead_after": "interval"}
+    for name, number in numbers.items():
+        if name in kinds:
+            query = re.sub(rf"\${number}\b", f"${number}::{kinds[name]}", query)
+    return query
+
+
+def nodes(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield found
+    for each in found.get("Plans", []):
+        yield from nodes(each)
+
+
+async def scanned(conn: Connection, query: str) -> list[str]:
+    return [
+        node["Relation Name"]
+        for node in nodes(await plan(conn, query))
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE
+    ]
+
+
+async def indexes(conn: Connection, query: str) -> set[str]:
+    return {node["Index Name"] for node in nodes(await plan(conn, query)) if "Index Name" in node}

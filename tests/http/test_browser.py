@@ -1,0 +1,289 @@
+"""The pages in a real browser, in front of a real `rota up`. Nothing here waits for time to pass."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, Request, expect
+
+pytestmark = pytest.mark.timeout(180)
+
+LIST = "/w/default/automations"
+# A program that says a line whenever a file with that line's number appears, and ends with the last one.
+SPEAKS = r"""
+for n in 1 2 3; do
+  while [ ! -e "%(gate)s.$n" ]; do sleep 0.02; done
+  printf '%(said)s' "$n"
+done
+"""
+
+
+def speaker(gate: Path, said: str = "piece %s <b>&amp; ") -> str:
+    return SPEAKS % {"gate": gate, "said": said}
+
+
+def let_speak(gate: Path, number: int) -> None:
+    gate.with_name(f"{gate.name}.{number}").touch()
+
+
+async def remembers(page: Page) -> None:
+    """Leaves a mark that a reload would wipe out."""
+    await page.evaluate("window.rememberedByTest = true")
+
+
+async def was_never_reloaded(page: Page) -> bool:
+    return bool(await page.evaluate("window.rememberedByTest === true"))
+
+
+def start(rota: Any, automation: dict[str, Any]) -> str:
+    """Run it now; where its session is."""
+    run = rota.api("POST", f"/automations/{automation['slug']}/run")
+    return f"/w/default/sessions/{run['session_id']}"
+
+
+async def test_a_first_start_is_signed_into_by_its_link_and_shows_its_runs(
+    running: Any, chromium: Any, tmp_path: Path
+) -> None:
+    rota = running(tmp_path / "home")
+    try:
+        context = await chromium.new_context()
+        page = await context.new_page()
+        await page.goto(rota.link)
+        await expect(page).to_have_url(f"{rota.url}{LIST}")
+        await remembers(page)
+        row = page.locator("tr", has_text="Disk and memory report")
+        await expect(row.locator("td.last")).to_contain_text("Succeeded")  # appears by itself
+        await expect(row.locator("td.last")).to_contain_text("All is well")
+        assert await was_never_reloaded(page)
+        await row.locator("td.last a").click()
+        await expect(page.locator(".said.agent .words")).to_contain_text("All is well")
+        await expect(page.locator(".banner")).to_contain_text("Started by automation Disk and memory report at")
+        stranger = await (await chromium.new_context()).new_page()
+        await stranger.goto(rota.link)
+        await expect(stranger.locator("h1")).to_have_text("This link was used already")
+        for each in chromium.contexts:
+            await each.close()
+    finally:
+        rota.stop()
+
+
+async def test_a_transcript_grows_while_the_agent_speaks(rota: Any, sit: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    address = start(rota, rota.automation("Speaks live", speaker(gate)))
+    reader = await sit()
+    page = await reader.page(address)
+    await remembers(page)
+    await expect(page.locator(".heading .pill")).to_have_text("Running")
+    words = page.locator(".said.agent .words")
+    for number in (1, 2, 3):
+        let_speak(gate, number)
+        await expect(words).to_have_text("".join(f"piece {n} <b>&amp; " for n in range(1, number + 1)))
+        await expect(page.locator(".said.agent")).to_have_count(1)  # one block, however many pieces
+    await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
+    await expect(page.locator(".said.rota")).to_have_text(re.compile("Done"))
+    await expect(page.locator("#tail")).to_be_empty()
+    assert await was_never_reloaded(page)
+    assert reader.complaints == []
+    grown = await page.locator("#transcript").inner_text()
+    await page.reload()
+    assert await page.locator("#transcript").inner_text() == grown  # the same page when it is loaded whole
+
+
+async def test_a_line_that_breaks_is_mended_without_gap_or_repeat(
+    rota: Any, sit: Any, proxy: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    address = start(rota, rota.automation("Speaks on", speaker(gate, "%s;")))
+    reader = await sit()
+    async with proxy(int(rota.port)) as line:
+        page = await reader.page(address, origin=line.url)
+        words = page.locator(".said.agent .words")
+        let_speak(gate, 1)
+        await expect(words).to_have_text("1;")
+        line.cut()
+        let_speak(gate, 2)
+        await expect(words).to_have_text("1;2;")
+        line.cut()
+        let_speak(gate, 3)
+        await expect(words).to_have_text("1;2;3;")
+        await expect(page.locator(".said.rota")).to_have_count(1)
+        await expect(page.locator(".said.agent")).to_have_count(1)
+        await page.close()
+
+
+async def test_a_page_goes_on_after_the_server_was_restarted(rota: Any, sit: Any) -> None:
+    saved = rota.automation("Goes on", "printf 'again;'", session="same")
+    address = start(rota, saved)
+    reader = await sit()
+    page = await reader.page(address)
+    await remembers(page)
+    await expect(page.locator(".said.agent .words")).to_have_text(["again;"])
+    await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
+    rota.stop()
+    rota.start()
+    start(rota, saved)
+    await expect(page.locator(".said.agent .words")).to_have_text(["again;", "again;"])
+    await expect(page.locator(".said.rota")).to_have_count(2)
+    assert await was_never_reloaded(page)
+
+
+async def test_a_tab_in_the_background_lets_go_and_catches_up(rota: Any, sit: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    address = start(rota, rota.automation("Speaks unseen", speaker(gate, "%s;")))
+    reader = await sit()
+    page = await reader.page(address)
+    words = page.locator(".said.agent .words")
+    let_speak(gate, 1)
+    await expect(words).to_have_text("1;")
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await page.evaluate(hide, True)
+    let_speak(gate, 2)
+    let_speak(gate, 3)
+    await page.evaluate(hide, False)
+    await expect(words).to_have_text("1;2;3;")
+    await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
+    assert reader.complaints == []
+
+
+async def test_a_run_is_cancelled_and_retried_from_its_page(rota: Any, sit: Any, tmp_path: Path) -> None:
+    address = start(rota, rota.automation("Stops", speaker(tmp_path / "never")))
+    reader = await sit()
+    page = await reader.page(address)
+    await expect(page.locator(".heading .pill")).to_have_text("Running")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.locator(".heading .pill")).to_have_text("Cancelled")
+    await expect(page.locator("#notice")).to_contain_text("asked to stop")
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page).not_to_have_url(re.compile(address))
+    await expect(page.locator(".heading .pill")).to_have_text("Running")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.locator(".heading .pill")).to_have_text("Cancelled")
+    assert reader.complaints == []
+
+
+async def test_the_list_lives(rota: Any, sit: Any) -> None:
+    reader = await sit()
+    page = await reader.page(LIST)
+    await remembers(page)
+    rota.automation("Newcomer", "echo hello from the newcomer", schedule={"cron": "0 9 * * *"})
+    row = page.locator("tr", has_text="Newcomer")
+    await expect(row).to_contain_text("Every day at 09:00")
+    await expect(row.locator(".pill")).to_have_text("Active")
+    await row.get_by_role("button", name="Run now").click()
+    await expect(page.locator("#notice")).to_contain_text("Newcomer is on its way.")
+    await expect(row.locator("td.last")).to_contain_text("hello from the newcomer")
+    await row.get_by_role("button", name="Pause").click()
+    await expect(row.locator(".pill")).to_have_text("Paused")
+    await row.get_by_role("button", name="Resume").click()
+    await expect(row.locator(".pill")).to_have_text("Active")
+    assert await was_never_reloaded(page)
+    assert reader.complaints == []
+
+
+async def test_what_is_refused_is_said_in_a_notice(rota: Any, sit: Any, tmp_path: Path) -> None:
+    saved = rota.automation("Busy", speaker(tmp_path / "never"))
+    start(rota, saved)
+    reader = await sit()
+    page = await reader.page(f"{LIST}/busy")
+    await expect(page.locator(".ledger .pill")).to_have_text(["Running"])
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator("#notice")).to_contain_text("on its way")
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator("#notice .bad")).to_contain_text("already queued")
+    await expect(page.locator(".ledger .pill")).to_have_text(["Queued", "Running"])
+    for run in rota.api("GET", "/automations/busy/runs")["items"]:
+        rota.api("POST", f"/runs/{run['id']}/cancel")
+
+
+async def test_everything_can_be_done_without_javascript(rota: Any, sit: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    rota.automation("Plain", speaker(gate, "%s;"))
+    reader = await sit(java_script_enabled=False)
+    page = await reader.page(LIST)
+    row = page.locator("tr", has_text="Plain")
+    await row.get_by_role("button", name="Pause").click()
+    await expect(row.locator(".pill")).to_have_text("Paused")
+    await row.get_by_role("button", name="Resume").click()
+    await expect(row.locator(".pill")).to_have_text("Active")
+    await row.get_by_role("button", name="Run now").click()
+    await row.locator("td.last a").click()
+    await expect(page.locator("noscript, .banner").first).to_be_visible()
+    for number in (1, 2, 3):
+        let_speak(gate, number)
+    refresh = page.get_by_role("link", name="Refresh")
+    for _ in range(200):
+        if "Done" in await page.locator("#transcript").inner_text():
+            break
+        await refresh.click()
+    await expect(page.locator(".said.agent .words")).to_have_text("1;2;3;")
+    await page.locator(".you summary").click()
+    await page.get_by_role("button", name="Dark").click()
+    assert await page.locator("html").get_attribute("data-theme") == "dark"
+    await page.locator(".you summary").click()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.locator("h1")).to_have_text("Sign in")
+    rota.forget_login()
+
+
+def every_page(rota: Any) -> list[str]:
+    run = rota.api("GET", "/automations/disk-and-memory-report/runs")["items"][-1]
+    session = f"/w/default/sessions/{run['session_id']}"
+    return [LIST, f"{LIST}/disk-and-memory-report", "/w/default/runs", session, "/sign-in", f"{LIST}/none"]
+
+
+@pytest.mark.parametrize("light", ["light", "dark"])
+async def test_every_page_fits_a_phone_in_both_lights(rota: Any, sit: Any, light: str) -> None:
+    name = "A name that nobody would ever write but somebody will: " + "Donaudampfschifffahrtsgesellschaft" * 3
+    if light == "light":
+        rota.automation(name[:200], f"echo {'x' * 600}; exit 3", schedule={"cron": "1,2,3,4,5,6 0-7 1,15 * *"})
+    run = start(rota, {"slug": rota.api("GET", "/automations")["items"][0]["slug"]})
+    reader = await sit(viewport={"width": 360, "height": 740}, color_scheme=light)
+    page = await reader.page()
+    for path in (*every_page(rota), run):
+        await page.goto(rota.url + path)
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 360, (path, wide)
+        ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(int(each) for each in re.findall(r"\d+", ground)) < 200) == (light == "dark")
+    assert [each for each in reader.complaints if "404" not in each] == []
+
+
+async def test_every_page_is_light_on_the_line(rota: Any, sit: Any) -> None:
+    reader = await sit()
+    for path in every_page(rota):
+        page = await reader.page()
+        asked: list[Request] = []
+        page.on("requestfinished", asked.append)
+        await page.goto(rota.url + path)
+        await page.wait_for_load_state("load")
+        sizes = [await each.sizes() for each in asked]
+        assert len(asked) <= 8, path
+        assert sum(each["responseBodySize"] + each["responseHeadersSize"] for each in sizes) <= 120_000, path
+        await page.close()
+    assert [each for each in reader.complaints if "404" not in each] == []
+
+
+async def test_times_are_the_readers_own(rota: Any, sit: Any) -> None:
+    reader = await sit(timezone_id="Asia/Tokyo", locale="en-GB")
+    page = await reader.page(LIST)
+    moment = page.locator("tr", has_text="Weekday digest").locator("td.next time")
+    await expect(moment).to_have_attribute("title", re.compile(r"18:00:00 (GMT\+9|JST)"))  # 09:00 UTC
+
+
+async def test_the_keyboard_reaches_everything(rota: Any, sit: Any) -> None:
+    reader = await sit()
+    page = await reader.page(LIST)
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".skip")).to_be_focused()
+    await expect(page.locator(".skip")).to_be_in_viewport()
+    await page.locator(".you summary").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("button", name="Sign out")).not_to_be_visible()
+    ring = "getComputedStyle(document.activeElement).outlineStyle"
+    assert await page.evaluate(ring) == "solid"
