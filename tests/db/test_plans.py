@@ -9,7 +9,7 @@ import pytest
 from psycopg.pq import ExecStatus
 
 from house import House
-from rota.db import aftermath, attempts, automations, events, run_status, runs, sessions, triggers
+from rota.db import aftermath, attempts, automations, events, queues, run_status, runs, sessions, triggers
 from rota.db.pool import Connection
 
 LARGE = {"triggers", "automations", "runs", "sessions", "events", "revisions"}
@@ -33,10 +33,10 @@ opened AS (
  RETURNING workspace_id, id),
 told AS (
     INSERT INTO events (workspace_id, session_id, seq, kind, data) SELECT workspace_id, id, 1, 'run', '{{}}' FROM opened)
-INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, pool, executor,
+INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
                   timeout, trace_id, finished_at, ready_at, lane, attempt, worker_id, lease_until)
 SELECT workspace_id, gen_random_uuid(), id, id, agent_id, grant_id, 1,
-       CASE n % 1000 WHEN 0 THEN 'queued' WHEN 1 THEN 'running' ELSE 'succeeded' END, 'schedule', 'default', 'command', '1 hour', 't',
+       CASE n % 1000 WHEN 0 THEN 'queued' WHEN 1 THEN 'running' ELSE 'succeeded' END, 'schedule', workspace_id, 'default', 'command', '1 hour', 't',
        CASE WHEN n % 1000 > 1 THEN now() END, now(), id, 1, 'w', now() + interval '1 minute'
   FROM (SELECT *, row_number() OVER () AS n FROM made) numbered
 """
@@ -61,6 +61,8 @@ HOT = {
     "start": run_status.START,
     "hold lanes": run_status.HOLD_LANES,
     "claim": run_status.CLAIM,
+    "find queues": queues.FIND,
+    "what runs for capped agents": queues.RUNNING,
     "settle": run_status.SETTLE,
     "promote": run_status.PROMOTE,
     "lost leases": run_status.LEASE_ENDED,

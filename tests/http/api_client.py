@@ -1,1 +1,239 @@
-X = 1
+"""The API for tests: one application for a module, a workspace of its own for each test, callers of every level."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest_asyncio
+import uvicorn
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient, Response
+from psycopg.conninfo import make_conninfo
+
+from house import House
+from rota.access import signing_in
+from rota.access.vault import Vault
+from rota.daemon import bind
+from rota.db import people
+from rota.db.listener import Listener, Wakes
+from rota.db.pool import Database
+from rota.http.app import create_app
+from rota.http.context import Web
+from rota.model.caller import Level
+from rota.model.ids import UserId, WorkerId, new_id
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from rota.model.run import Claimed
+from rota.roster import agents
+from rota.roster.first_start import settle_in
+from rota.runs import claiming
+from rota.runs.settling import Result, settle
+from rota.settings import Settings
+from waiting import until
+
+HOUR = timedelta(hours=1)
+DAILY = {"cron": "0 9 * * *", "timezone": "UTC"}
+UNKNOWN = "01a1e0db-2cd9-7826-809d-0931e0e98709"
+
+WAITING_FOR_A_LOCK = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The application and what it stands on."""
+
+    web: Web
+    app: FastAPI
+    database_url: str
+
+    @property
+    def db(self) -> Database:
+        return self.web.db
+
+    def client(self, **options: Any) -> AsyncClient:
+        transport = ASGITransport(self.app, raise_app_exceptions=options.pop("raise_app_exceptions", True))
+        return AsyncClient(transport=transport, base_url="http://rota.test", **options)
+
+    async def waiting_for_a_lock(self, wanted: int) -> None:
+        """Wait until so many requests wait for something that somebody else holds."""
+
+        async def check() -> bool:
+            async with self.db.connection() as conn:
+                row = await (await conn.execute(WAITING_FOR_A_LOCK)).fetchone()
+            return row == (wanted,)
+
+        await until(check)
+
+
+def _database(server_url: str, template: str) -> Iterator[str]:
+    name = f"rota_{os.getpid()}_{secrets.token_hex(4)}"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        try:
+            yield make_conninfo(server_url, dbname=name)
+        finally:
+            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[Site]:
+    db, listener = Database(url, size=20), Listener(url)
+    await db.open()
+    wakes = Wakes(db, listener)
+    listening = asyncio.create_task(listener.run())
+    web = Web(db, wakes, listener, Settings(max_body_bytes=100_000), Vault({"k1": bytes(32)}))
+    yield Site(web, create_app(web), url)
+    web.closing.set()
+    await wakes.close()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await db.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(server_url: str, template: str) -> AsyncIterator[Site]:
+    """A database takes longer to make than most tests take, so the tests of a module share one."""
+    for url in _database(server_url, template):
+        async with _opened(url) as opened:
+            yield opened
+
+
+class Api:
+    """One caller's way to one workspace."""
+
+    def __init__(self, client: AsyncClient, workspace: str, token: str) -> None:
+        self.client, self.workspace, self.token = client, workspace, token
+
+    def url(self, path: str) -> str:
+        return f"/api/v1/workspaces/{self.workspace}{path}"
+
+    async def send(self, method: str, path: str, **options: Any) -> Response:
+        headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
+        if (key := options.pop("key", None)) is not None:
+            headers["Idempotency-Key"] = key
+        return await self.client.request(method, self.url(path), headers=headers, **options)
+
+    async def get(self, path: str, **params: Any) -> Response:
+        return await self.send("GET", path, params=params)
+
+    async def post(self, path: str, json: Any = None, **options: Any) -> Response:
+        return await self.send("POST", path, json=json, **options)
+
+    async def patch(self, path: str, json: Any, **options: Any) -> Response:
+        return await self.send("PATCH", path, json=json, **options)
+
+    async def delete(self, path: str, **options: Any) -> Response:
+        return await self.send("DELETE", path, **options)
+
+
+class Office(House):
+    """A workspace with an admin and an agent, reached through the API; and what its workers do, by hand."""
+
+    def __init__(self, site: Site, *args: Any) -> None:
+        super().__init__(*args)
+        self.site = site
+        self.pool = self.caller.workspace_slug  # of its own, so that no test claims another's runs
+
+    async def api(self, level: str = "admin") -> Api:
+        """Somebody of this level: the admin, or a new member."""
+        user_id = self.caller.user_id if level == "admin" else await self.member(level)
+        async with self.db.transaction() as conn:
+            token = await signing_in.create_token(conn, self.caller.workspace_slug, "test", user_id=user_id)
+        return Api(self.site.client(), self.caller.workspace_slug, token)
+
+    async def member(self, level: str) -> UserId:
+        user_id = UserId(new_id())
+        async with self.db.transaction() as conn:
+            await people.add_user(conn, user_id, f"A {level}")
+            await people.add_member(conn, self.caller.workspace_id, user_id, Level(level))
+        return user_id
+
+    async def claim(self) -> Claimed:
+        """The next run of this workspace, as a worker takes it."""
+        async with self.db.transaction() as conn:
+            [run] = await claiming.claim(
+                conn, WorkerId("w1"), places=1, lease=HOUR, kinds=["command"], pools=[self.pool]
+            )
+        return run
+
+    async def settle(self, run: Claimed, outcome: Outcome | None = None) -> None:
+        async with self.db.transaction() as conn:
+            accepted = await settle(conn, [Result(run, outcome or Succeeded("Done."))])
+        assert accepted
+
+    async def fail(self, run: Claimed) -> None:
+        await self.settle(run, Failed(ErrorClass.AGENT_ERROR, "The tap was closed.", retryable=False))
+
+    async def count(self, *tables: str) -> dict[str, int]:
+        """How many rows these tables hold, for showing that a refusal left nothing behind."""
+        return {table: await self.value(f"SELECT count(*) FROM {table}") for table in tables}
+
+
+async def furnish(site: Site) -> Office:
+    """Another workspace."""
+    slug = f"w{next(_numbers)}"
+    async with site.db.transaction() as conn:
+        caller = (await settle_in(conn, slug)).caller
+        values = {"name": "Worker bee", "executor": "command", "config": {"argv": ["true"]}, "pool": slug}
+        await agents.create(conn, caller, values)
+    return Office(site, site.db, caller)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def office(site: Site) -> Office:
+    return await furnish(site)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def api(office: Office) -> Api:
+    """The admin."""
+    return await office.api()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address(site: Site) -> AsyncIterator[str]:
+    """The same application behind a real server: httpx keeps back what an application in its own process streams."""
+    with bind("127.0.0.1", 0) as listening:
+        config = uvicorn.Config(site.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server._serve(sockets=[listening]))
+
+        async def started() -> bool:
+            return server.started
+
+        await until(started)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        site.web.closing.set()
+        server.should_exit = True
+        await serving
+
+
+def example(**values: Any) -> dict[str, Any]:
+    """An automation as somebody would write it."""
+    return {"name": "Morning digest", "agent": "worker-bee", "prompt": "Summarise my inbox", **values}
+
+
+def refused(answer: Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
+    """The problem that an answer tells: its status, its stable code and the field, in the one form all refusals have."""
+    told: dict[str, Any] = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, told["status"], told["code"], told.get("field")) == (status, status, code, field), told
+    assert told["title"]
+    assert told["detail"]
+    return told
+
+
+def made(answer: Response, status: int = 201) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    told: dict[str, Any] = answer.json()
+    return told

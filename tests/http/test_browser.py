@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Page, Request, expect
 
 pytestmark = pytest.mark.timeout(180)
+expect.set_options(timeout=20_000)
 
 LIST = "/w/default/automations"
 # A program that says a line whenever a file with that line's number appears, and ends with the last one.
@@ -245,8 +246,10 @@ async def test_every_page_fits_a_phone_in_both_lights(rota: Any, sit: Any, light
     page = await reader.page()
     for path in (*every_page(rota), run):
         await page.goto(rota.url + path)
-        wide = await page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= 360, (path, wide)
+        for width in (360, 720, 1001, 1280):
+            await page.set_viewport_size({"width": width, "height": 740})
+            wide = await page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, (path, wide)
         ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(int(each) for each in re.findall(r"\d+", ground)) < 200) == (light == "dark")
     assert [each for each in reader.complaints if "404" not in each] == []
@@ -257,7 +260,7 @@ async def test_every_page_is_light_on_the_line(rota: Any, sit: Any) -> None:
     for path in every_page(rota):
         page = await reader.page()
         asked: list[Request] = []
-        page.on("requestfinished", asked.append)
+        page.on("requestfinished", lambda request, asked=asked: asked.append(request))
         await page.goto(rota.url + path)
         await page.wait_for_load_state("load")
         sizes = [await each.sizes() for each in asked]

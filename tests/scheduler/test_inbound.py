@@ -236,11 +236,13 @@ async def _settle_all(house: House, how: str) -> None:
     from rota.model.ids import WorkerId
     from rota.model.outcome import ErrorClass, Failed, Succeeded
     from rota.runs import claiming, settling
+    from rota.worker.queues import Queues
 
     async with house.db.transaction() as conn:
-        claimed = await claiming.claim(
-            conn, WorkerId("w"), places=100, lease=timedelta(minutes=1), kinds=["command"], pools=["default"]
-        )
+        queues = Queues(["default"], ["command"])
+        await queues.look(conn)
+        ready = await queues.to_read(conn, 100)
+        claimed = await claiming.claim(conn, WorkerId("w"), queues=ready, places=100, lease=timedelta(minutes=1))
         outcome = Succeeded() if how == "succeeded" else Failed(ErrorClass.AGENT_ERROR, "no")
         await settling.settle(conn, [settling.Result(run, outcome) for run in claimed])
     assert claimed
@@ -252,8 +254,8 @@ async def test_the_key_alone_guards_against_a_second_run(house: House) -> None:
     await publish(house, "ping", key="k")
     with pytest.raises(psycopg.errors.UniqueViolation, match="runs_one_per_key"):
         await house.execute(
-            """INSERT INTO runs (workspace_id, id, trigger_id, agent_id, grant_id, revision, status, source, pool, executor,
+            """INSERT INTO runs (workspace_id, id, trigger_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
                                  timeout, trace_id, session_id, idempotency_key)
-               SELECT workspace_id, gen_random_uuid(), trigger_id, agent_id, grant_id, revision, status, source, pool,
+               SELECT workspace_id, gen_random_uuid(), trigger_id, agent_id, grant_id, revision, status, source, queue, pool,
                       executor, timeout, trace_id, session_id, idempotency_key FROM runs"""
         )

@@ -146,7 +146,7 @@ async def restore(
 async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> tuple[Policy, Flight]:
     row = await (await conn.execute(POLICY, {"workspace_id": workspace_id, "id": automation_id})).fetchone()
     assert row, "the caller has found and locked it"
-    return Policy(*row[:20]), Flight(bool(row[20]), bool(row[21]), bool(row[22]))
+    return Policy(*row[:21]), Flight(bool(row[21]), bool(row[22]), bool(row[23]))
 
 
 OUTCOMES = """

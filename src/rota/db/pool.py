@@ -32,8 +32,9 @@ class Database:
             "application_name": "rota",
         }
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            url, kwargs=self._options, min_size=1, max_size=max(size, 2), timeout=WAIT_SECONDS, open=False
-        )
+            url, kwargs=self._options, min_size=1, max_size=max(size, 2), timeout=WAIT_SECONDS, open=False,
+            configure=_in_utc,
+        )  # fmt: skip
 
     async def open(self) -> None:
         await check(self.url)
@@ -60,7 +61,14 @@ class Database:
 
     async def reserve(self) -> Connection:
         """A connection of its own, outside the pool."""
-        return await AsyncConnection.connect(self.url, **self._options)
+        conn = await AsyncConnection.connect(self.url, **self._options)
+        await _in_utc(conn)
+        return conn
+
+
+async def _in_utc(conn: Connection) -> None:
+    """Times come back in UTC, whatever the database's own zone is."""
+    await conn.execute("SET TIME ZONE 'UTC'")
 
 
 async def check(url: str) -> None:

@@ -21,17 +21,17 @@ WITH given AS MATERIALIZED (
         workspace_id uuid, id uuid, automation_id uuid, trigger_id uuid, session_id uuid, agent_id uuid, grant_id uuid,
         owner_id uuid, revision integer, source text, slot timestamptz, missed_count integer,
         missed_since timestamptz, idempotency_key text, prompt text, input jsonb, payload jsonb, retry_of uuid,
-        created_by uuid, lane uuid, priority smallint, pool text, executor text, max_attempts integer,
+        created_by uuid, lane uuid, priority smallint, queue uuid, pool text, executor text, max_attempts integer,
         max_rescues integer, timeout interval, start_within interval, ready_at timestamptz,
         waits_for_lane boolean, skip_reason text, trace_id text, fresh_session boolean)),
 written AS (
     INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
                       source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
-                      created_by, lane, priority, pool, executor, max_attempts, max_rescues, timeout, start_within,
+                      created_by, lane, priority, queue, pool, executor, max_attempts, max_rescues, timeout, start_within,
                       ready_at, finished_at, skip_reason, trace_id)
     SELECT workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision,
            CASE WHEN skip_reason IS NULL THEN 'queued' ELSE 'skipped' END, source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
-           created_by, lane, priority, pool, executor, max_attempts, max_rescues, timeout, start_within,
+           created_by, lane, priority, queue, pool, executor, max_attempts, max_rescues, timeout, start_within,
            CASE WHEN skip_reason IS NULL AND NOT waits_for_lane THEN coalesce(ready_at, now()) END,
            CASE WHEN skip_reason IS NOT NULL THEN now() END, skip_reason, trace_id
       FROM given
@@ -64,18 +64,35 @@ ORDER BY r.workspace_id, r.id
 """
 
 CLAIM = """
--- Hand the next ready runs to one worker, stepping over rows that another worker holds.
--- = ANY(ARRAY(…)) on the row's place: as a join, a generic plan scans the whole table.
+-- Hand the next ready runs to one worker, stepping over rows that another worker holds. Each queue is read from where the
+-- last claim ended (since): behind it dead entries pile up while somebody holds a transaction open. Workspaces take turns,
+-- so that a long queue of one never delays another's single run. `most` keeps the caps of agents and workspaces.
+WITH queues AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%(queues)s::json) AS q(
+        workspace_id uuid, queue uuid, pool text, executor text, priority smallint, since timestamptz,
+        most integer, most_in_workspace integer)),
+candidates AS MATERIALIZED (
+    SELECT c.place, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
+      FROM queues q CROSS JOIN LATERAL (
+           SELECT r.ctid AS place, r.ready_at FROM runs r
+            WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id = q.workspace_id
+              AND r.queue = q.queue AND r.pool = q.pool AND r.executor = q.executor AND r.priority = q.priority
+              AND r.ready_at >= q.since AND r.ready_at <= statement_timestamp()
+         ORDER BY r.ready_at
+            LIMIT least(q.most, q.most_in_workspace, %(places)s)
+              FOR UPDATE SKIP LOCKED) c),
+allowed AS (
+    SELECT place, ready_at, workspace_id, priority, most_in_workspace
+      FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
+     WHERE number <= most),
+turns AS (
+    SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed)
    UPDATE runs r
       SET status = 'running', attempt = attempt + 1, worker_id = %(worker_id)s,
           lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(started_at, clock_timestamp())
     WHERE ctid = ANY(ARRAY(
-              SELECT ctid FROM runs
-               WHERE status = 'queued' AND ready_at IS NOT NULL AND ready_at <= clock_timestamp()
-                 AND executor = ANY(%(kinds)s) AND pool = ANY(%(pools)s)
-            ORDER BY priority, ready_at
-               LIMIT %(places)s
-                 FOR UPDATE SKIP LOCKED))
+              SELECT place FROM turns WHERE turn <= most_in_workspace
+            ORDER BY turn, priority, ready_at LIMIT %(places)s))
 RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.attempt, r.tries, r.max_attempts, r.source,
           r.executor, r.slot,
           CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END,
@@ -85,7 +102,8 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           r.timeout, r.trace_id,
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id),
           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired' END
-             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id)
+             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id),
+          r.queue, r.pool, r.priority, r.ready_at
 """
 
 SETTLE = """
@@ -261,21 +279,9 @@ async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> No
 
 
 async def claim(
-    conn: Connection,
-    worker_id: WorkerId,
-    *,
-    places: int,
-    lease: timedelta,
-    kinds: Sequence[str],
-    pools: Sequence[str],
+    conn: Connection, worker_id: WorkerId, *, queues: Sequence[dict[str, Any]], places: int, lease: timedelta
 ) -> list[Claimed]:
-    given = {
-        "worker_id": worker_id,
-        "places": places,
-        "lease": lease,
-        "kinds": list(kinds),
-        "pools": list(pools),
-    }
+    given = {"worker_id": worker_id, "places": places, "lease": lease, "queues": orjson.dumps(queues).decode()}
     async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
         await cursor.execute(CLAIM, given)
         return await cursor.fetchall()

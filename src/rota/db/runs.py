@@ -1,4 +1,4 @@
-"""Runs as they are read: the ledger, and when the next one may be claimed."""
+"""Runs as they are read: the ledger."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -10,12 +10,6 @@ from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
 from rota.model.ids import AutomationId, RunId, WorkspaceId
-
-NEXT_READY = """
--- How long until a run that is queued for later may be claimed.
-SELECT extract(epoch FROM min(ready_at) - clock_timestamp())::float8
-  FROM runs WHERE status = 'queued' AND ready_at IS NOT NULL AND ready_at > clock_timestamp()
-"""
 
 COLUMNS = """
 r.id, r.automation_id, r.trigger_id, r.session_id, r.agent_id, r.grant_id, r.revision, r.status, r.source, r.slot,
@@ -53,11 +47,6 @@ SELECT id FROM runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(
    AND source NOT IN ('chat', 'task')
 ORDER BY id LIMIT 1
 """
-
-
-async def seconds_until_ready(conn: Connection) -> float | None:
-    row = await (await conn.execute(NEXT_READY)).fetchone()
-    return row[0] if row else None
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> dict[str, Any] | None:

@@ -21,13 +21,14 @@ POLICY_COLUMNS = """
        a.workspace_id, a.id, a.agent_id, a.grant_id, a.owner_id, a.revision, a.overlap, a.catch_up, a.catch_up_limit,
        a.late_after, a.session, a.session_id, CASE WHEN a.session = 'same' THEN a.prompt END,
        a.max_attempts, a.max_rescues, a.timeout, a.start_within,
-       g.executor, g.pool, g.refused,
+       g.queue, g.executor, g.pool, g.refused,
 """
 
 # Why this grant or this agent may not run now, revoked before expired.
 STANDING = """
        CROSS JOIN LATERAL (
-           SELECT agent.executor, agent.pool,
+           SELECT CASE WHEN agent.max_concurrent IS NULL THEN agent.workspace_id ELSE agent.id END AS queue,
+                  agent.executor, agent.pool,
                   CASE WHEN agent.status = 'paused' OR agent.deleted_at IS NOT NULL THEN 'agent_paused'
                        WHEN held.revoked_at IS NOT NULL THEN 'grant_revoked'
                        WHEN held.expires_at <= now() THEN 'grant_expired'
@@ -203,8 +204,8 @@ def due_from(row: TupleRow) -> Due:
         overlap=row[2],
         jitter=row[3],
         timing=Timing(*row[4:15]),
-        policy=Policy(*row[15:35]),
-        flight=Flight(busy=bool(row[35]), waiting=bool(row[36]), lane_taken=bool(row[37])),
+        policy=Policy(*row[15:36]),
+        flight=Flight(busy=bool(row[36]), waiting=bool(row[37]), lane_taken=bool(row[38])),
     )
 
 
@@ -218,7 +219,7 @@ async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | N
 async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[tuple[Due, datetime]]:
     """Lock what is due and nobody else holds, with all that decides about it; and the time of the look."""
     rows = await (await conn.execute(DUE, {"now": now, "limit": limit})).fetchall()
-    return [(due_from(row), row[38]) for row in rows]
+    return [(due_from(row), row[39]) for row in rows]
 
 
 async def lock_inbound(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) -> dict[UUID, Due]:
@@ -228,7 +229,7 @@ async def lock_inbound(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) 
     found: dict[UUID, Due] = {}
     for row in await (await conn.execute(INBOUND, given)).fetchall():
         due = due_from(row)
-        found[due.trigger_id] = due._replace(policy=due.policy._replace(refused=row[38] or due.policy.refused))
+        found[due.trigger_id] = due._replace(policy=due.policy._replace(refused=row[39] or due.policy.refused))
     return found
 
 

@@ -83,6 +83,7 @@ class Policy(NamedTuple):
     max_rescues: int
     timeout: timedelta
     start_within: timedelta
+    queue: WorkspaceId | AgentId
     executor: str
     pool: str
     refused: str | None
@@ -100,6 +101,7 @@ class Policy(NamedTuple):
             owner_id=self.owner_id,
             revision=self.revision,
             source=source,
+            queue=self.queue,
             executor=self.executor,
             pool=self.pool,
             timeout=self.timeout,
@@ -168,7 +170,7 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
     replaces = False
     for slot in _slots_to_run(due, schedule, latest, count):
         placed, flight = _place_slot(due, flight, late=now - slot, burst=bool(starts))
-        starts.append(_start(due, slot, placed))
+        starts.append(_start(due, slot, placed, now))
         replaces |= placed.replaces
     if starts and count > len(starts):
         starts[0] = replace(starts[0], missed_count=count - len(starts), missed_since=due.slot)
@@ -216,13 +218,13 @@ def _place_slot(due: Due, flight: Flight, *, late: timedelta, burst: bool) -> "t
     return place(policy, overlap, flight)
 
 
-def _start(due: Due, slot: datetime, placed: "Placement") -> Start:
+def _start(due: Due, slot: datetime, placed: "Placement", now: datetime) -> Start:
     return due.policy.start(
         Source.SCHEDULE,
         placed,
         trigger_id=due.trigger_id,
         slot=slot,
-        ready_at=slot + jitter(due.trigger_id, slot, due.jitter) if due.jitter else slot,
+        ready_at=max(now, slot + jitter(due.trigger_id, slot, due.jitter)) if due.jitter else now,
     )
 
 

@@ -62,6 +62,7 @@ class Start:
     grant_id: GrantId
     revision: int
     source: Source
+    queue: WorkspaceId | AgentId
     executor: str
     pool: str
     timeout: timedelta
@@ -114,6 +115,10 @@ class Claimed:
     trace_id: str
     first_in_session: bool
     refused: SkipReason | None
+    queue: WorkspaceId | AgentId
+    pool: str
+    priority: int
+    ready_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

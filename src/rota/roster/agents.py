@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from rota.db import agents, workers
+from rota.db import agents, queues, workers
 from rota.db.pool import Connection
 from rota.errors import Conflict, NotFound
 from rota.model import agent_config
@@ -57,6 +57,9 @@ async def change(
     await agents.add_revision(
         conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id
     )
+    if (agent["max_concurrent"] is None) != (found["max_concurrent"] is None):
+        queue = agent["id"] if agent["max_concurrent"] else caller.workspace_id
+        await queues.move(conn, caller.workspace_id, agent["id"], queue)
     if agent["status"] == "paused" and found["status"] == "active":
         await cancelling.skip_waiting_of_agent(conn, caller.workspace_id, agent["id"])
     await agents.carry_to_automations(conn, caller.workspace_id, agent["id"], spec(agent), caller.user_id)

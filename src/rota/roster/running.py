@@ -136,6 +136,7 @@ async def run_agent(
         owner_id=caller.user_id,
         revision=agent["revision"],
         source=Source.RETRY if again else Source.RUN_NOW,
+        queue=agent["id"] if agent["max_concurrent"] else caller.workspace_id,
         executor=agent["executor"],
         pool=agent["pool"],
         timeout=values.get("timeout") or DIRECT_TIMEOUT,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from rota.db import events, run_status
 from rota.db.events import NewEvent
@@ -12,16 +13,10 @@ from rota.runs import ending
 
 
 async def claim(
-    conn: Connection,
-    worker_id: WorkerId,
-    *,
-    places: int,
-    lease: timedelta,
-    kinds: Sequence[str],
-    pools: Sequence[str],
+    conn: Connection, worker_id: WorkerId, *, queues: Sequence[dict[str, Any]], places: int, lease: timedelta
 ) -> list[Claimed]:
     """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead."""
-    claimed = await run_status.claim(conn, worker_id, places=places, lease=lease, kinds=kinds, pools=pools)
+    claimed = await run_status.claim(conn, worker_id, queues=queues, places=places, lease=lease)
     refused = [run for run in claimed if run.refused]
     if refused:
         await _refuse(conn, refused)

@@ -128,5 +128,5 @@ class Scheduler:
             SKIPPED.labels(reason=reason).inc(len(list(group)))
         FIRED.inc(len(starts) - len(skips))
         if len(skips) < len(starts):
-            self._wakes.send(RUNS)
+            self._wakes.send(RUNS, {start.workspace_id for start in starts if not start.skip_reason})
         log.info("trigger.fired", extra={"triggers": len(firings), "runs": started, "skipped": len(skips)})

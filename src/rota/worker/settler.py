@@ -71,4 +71,4 @@ class Settler:
                 SETTLED.labels(status=outcome).inc()
                 log.info("run.settled", extra={"run_id": run.id, "outcome": outcome, "trace_id": run.trace_id})
                 self._wakes.send(session_channel(run.session_id))
-        self._wakes.send(RUNS)
+        self._wakes.send(RUNS, {result.run.workspace_id for result in results})

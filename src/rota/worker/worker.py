@@ -5,15 +5,15 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from rota.db import runs
 from rota.db.listener import CANCELS, RUNS, Listener, Wakes
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
 from rota.errors import Lost
 from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED
@@ -25,6 +25,7 @@ from rota.runs import claiming
 from rota.runs.settling import Result
 from rota.trace.record import Recorder
 from rota.worker.attempt import Attempt, assign
+from rota.worker.queues import Queues
 from rota.worker.settler import Settler
 
 log = logging.getLogger(__name__)
@@ -71,32 +72,56 @@ class Worker:
         self._url, self._home = url, home
         self._lease, self._poll = lease, poll
         self._tasks: set[asyncio.Task[None]] = set()
+        self._queues = Queues(self.pools, self.kinds)
+        self._looked_at = self._look_at = time.monotonic()
         self._draining = False
         self._loop: Wakeable | None = None
 
     def listen(self, listener: Listener, loop: Wakeable) -> None:
         self._loop = loop
-        listener.on(RUNS, lambda _: loop.wake())
+        listener.on(RUNS, self._hear)
         listener.on(CANCELS, self.cancel)
 
-    async def once(self) -> float:
-        free = min(self.places - len(self.attempts), LARGEST_BATCH)
-        if self._draining or free <= 0:
-            return self._poll.total_seconds()
-        claimed, later = await self._claim(free)
-        for run in claimed:
-            self._begin(run)
-        if len(claimed) == free:
-            return 0.0 if len(self.attempts) < self.places else self._poll.total_seconds()
-        return min(self._poll.total_seconds(), max(later or 1e9, 0.001))
+    def _hear(self, workspace_id: str) -> None:
+        if workspace_id:
+            self._queues.hint(UUID(workspace_id))
+        else:
+            self._look_at = 0.0  # notifications may have been lost: look everywhere
+        if self._loop:
+            self._loop.wake()
 
-    async def _claim(self, free: int) -> tuple[list[Claimed], float | None]:
+    async def once(self) -> float:
+        if self._draining or len(self.attempts) >= self.places:
+            return self._poll.total_seconds()
         async with self._db.connection() as conn:
-            async with conn.transaction():
-                claimed = await claiming.claim(
-                    conn, self.id, places=free, lease=self._lease, kinds=self.kinds, pools=self.pools
-                )
-            return claimed, None if claimed else await runs.seconds_until_ready(conn)
+            await self._look(conn)
+            while self._queues and (free := min(self.places - len(self.attempts), LARGEST_BATCH)) > 0:
+                claimed = await self._claim(conn, free)
+                for run in claimed:
+                    self._begin(run)
+                if not claimed:
+                    self._queues.exhausted()
+        return min(self._poll.total_seconds(), max(self._queues.seconds_until_ready() or 1e9, 0.001))
+
+    async def _look(self, conn: Connection) -> None:
+        """Everywhere now and then, otherwise only where somebody said that there is something."""
+        now = time.monotonic()
+        self._queues.passed(now - self._looked_at)
+        self._looked_at = now
+        if now >= self._look_at:
+            self._look_at = now + self._poll.total_seconds()
+            await self._queues.look(conn)
+        else:
+            await self._queues.follow_hints(conn)
+
+    async def _claim(self, conn: Connection, free: int) -> list[Claimed]:
+        async with conn.transaction():
+            queues = await self._queues.to_read(conn, free)
+            if not queues:
+                return []
+            claimed = await claiming.claim(conn, self.id, queues=queues, places=free, lease=self._lease)
+        self._queues.claimed(claimed)
+        return claimed
 
     def _begin(self, run: Claimed) -> None:
         attempt = Attempt(run, self._executors[run.executor], self._recorder.desk(run))

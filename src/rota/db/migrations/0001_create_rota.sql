@@ -108,6 +108,7 @@ CREATE TABLE agents (
     deleted_at     timestamptz,
     PRIMARY KEY (workspace_id, id)
 );
+CREATE INDEX agents_capped ON agents (workspace_id, id) WHERE max_concurrent IS NOT NULL;
 CREATE UNIQUE INDEX agents_slug ON agents (workspace_id, slug) WHERE deleted_at IS NULL;
 
 CREATE TABLE automations (
@@ -260,6 +261,7 @@ CREATE TABLE runs (
     created_by          uuid,
     lane                uuid,
     priority            smallint NOT NULL DEFAULT 2,
+    queue               uuid NOT NULL,  -- the workspace, or the agent if it may run only so many at once
     pool                text NOT NULL,
     executor            text NOT NULL,
     max_attempts        integer NOT NULL DEFAULT 1,
@@ -306,8 +308,10 @@ CREATE UNIQUE INDEX runs_one_per_lane ON runs (workspace_id, lane)
       AND (status IN ('running', 'awaiting_approval') OR (status = 'queued' AND ready_at IS NOT NULL));
 CREATE INDEX runs_waiting_for_lane ON runs (workspace_id, lane, priority, id)
     WHERE status = 'queued' AND ready_at IS NULL;
-CREATE INDEX runs_ready ON runs (priority, ready_at) WHERE status = 'queued' AND ready_at IS NOT NULL;
-CREATE INDEX runs_leased ON runs (lease_until) WHERE status = 'running';
+CREATE INDEX runs_ready ON runs (workspace_id, queue, pool, executor, priority, ready_at)
+    WHERE status = 'queued' AND ready_at IS NOT NULL;
+-- Without lease_until: a renewal then stays on its page. Those that run are few, so a rescue may look at all of them.
+CREATE INDEX runs_running ON runs (workspace_id, agent_id) WHERE status = 'running';
 CREATE INDEX runs_in_flight ON runs (workspace_id, automation_id)
     WHERE status IN ('queued', 'running', 'awaiting_approval');
 CREATE INDEX runs_of_automation ON runs (workspace_id, automation_id, id);

@@ -76,5 +76,5 @@ async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key:
         request,
         lambda: running.run_agent(conn, caller, agent, body.model_dump()),
     )
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))

@@ -59,7 +59,7 @@ async def create_automation(unit: InUnit, shared: Shared, body: AutomationIn) ->
     values: dict[str, Any] = {name: getattr(body, name) for name in type(body).model_fields}
     automation_id = await automations.create(unit.conn, unit.caller, values, body.forms())
     unit.wake(TRIGGERS)
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     return await _with_secrets(unit, shared, await _shown(unit, automation_id))
 
 
@@ -136,7 +136,7 @@ async def run_automation(
         request,
         lambda: running.run_now(conn, caller, found["id"], payload=payload),
     )
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
 
 

@@ -14,5 +14,5 @@ router = APIRouter(prefix="/events", tags=["events"])
 async def post_event(unit: InUnit, body: EventIn) -> FiredOut:
     """Fire every event trigger of this workspace with this name. The same `key` gives the same runs."""
     runs = await publish_event(unit.conn, unit.caller, body.event, body.data, body.key)
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     return FiredOut(runs=list(runs))

@@ -64,7 +64,7 @@ async def cancel_run(unit: InUnit, run_id: UUID, response: Response) -> RunOut:
     for each in asked:
         unit.wake(CANCELS, each)
     response.status_code = 202 if asked else 200
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     return await _find(unit, run_id)
 
 
@@ -77,5 +77,5 @@ async def retry_run(unit: InUnit, run_id: UUID, idempotency_key: IdempotencyKey 
     new = await running.once_for_key(
         conn, caller, idempotency_key, request, lambda: running.retry(conn, caller, RunId(run_id))
     )
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     return await _find(unit, new)

@@ -145,7 +145,7 @@ async def run(unit: InUnit, request: Request, automation: str, to: Next = "") ->
     """Run it now, also while it is paused."""
     found = await automations.find(unit.conn, unit.caller, automation)
     run_id = await running.run_now(unit.conn, unit.caller, AutomationId(found["id"]))
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     started = await runs.find(unit.conn, unit.caller.workspace_id, run_id)
     assert started
     session = f"/w/{unit.caller.workspace_slug}/sessions/{started['session_id']}"

@@ -70,7 +70,7 @@ async def cancel(unit: InUnit, request: Request, run: str, to: Next = "") -> Res
     asked = await running.cancel(unit.conn, unit.caller, _id(run))
     for each in asked:
         unit.wake(CANCELS, each)
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     told = "The agent is asked to stop." if asked else "The run is cancelled."
     return done(request, to or await _session(unit, _id(run)), told)
 
@@ -80,7 +80,7 @@ async def retry(unit: InUnit, request: Request, run: str) -> Response:
     """A new run in place of this one; on to its session."""
     unit.caller.must_be(Level.MEMBER, "retry a run")
     new = await running.retry(unit.conn, unit.caller, _id(run))
-    unit.wake(RUNS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     session = await _session(unit, new)
     if is_live(request):
         return Response(status_code=200, headers={"HX-Redirect": session})

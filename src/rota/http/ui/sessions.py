@@ -16,7 +16,7 @@ from rota.errors import NotFound
 from rota.http.api.sessions import LARGEST_SEQ, STREAM_HEADERS, read_last_event_id
 from rota.http.context import InUnit, Shared, Signed, Web
 from rota.http.ui import speech
-from rota.http.ui.rendering import PageRoute, is_live, page, part, render
+from rota.http.ui.rendering import PageRoute, page, render
 from rota.http.ui.speech import Teller
 from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
@@ -39,8 +39,6 @@ async def session_page(
 ) -> Response:
     """The newest part of the transcript, which goes on live; with `before`, an earlier part, which doesn't."""
     session_id, workspace_id = _id(session), unit.caller.workspace_id
-    if is_live(request):
-        return part(unit, request, "sessions/_head.html", **await _head(unit.conn, workspace_id, session_id))
     # First the events, then the run: so the run's status is never older than the last line shown.
     found = await events.tail(unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before)
     shown = speech.fitting(found[-speech.SHOWN_EVENTS :])

@@ -1,0 +1,121 @@
+"""Where ready runs wait: a queue for each workspace or capped agent, pool, executor and priority."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from psycopg.rows import args_row
+
+from rota.db.pool import Connection
+
+FIND = """
+-- From one queue to the next by the index, whatever the length of each: the cost is the number of queues, not of runs.
+WITH RECURSIVE found AS (
+    (SELECT workspace_id, queue, pool, executor, priority FROM runs
+      WHERE status = 'queued' AND ready_at IS NOT NULL AND workspace_id >= %(first)s AND workspace_id <= %(last)s
+   ORDER BY workspace_id, queue, pool, executor, priority LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM found CROSS JOIN LATERAL (
+        SELECT r.workspace_id, r.queue, r.pool, r.executor, r.priority FROM runs r
+         WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id <= %(last)s
+           AND (r.workspace_id, r.queue, r.pool, r.executor, r.priority)
+               > (found.workspace_id, found.queue, found.pool, found.executor, found.priority)
+      ORDER BY r.workspace_id, r.queue, r.pool, r.executor, r.priority LIMIT 1) following)
+SELECT found.workspace_id, found.queue, found.pool, found.executor, found.priority,
+       (SELECT extract(epoch FROM r.ready_at - statement_timestamp())::float8 FROM runs r
+         WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id = found.workspace_id
+           AND r.queue = found.queue AND r.pool = found.pool AND r.executor = found.executor
+           AND r.priority = found.priority
+      ORDER BY r.ready_at LIMIT 1),
+       a.id IS NOT NULL, w.max_concurrent IS NOT NULL
+  FROM found
+       JOIN workspaces w ON w.id = found.workspace_id
+       LEFT JOIN agents a ON a.workspace_id = found.workspace_id AND a.id = found.queue
+ WHERE found.pool = ANY(%(pools)s) AND found.executor = ANY(%(kinds)s)
+"""
+
+LOCK_CAPPED = """
+-- Who claims for a capped agent or workspace holds its row, so that two workers never fill one gap.
+WITH spaces AS (
+    SELECT id, max_concurrent FROM workspaces
+     WHERE id = ANY(%(workspaces)s) AND max_concurrent IS NOT NULL ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
+workers AS (
+    SELECT id, max_concurrent FROM agents
+     WHERE workspace_id = ANY(%(in_workspaces)s) AND id = ANY(%(agents)s) AND max_concurrent IS NOT NULL
+  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+SELECT id, max_concurrent FROM spaces UNION ALL SELECT id, max_concurrent FROM workers
+"""
+
+RUNNING = """
+SELECT workspace_id, agent_id, count(*) FROM runs
+ WHERE status = 'running' AND workspace_id = ANY(%(workspaces)s) GROUP BY 1, 2
+"""
+
+MOVE = """
+UPDATE runs SET queue = %(queue)s WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND status = 'queued'
+"""
+
+ANY_FIRST, ANY_LAST = UUID(int=0), UUID(int=2**128 - 1)
+
+
+class Queue(NamedTuple):
+    workspace_id: UUID
+    queue: UUID
+    pool: str
+    executor: str
+    priority: int
+
+
+class Found(NamedTuple):
+    """A queue, in how many seconds its first run may be claimed, and whether its agent or workspace is capped."""
+
+    workspace_id: UUID
+    queue: UUID
+    pool: str
+    executor: str
+    priority: int
+    ready_in: float
+    agent_capped: bool
+    workspace_capped: bool
+
+    @property
+    def key(self) -> Queue:
+        return Queue(*self[:5])
+
+
+async def find(
+    conn: Connection, *, pools: Sequence[str], kinds: Sequence[str], workspace_id: UUID | None = None
+) -> list[Found]:
+    """The queues that hold runs for these pools and kinds, of one workspace or of all."""
+    given = {
+        "pools": list(pools), "kinds": list(kinds), "first": workspace_id or ANY_FIRST, "last": workspace_id or ANY_LAST,
+    }  # fmt: skip
+    async with conn.cursor(row_factory=args_row(Found)) as cursor:
+        await cursor.execute(FIND, given)
+        return await cursor.fetchall()
+
+
+async def lock_capped(
+    conn: Connection, workspaces: Sequence[UUID], agents: Sequence[tuple[UUID, UUID]]
+) -> dict[UUID, int]:
+    """Lock capped workspaces and agents that nobody else claims for just now; how many each may run."""
+    given = {
+        "workspaces": list(workspaces), "in_workspaces": [w for w, _ in agents], "agents": [a for _, a in agents],
+    }  # fmt: skip
+    return dict(await (await conn.execute(LOCK_CAPPED, given)).fetchall())
+
+
+async def running(conn: Connection, workspaces: Sequence[UUID]) -> dict[UUID, int]:
+    """How many runs of each of these workspaces, and of each of their agents, are running."""
+    counted: dict[UUID, int] = {}
+    for workspace_id, agent_id, count in await (
+        await conn.execute(RUNNING, {"workspaces": list(workspaces)})
+    ).fetchall():
+        counted[agent_id] = count
+        counted[workspace_id] = counted.get(workspace_id, 0) + count
+    return counted
+
+
+async def move(conn: Connection, workspace_id: UUID, agent_id: UUID, queue: UUID) -> None:
+    """An agent was capped, or is no longer: what waits for it goes to the other queue."""
+    await conn.execute(MOVE, {"workspace_id": workspace_id, "agent_id": agent_id, "queue": queue})

@@ -1,0 +1,203 @@
+"""Which targets an agent may be called at: URLs read strictly, addresses judged, exceptions only by an operator. Pure."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from rota.errors import Invalid
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+OPEN_PORTS = frozenset(DEFAULT_PORTS.values())
+EVERY_PORT = frozenset(range(1, 65536))
+LONGEST_URL = 4000
+SETTING = "ROTA_HTTP_ALLOW"
+
+_PATH = r"(?:[a-z0-9\-._~!$&'()*+,;=:@/]|%[0-9a-f]{2})*"
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?"
+    rf"(?P<path>/{_PATH})?(?P<query>\?(?:{_PATH}|\?)*)?(?:#.*)?",
+    re.IGNORECASE,
+)
+_MISTAKES = {
+    r".*[^\x21-\x7e]|.*\\": "holds a character that a URL cannot have; write it percent-encoded, and names as xn--…",
+    r"(?!https?://)": "must begin with https:// or http://",
+    r"https?://[^/?#]*@": "must not hold a name or a password",
+    r"https?://([/?#:]|$)": "names no host",
+}
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_OPENING = re.compile(r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}|\*))?")
+
+# Names that no public service has; one without a dot is completed to a machine next door.
+_INNER_NAME = re.compile(r"[^.]+|.+\.(localhost|localdomain|local|internal|svc|metadata)")
+_METADATA_NAMES = {"metadata.google.internal", "metadata.goog", "metadata.tencentyun.com", "metadata", "instance-data"}
+
+# Here clouds give credentials to whoever asks: a name or a wide network in the operator's list doesn't include them.
+METADATA = frozenset(
+    ip_address(each)
+    for each in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+)
+
+# Our own table: what `ipaddress` calls global differs between versions of Python, and includes multicast.
+_SPECIAL = {
+    "this machine": "0.0.0.0/8 127.0.0.0/8 ::/127",
+    "in a private network": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10",
+    "in a carrier's network": "100.64.0.0/10",
+    "link-local": "169.254.0.0/16 fe80::/10",
+    "multicast": "224.0.0.0/4 ff00::/8",
+    "another address in disguise": "::ffff:0:0/96 ::/96 64:ff9b::/96 64:ff9b:1::/48 2002::/16 2001::/32 192.88.99.0/24",
+    "reserved": "192.0.0.0/24 192.0.2.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 "
+    "2001::/23 2001:db8::/32 3fff::/20",
+}
+_SPECIAL_NETWORKS = [(ip_network(each), what) for what, networks in _SPECIAL.items() for each in networks.split()]
+_PUBLIC_SIX = IPv6Network("2000::/3")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a URL leads. `host` is lower case, without brackets or a last dot; `path` includes the query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def address(self) -> Address | None:
+        """What the host says by itself, if it is no name."""
+        return ip_address(self.host) if ":" in self.host or _ends_in_a_number(self.host) else None
+
+
+def read_target(value: object, at: str) -> Target:
+    """Where a URL leads; `Invalid` unless every reader of it would agree."""
+    if not isinstance(value, str) or len(value) > LONGEST_URL:
+        raise Invalid(f"must be a URL of at most {LONGEST_URL:,} characters", field=at)
+    for mistake, words in _MISTAKES.items():
+        if re.match(mistake, value, re.DOTALL | re.IGNORECASE):
+            raise Invalid(words, field=at)
+    match = _URL.fullmatch(value)
+    if match is None:
+        raise Invalid("is not a URL", field=at)
+    scheme = match["scheme"].lower()
+    port = _port(match["port"], at) if match["port"] else DEFAULT_PORTS[scheme]
+    return Target(scheme, _host(match["host"], at), port, (match["path"] or "/") + (match["query"] or ""))
+
+
+class AllowList:
+    """What an operator opens beyond the public network and its ports: `host`, `address` or `network`, each with an
+    optional `:port` or `:*`; without one the ports 80 and 443 are meant."""
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        self._openings = [_opening(entry) for entry in entries]
+
+    def objection(self, target: Target) -> str | None:
+        """Why a target may not be called, as far as can be told before its name is looked up."""
+        if target.address is not None:
+            return self.objection_to(target, target.address)
+        if any(opening.names(target) for opening in self._openings):
+            return None
+        if target.port not in OPEN_PORTS and not any(opening.may_lead_to(target) for opening in self._openings):
+            return f"port {target.port} is not open"
+        return _about_name(target.host)
+
+    def objection_to(self, target: Target, address: Address) -> str | None:
+        """Why a target may not be called at an address that its name was given."""
+        if any(opening.covers(target, address) for opening in self._openings):
+            return None
+        if target.port not in OPEN_PORTS:
+            return f"port {target.port} is not open"
+        return _about_address(address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """One entry of the list: either a name or a network."""
+
+    name: str | None
+    network: Network | None
+    ports: frozenset[int]
+
+    def names(self, target: Target) -> bool:
+        return self.name == target.host and target.port in self.ports
+
+    def may_lead_to(self, target: Target) -> bool:
+        return self.network is not None and target.port in self.ports
+
+    def covers(self, target: Target, address: Address) -> bool:
+        if self.network is None:
+            return self.names(target) and address not in METADATA
+        within = target.port in self.ports and address in self.network
+        return within and (address not in METADATA or self.network.num_addresses == 1)
+
+
+def _about_name(host: str) -> str | None:
+    if host in _METADATA_NAMES:
+        return "it is the metadata service of a cloud"
+    return "it is a name of an inner network" if _INNER_NAME.fullmatch(host) else None
+
+
+def _about_address(address: Address) -> str | None:
+    if address in METADATA:
+        return "its address is the metadata service of a cloud"
+    for network, what in _SPECIAL_NETWORKS:
+        if address in network:
+            return f"its address is {what}"
+    if isinstance(address, IPv6Address) and address not in _PUBLIC_SIX:
+        return "its address is reserved"
+    return None
+
+
+def _opening(entry: str) -> _Opening:
+    bare_six = entry.count(":") > 1 and "[" not in entry
+    match = _OPENING.fullmatch(f"[{entry}]" if bare_six else entry)
+    if match is None:
+        raise _no_opening(entry)
+    ports = {None: OPEN_PORTS, "*": EVERY_PORT}.get(match["port"]) or frozenset({_port(match["port"], SETTING)})
+    host = match["six"] or match["host"]
+    if match["six"] or "/" in host or _ends_in_a_number(host):
+        return _Opening(None, _network(host, entry), ports)
+    return _Opening(_host(host, SETTING), None, ports)
+
+
+def _network(text: str, entry: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise _no_opening(entry) from None
+
+
+def _no_opening(entry: str) -> Invalid:
+    return Invalid(f"{SETTING}: {entry!r} is not a host, an address or a network, with or without :port", field=SETTING)
+
+
+def _port(text: str, at: str) -> int:
+    if (port := int(text)) not in EVERY_PORT:
+        raise Invalid(f"there is no port {port}", field=at)
+    return port
+
+
+def _host(text: str, at: str) -> str:
+    host = text.lower().removesuffix(".")
+    try:
+        if host.startswith("["):
+            return str(IPv6Address(host[1:-1]))
+        if _ends_in_a_number(host):
+            return str(IPv4Address(host))  # which takes neither 127.1 nor 0177.0.0.1, unlike getaddrinfo
+    except ValueError:
+        raise Invalid(f"{text!r} is no address, or not in its usual notation", field=at) from None
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in host.split(".")):
+        raise Invalid(f"{text!r} is not the name of a host", field=at)
+    return host
+
+
+def _ends_in_a_number(host: str) -> bool:
+    return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None

@@ -1,0 +1,258 @@
+"""Agents over HTTP: who works, and how a change of one reaches the automations that use it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from . import api_client
+from .api_client import UNKNOWN, Api, Office, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+SHELL = {"name": "Shell", "executor": "command", "config": {"argv": ["sh", "-c", "true"]}}
+FIELDS = {
+    "id", "slug", "name", "executor", "config", "instructions", "pool", "max_concurrent", "status", "revision",
+    "created_at", "updated_at", "warnings",
+}  # fmt: skip
+
+
+async def test_an_agent_is_created_and_found_by_id_and_by_slug(api: Api) -> None:
+    agent = made(await api.post("/agents", {**SHELL, "instructions": "Be brief.", "max_concurrent": 2}))
+    assert set(agent) == FIELDS
+    assert (agent["slug"], agent["status"], agent["revision"], agent["warnings"]) == ("shell", "active", 1, [])
+    assert (agent["instructions"], agent["max_concurrent"], agent["pool"]) == ("Be brief.", 2, "default")
+    assert (await api.get(f"/agents/{agent['id']}")).json() == agent
+    assert (await api.get("/agents/shell")).json() == agent
+
+
+async def test_a_name_that_is_taken_gets_a_numbered_slug_and_a_slug_that_is_taken_is_refused(api: Api) -> None:
+    slugs = [made(await api.post("/agents", SHELL))["slug"] for _ in range(3)]
+    assert slugs == ["shell", "shell-2", "shell-3"]
+    refused(await api.post("/agents", {**SHELL, "slug": "shell-2"}), 409, "slug_taken", "slug")
+
+
+@pytest.mark.parametrize("slug", ["", "Shell", "-shell", "a b", "ü", "a" * 64, UNKNOWN, UNKNOWN.replace("-", "")])
+async def test_a_slug_that_is_none_or_looks_like_an_id_is_refused_when_made_and_when_changed(
+    api: Api, slug: str
+) -> None:
+    if slug:
+        refused(await api.post("/agents", {**SHELL, "slug": slug}), 422, "invalid_slug", "slug")
+    refused(await api.patch("/agents/worker-bee", {"slug": slug}), 422, "invalid_slug", "slug")
+
+
+async def test_agents_are_listed_newest_first_in_pages(api: Api) -> None:
+    made_ids = [made(await api.post("/agents", SHELL))["id"] for _ in range(4)]
+    seen, cursor = [], None
+    while True:
+        page = (await api.get("/agents", limit=2, **({"cursor": cursor} if cursor else {}))).json()
+        seen += [each["id"] for each in page["items"]]
+        if not (cursor := page["next_cursor"]):
+            break
+        assert len(page["items"]) == 2
+    assert seen[:4] == made_ids[::-1]
+    assert len(seen) == len(set(seen)) == 5
+
+
+async def test_a_change_is_a_new_revision_and_leaves_the_rest_as_it_was(api: Api) -> None:
+    before = (await api.get("/agents/worker-bee")).json()
+    after = made(await api.patch("/agents/worker-bee", {"instructions": "Hurry.", "slug": "bee"}), 200)
+    changed = {name for name in FIELDS if before[name] != after[name]}
+    assert changed == {"instructions", "slug", "revision", "updated_at"}
+    assert after["revision"] == 2
+    refused(await api.get("/agents/worker-bee"), 404, "not_found")
+
+
+async def test_a_program_that_does_not_exist_is_a_warning_when_saved(api: Api) -> None:
+    config = {"argv": ["no-such-program-anywhere"]}
+    agent = made(await api.post("/agents", {**SHELL, "config": config}))
+    assert ["no-such-program-anywhere" in each for each in agent["warnings"]] == [True]
+    changed = made(await api.patch(f"/agents/{agent['id']}", {"name": "Still none"}), 200)
+    assert changed["warnings"] == agent["warnings"]
+
+
+async def test_an_unknown_executor_is_refused_with_what_was_meant(api: Api) -> None:
+    told = refused(await api.post("/agents", {**SHELL, "executor": "comand"}), 422, "unknown_executor", "executor")
+    assert "'command'" in told["detail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"executr": "command"}, "executr"),
+        ({"config": {"argv": ["sh"], "shell": True}}, "config.shell"),
+        ({"config": {}}, "config.command"),
+        ({"config": {"argv": "sh"}}, "config.argv"),
+        ({"config": []}, "config"),
+        ({"config": None}, "config"),
+        ({"name": "  "}, "name"),
+        ({"name": "n" * 201}, "name"),
+        ({"name": None}, "name"),
+        ({"pool": "A Pool"}, "pool"),
+        ({"max_concurrent": 0}, "max_concurrent"),
+        ({"max_concurrent": "many"}, "max_concurrent"),
+        ({"status": "asleep"}, "status"),
+    ],
+)
+async def test_a_wrong_value_is_refused_naming_its_field_when_made_and_when_changed(
+    office: Office, api: Api, change: dict[str, Any], field: str
+) -> None:
+    before = await office.count("agents", "revisions")
+    refused(await api.post("/agents", {**SHELL, **change}), 422, "invalid", field)
+    refused(await api.patch("/agents/worker-bee", change), 422, "invalid", field)
+    assert await office.count("agents", "revisions") == before
+
+
+async def test_a_field_that_is_required_is_told_when_it_is_missing(api: Api) -> None:
+    told = refused(await api.post("/agents", {}), 422, "invalid", "name")
+    assert [each["field"] for each in told["errors"]] == ["name", "executor"]
+
+
+async def test_an_agent_that_automations_use_cannot_be_deleted_and_one_that_none_uses_can(api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    refused(await api.delete("/agents/worker-bee"), 409, "agent_in_use")
+    await api.delete(f"/automations/{automation['id']}")
+    assert (await api.delete("/agents/worker-bee")).status_code == 204
+    refused(await api.get("/agents/worker-bee"), 404, "not_found")
+    assert (await api.get("/agents")).json()["items"] == []
+    assert made(await api.post("/agents", {**SHELL, "slug": "worker-bee"}))["slug"] == "worker-bee"
+    refused(await api.post(f"/automations/{automation['id']}/restore"), 409, "agent_deleted")
+
+
+# A change of an agent reaches its automations ---------------------------------------------------------------------
+
+
+async def test_a_change_of_an_agent_is_a_new_revision_of_each_of_its_automations_but_not_of_others(
+    office: Office, api: Api
+) -> None:
+    made(await api.post("/agents", SHELL))
+    mine = [made(await api.post("/automations", example())) for _ in range(2)]
+    other = made(await api.post("/automations", example(agent="shell")))
+    await api.patch("/agents/worker-bee", {"instructions": "Hurry."})
+    for each in mine:
+        assert (await api.get(f"/automations/{each['id']}")).json()["revision"] == 2
+        [new, _] = (await api.get(f"/automations/{each['id']}/revisions")).json()["items"]
+        assert set(new["changed"]) == {"agent"}
+        assert new["changed"]["agent"]["to"]["instructions"] == "Hurry."
+    assert (await api.get(f"/automations/{other['id']}")).json()["revision"] == 1
+
+
+async def test_a_queued_run_keeps_the_agent_as_it_was_when_it_was_fired(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    queued = made(await api.post(f"/automations/{automation['id']}/run"))
+    await api.patch("/agents/worker-bee", {"config": {"argv": ["false"]}})
+    claimed = await office.claim()
+    assert str(claimed.id) == queued["id"]
+    assert claimed.spec["agent"]["config"] == {"argv": ["true"]}
+    await office.settle(claimed)
+    assert made(await api.post(f"/automations/{automation['id']}/run"))["revision"] == 2
+    assert (await office.claim()).spec["agent"]["config"] == {"argv": ["false"]}
+
+
+async def test_a_change_of_an_agent_beside_a_change_of_its_automation_leaves_a_whole_revision(
+    office: Office, api: Api
+) -> None:
+    """The agent's change waits for the automation's, and must then see the revision that it wrote."""
+    automation = made(await api.post("/automations", example()))
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [automation["id"]])
+            first = asyncio.create_task(api.patch(f"/automations/{automation['id']}", {"prompt": "Another"}))
+            await office.site.waiting_for_a_lock(1)
+            second = asyncio.create_task(api.patch("/agents/worker-bee", {"instructions": "Hurry."}))
+            await office.site.waiting_for_a_lock(2)
+        assert {(await first).status_code, (await second).status_code} == {200}
+    shown = (await api.get(f"/automations/{automation['id']}")).json()
+    revisions = (await api.get(f"/automations/{automation['id']}/revisions")).json()["items"]
+    assert [each["revision"] for each in revisions] == [3, 2, 1]
+    assert shown["revision"] == 3
+    assert (revisions[0]["spec"]["prompt"], revisions[0]["spec"]["agent"]["instructions"]) == ("Another", "Hurry.")
+
+
+async def test_an_automation_made_beside_a_change_of_its_agent_gets_the_agent_as_changed(
+    office: Office, api: Api
+) -> None:
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute("SELECT FROM agents WHERE slug = 'worker-bee' FOR SHARE")
+            change = asyncio.create_task(api.patch("/agents/worker-bee", {"instructions": "Hurry."}))
+            await office.site.waiting_for_a_lock(1)
+            creation = asyncio.create_task(api.post("/automations", example()))
+            await office.site.waiting_for_a_lock(2)
+        assert (await change).status_code == 200
+        automation = made(await creation)
+    [first] = (await api.get(f"/automations/{automation['id']}/revisions")).json()["items"]
+    assert first["spec"]["agent"]["instructions"] == "Hurry."
+
+
+async def test_an_agent_is_not_deleted_from_under_an_automation_that_is_being_made(office: Office, api: Api) -> None:
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE automations IN SHARE MODE")
+            creation = asyncio.create_task(api.post("/automations", example()))
+            await office.site.waiting_for_a_lock(1)
+            deletion = asyncio.create_task(api.delete("/agents/worker-bee"))
+            await office.site.waiting_for_a_lock(2)
+        made(await creation)
+        refused(await deletion, 409, "agent_in_use")
+
+
+# Running an agent directly ------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_run_directly_in_a_session_of_its_own_on_a_short_grant_of_the_caller(
+    office: Office, api: Api
+) -> None:
+    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep.", "input": {"room": 4}, "timeout": "5m"}))
+    assert (run["source"], run["automation_id"], run["status"]) == ("run_now", None, "queued")
+    assert run["created_by"] == str(office.caller.user_id)
+    lasts = await office.value("SELECT expires_at - now() FROM grants WHERE id = %s", run["grant_id"])
+    assert 0 < lasts.total_seconds() <= 24 * 3600
+    claimed = await office.claim()
+    assert (claimed.prompt, claimed.input, claimed.timeout.total_seconds()) == ("Sweep.", {"room": 4}, 300)
+    assert [each["id"] for each in (await api.get("/agents/worker-bee/runs")).json()["items"]] == [run["id"]]
+    session = (await api.get(f"/sessions/{run['session_id']}")).json()
+    assert (session["kind"], session["origin"]) == ("interactive", "run_now")
+
+
+async def test_two_direct_runs_of_one_agent_do_not_wait_for_each_other(office: Office, api: Api) -> None:
+    for _ in range(2):
+        made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert {(await office.claim()).attempt, (await office.claim()).attempt} == {1}
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"timeout": "5m"}])
+async def test_a_direct_run_needs_a_prompt_or_an_input(api: Api, body: dict[str, Any]) -> None:
+    refused(await api.post("/agents/worker-bee/runs", body), 422, "nothing_to_do", "prompt")
+
+
+async def test_a_paused_agent_is_not_run(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    await api.patch("/agents/worker-bee", {"status": "paused"})
+    before = await office.count("runs", "sessions", "grants")
+    refused(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}), 409, "agent_paused")
+    refused(await api.post(f"/automations/{automation['id']}/run"), 409, "agent_paused")
+    assert await office.count("runs", "sessions", "grants") == before
+
+
+async def test_the_same_key_and_body_give_the_same_run_by_slug_and_by_id_also_after_it_failed(
+    office: Office, api: Api
+) -> None:
+    agent = (await api.get("/agents/worker-bee")).json()
+    body = {"prompt": "Sweep.", "input": {"a": 1, "b": [2, 3]}}
+    first = made(await api.post("/agents/worker-bee/runs", body, key="k-1"))
+    again = made(await api.post(f"/agents/{agent['id']}/runs", {"input": {"b": [2, 3], "a": 1}, **body}, key="k-1"))
+    await office.fail(await office.claim())
+    later = made(await api.post("/agents/worker-bee/runs", body, key="k-1"))
+    assert first["id"] == again["id"] == later["id"]
+    assert later["status"] == "failed"
+    refused(await api.post("/agents/worker-bee/runs", {"prompt": "Mop."}, key="k-1"), 422, "key_reused", "Idempotency-Key")
+    assert made(await api.post("/agents/worker-bee/runs", body, key="k-2"))["id"] != first["id"]
+    assert len(await office.ledger()) == 2
+
+
+@pytest.mark.parametrize("path", ["/agents/{}", "/agents/{}/runs"])
+async def test_an_agent_that_is_not_there_is_not_found(api: Api, path: str) -> None:
+    for ref in (UNKNOWN, "nobody", "worker bee", "Worker-bee"):
+        refused(await api.get(path.format(ref)), 404, "not_found")

@@ -1,0 +1,176 @@
+"""Who is claimed next: fair between workspaces, within caps, in order of priority, only what this worker serves."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from house import House
+from rota.db.pool import Connection, Database
+from rota.model.ids import WorkerId
+from rota.roster import agents, running
+from rota.runs import claiming
+from rota.worker.queues import Queues
+
+FILL = """
+INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, priority, queue, pool, executor,
+                  timeout, trace_id, ready_at)
+SELECT r.workspace_id, gen_random_uuid(), r.session_id, r.agent_id, r.grant_id, 1, 'queued', 'schedule', 2, r.queue, r.pool,
+       r.executor, r.timeout, 't', now() - n * interval '1 millisecond'
+  FROM (SELECT * FROM runs LIMIT 1) r, generate_series(1, %s) n
+"""
+
+
+async def run_agent(house: House, agent: str = "worker-bee") -> Any:
+    async with house.db.transaction() as conn:
+        return await running.run_agent(conn, house.caller, agent, {"prompt": "go"})
+
+
+async def second_house(house: House) -> House:
+    """Another workspace with its own agent."""
+    from rota.roster.first_start import settle_in
+
+    async with house.db.transaction() as conn:
+        other = House(house.db, (await settle_in(conn, "other")).caller)
+        await agents.create(conn, other.caller, {"name": "Other", "executor": "command", "config": {"argv": ["true"]}})
+    return other
+
+
+async def claim(conn: Connection, places: int = 5, *, queues: Queues | None = None) -> list[Any]:
+    queues = Queues(["default"], ["command", "python"]) if queues is None else queues
+    await queues.look(conn)
+    to_read = await queues.to_read(conn, places)
+    return await claiming.claim(conn, WorkerId("w"), queues=to_read, places=places, lease=timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("backlog", [3000])
+async def test_a_long_queue_of_one_workspace_does_not_delay_anothers_single_run(
+    house: House, db: Database, backlog: int
+) -> None:
+    await run_agent(house)
+    await house.execute(FILL, backlog)
+    other = await second_house(house)
+    single = await run_agent(other, "other")
+    async with db.transaction() as conn:
+        claimed = await claim(conn, places=2)
+    assert single in [run.id for run in claimed]
+
+
+async def test_what_people_wait_for_comes_before_what_a_schedule_started(house: House, db: Database) -> None:
+    await run_agent(house)
+    await house.execute(FILL, 20)
+    chat = await run_agent(house)
+    await house.execute("UPDATE runs SET priority = 0 WHERE id = %s", chat)
+    async with db.transaction() as conn:
+        claimed = await claim(conn, places=3)
+    assert [run.priority for run in sorted(claimed, key=lambda run: run.priority)] == [0, 1, 2]
+
+
+async def test_an_agent_runs_no_more_at_once_than_its_cap(house: House, db: Database) -> None:
+    async with db.transaction() as conn:
+        await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 2})
+    for _ in range(5):
+        await run_agent(house)
+    async with db.transaction() as conn:
+        assert len(await claim(conn, places=10)) == 2
+    async with db.transaction() as conn:
+        assert len(await claim(conn, places=10)) == 0
+
+
+async def test_two_workers_at_once_do_not_fill_one_gap_twice(house: House, db: Database) -> None:
+    """Provoked: the second claims while the first has claimed but not committed."""
+    async with db.transaction() as conn:
+        await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
+    for _ in range(2):
+        await run_agent(house)
+    async with db.transaction() as first:
+        assert len(await claim(first)) == 1
+        async with db.transaction() as second:
+            assert len(await claim(second)) == 0
+
+
+async def test_a_workspace_runs_no_more_at_once_than_its_cap(house: House, db: Database) -> None:
+    for _ in range(5):
+        await run_agent(house)
+    await house.execute("UPDATE workspaces SET max_concurrent = 3")
+    async with db.transaction() as conn:
+        assert len(await claim(conn, places=10)) == 3
+
+
+async def test_a_capped_agents_backlog_does_not_hide_the_runs_of_others(house: House, db: Database) -> None:
+    async with db.transaction() as conn:
+        await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
+        await agents.create(conn, house.caller, {"name": "Free", "executor": "command", "config": {"argv": ["true"]}})
+    await run_agent(house)
+    await house.execute(FILL, 500)
+    free = await run_agent(house, "free")
+    async with db.transaction() as conn:
+        claimed = await claim(conn, places=5)
+    assert len(claimed) == 2
+    assert free in [run.id for run in claimed]
+
+
+async def test_a_cap_that_is_set_later_holds_for_what_already_waits(house: House, db: Database) -> None:
+    for _ in range(3):
+        await run_agent(house)
+    async with db.transaction() as conn:
+        await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
+    async with db.transaction() as conn:
+        assert len(await claim(conn)) == 1
+
+
+async def test_only_the_pools_and_kinds_that_a_worker_serves_are_claimed(house: House, db: Database) -> None:
+    await run_agent(house)
+    async with db.transaction() as conn:
+        assert await claim(conn, queues=Queues(["gpu"], ["command"])) == []
+        assert await claim(conn, queues=Queues(["default"], ["python"])) == []
+        assert len(await claim(conn, queues=Queues(["default"], ["command"]))) == 1
+
+
+async def test_two_workers_never_claim_the_same_run(house: House, db: Database) -> None:
+    await run_agent(house)
+    await house.execute(FILL, 199)
+
+    async def take() -> list[Any]:
+        taken = []
+        while True:
+            async with db.transaction() as conn:
+                claimed = await claim(conn, places=7)
+            taken += [run.id for run in claimed]
+            if not claimed:
+                return taken
+
+    taken = [run for each in await asyncio.gather(*(take() for _ in range(4))) for run in each]
+    assert len(taken) == len(set(taken)) == 200
+
+
+async def test_a_run_that_was_committed_late_behind_the_place_of_reading_is_still_found(
+    house: House, db: Database
+) -> None:
+    queues = Queues(["default"], ["command"])
+    await run_agent(house)
+    async with db.transaction() as conn:
+        queues.claimed(await claim(conn, queues=queues))
+    late = await run_agent(house)
+    await house.execute("UPDATE runs SET ready_at = ready_at - interval '4 seconds' WHERE id = %s", late)
+    queues.hint(house.caller.workspace_id)
+    async with db.transaction() as conn:
+        await queues.follow_hints(conn)
+        to_read = await queues.to_read(conn, 5)
+        assert to_read[0]["since"] != "-infinity"
+        claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=5, lease=timedelta(minutes=1))
+    assert [run.id for run in claimed] == [late]
+
+
+async def test_an_old_backlog_behind_the_place_of_reading_is_found_by_the_next_full_look(
+    house: House, db: Database
+) -> None:
+    queues = Queues(["default"], ["command"])
+    await run_agent(house)
+    async with db.transaction() as conn:
+        queues.claimed(await claim(conn, queues=queues))
+    old = await run_agent(house)
+    await house.execute("UPDATE runs SET ready_at = now() - interval '1 hour' WHERE id = %s", old)
+    async with db.transaction() as conn:
+        assert [run.id for run in await claim(conn, queues=queues)] == [old]
