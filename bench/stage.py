@@ -41,7 +41,7 @@ class Stage:
     def __init__(self, url: str, db: Database, wakes: Wakes, caller: Caller, agent_id: object) -> None:
         self.url, self.db, self.wakes, self.caller, self.agent_id = url, db, wakes, caller, agent_id
 
-    async def fill(self, count: int, next_fire_at: datetime) -> None:
+    async def fill(self, count: int, next_fire_at: datetime, *, tidy: bool = True) -> None:
         """Save automations, each with one cron trigger due at the given time."""
         async with self.db.transaction() as conn:
             grant = await (await conn.execute("SELECT id FROM grants LIMIT 1")).fetchone()
@@ -51,7 +51,8 @@ class Stage:
                 "user_id": self.caller.user_id, "grant_id": grant[0], "batch": secrets.token_hex(4),
                 "next_fire_at": next_fire_at,
             })  # fmt: skip
-        await self.tidy()
+        if tidy:
+            await self.tidy()
 
     async def tidy(self) -> None:
         async with self.db.connection() as conn:

@@ -130,6 +130,8 @@ def told(value: Any) -> str:
             return f"`{value.total_seconds():g}`"
         case bool():
             return "`on`" if value else "`off`"
+        case ():
+            return ""
         case tuple():
             return f"`{','.join(value)}`"
         case Path():

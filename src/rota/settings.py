@@ -117,6 +117,9 @@ class Settings:
     max_jitter: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Span over which late runs are spread")
     max_concurrent: int = _setting(5, _count, "a whole number from 1", "Places of one worker")
     pools: tuple[str, ...] = _setting(("default",), _names, "names with commas", "Pools that this worker serves")
+    http_allow: tuple[str, ...] = _setting(
+        (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http"
+    )
     poll_seconds: timedelta = _setting(timedelta(seconds=5), _seconds, "seconds", "Longest sleep of a worker")
     lease_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How long a claim lasts unrenewed")
     heartbeat_seconds: timedelta = _setting(timedelta(seconds=10), _seconds, "seconds", "How often leases are renewed")

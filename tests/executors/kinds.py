@@ -1,5 +1,6 @@
 """How each kind of executor is made to behave: one body of Python for those that can run it."""
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -7,7 +8,11 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any, Protocol
 
+import pytest
+from executors.http_agent import END, Request, Server, chunk, chunked, line, response
+
 from rota.executors.command import CommandExecutor
+from rota.executors.http import HttpExecutor
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Executor
 
@@ -161,4 +166,71 @@ class Python:
         return {"function": "no_such_module_here:agent"}, "no_such_module_here"
 
 
-KINDS: list[Kind] = [Command(), Python()]
+class Http:
+    """Its agent lives elsewhere: what is promised about processes and directories does not concern it."""
+
+    name = "http"
+
+    def executor(self, grace: timedelta) -> Executor:
+        return HttpExecutor(grace=grace, allow=["127.0.0.1:*"])
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        answer = {
+            "completes": _completes,
+            "streams": Waiting(directory.with_name("session"), b"first", b" last"),
+            "fails": _fails,
+            "floods": _floods,
+            "shows its key": _shows_its_key,
+            "writes garbage": response(body=bytes(range(256)) * 50 + "é".encode()[:1]),
+            "writes in halves": Waiting(directory.with_name("session"), "half of é".encode()[:-1], "é".encode()[1:]),
+            "reports": _reports,
+        }.get(how)
+        if answer is None:
+            pytest.skip("says nothing about an agent that lives elsewhere")
+        return {"url": Server(answer).url, **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"url": "http://metadata.google.internal/"}, "metadata.google.internal"
+
+
+class Waiting:
+    """Says something, waits at a pipe, and says the rest."""
+
+    def __init__(self, directory: Path, first: bytes, last: bytes) -> None:
+        self._gate, self._first, self._last = directory / "go", first, last
+
+    async def __call__(self, _: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunked("text/plain") + chunk(self._first))
+        await asyncio.to_thread(self._gate.read_bytes)
+        writer.write(chunk(self._last) + END)
+
+
+async def _completes(_: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(body="A poem."))
+
+
+async def _fails(_: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(chunked("application/x-ndjson") + chunk("Traceback …\n"))
+    writer.write(line(type="error", detail="ValueError: no ink") + END)
+
+
+async def _floods(_: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(chunked("application/x-ndjson"))
+    lines = b"the same line again and again\n" * 10_000
+    for _number in range(199_000_000 // len(lines)):
+        writer.write(chunk(lines))
+        await writer.drain()
+    writer.write(line(type="usage", unit="tokens", amount=7) + line(type="done") + END)
+
+
+async def _shows_its_key(request: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(body=f"{request.headers['idempotency-key']} {request.json['attempt']}"))
+
+
+async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(chunked("application/x-ndjson") + line(type="say", text="Looking …"))
+    writer.write(line(type="tool", name="search", query="rhymes") + line(type="usage", unit="tokens", amount=12))
+    writer.write(line(type="done") + END)
+
+
+KINDS: list[Kind] = [Command(), Python(), Http()]

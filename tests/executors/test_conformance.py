@@ -284,7 +284,7 @@ async def test_a_machine_without_room_for_the_directory_is_tried_again(
     desk: RecordingDesk,
 ) -> None:
     (tmp_path / "file").touch()
-    outcome = await executor.execute(assign(behave("completes"), directory=tmp_path / "file" / "x"), desk)
+    outcome = await executor.execute(assign(behave("shows its directory"), directory=tmp_path / "file" / "x"), desk)
     assert isinstance(outcome, Failed)
     assert outcome.error_class == ErrorClass.EXECUTOR_ERROR
     assert outcome.retryable

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,14 +28,14 @@ from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.model.caller import Level
-from rota.model.ids import UserId, WorkerId, new_id
+from rota.model.executor import Assignment, Desk
+from rota.model.ids import RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
-from rota.model.run import Claimed
 from rota.roster import agents
 from rota.roster.first_start import settle_in
-from rota.runs import claiming
-from rota.runs.settling import Result, settle
 from rota.settings import Settings
+from rota.trace.record import Recorder
+from rota.worker.worker import Worker
 from waiting import until
 
 HOUR = timedelta(hours=1)
@@ -136,6 +137,43 @@ class Api:
         return await self.send("DELETE", path, **options)
 
 
+@dataclass(frozen=True)
+class AtWork:
+    """A run that was claimed, what its agent was given, and how it will end."""
+
+    assignment: Assignment
+    desk: Desk
+    outcome: "asyncio.Future[Outcome]"
+
+    @property
+    def id(self) -> RunId:
+        return self.assignment.run_id
+
+    @property
+    def token(self) -> str:
+        return self.assignment.environment["ROTA_TOKEN"]
+
+
+class Waiting:
+    """An executor whose agents wait for the test to say how they end."""
+
+    kind = "command"
+
+    def __init__(self, at_work: "asyncio.Queue[AtWork]") -> None:
+        self._at_work = at_work
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
+        return []
+
+    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
+        begun = AtWork(assignment, desk, asyncio.get_running_loop().create_future())
+        self._at_work.put_nowait(begun)
+        return await begun.outcome
+
+    async def abandon(self, run_id: RunId) -> None:
+        pass
+
+
 class Office(House):
     """A workspace with an admin and an agent, reached through the API; and what its workers do, by hand."""
 
@@ -143,6 +181,8 @@ class Office(House):
         super().__init__(*args)
         self.site = site
         self.pool = self.caller.workspace_slug  # of its own, so that no test claims another's runs
+        self._at_work: asyncio.Queue[AtWork] = asyncio.Queue()
+        self._hired: Worker | None = None
 
     async def api(self, level: str = "admin") -> Api:
         """Somebody of this level: the admin, or a new member."""
@@ -158,21 +198,33 @@ class Office(House):
             await people.add_member(conn, self.caller.workspace_id, user_id, Level(level))
         return user_id
 
-    async def claim(self) -> Claimed:
+    async def claim(self) -> "AtWork":
         """The next run of this workspace, as a worker takes it."""
-        async with self.db.transaction() as conn:
-            [run] = await claiming.claim(
-                conn, WorkerId("w1"), places=1, lease=HOUR, kinds=["command"], pools=[self.pool]
-            )
-        return run
+        worker = self._hired = self._hired or self._hire()
+        worker.places = len(worker.attempts) + 1
+        await worker.once()
+        async with asyncio.timeout(10):
+            return await self._at_work.get()
 
-    async def settle(self, run: Claimed, outcome: Outcome | None = None) -> None:
-        async with self.db.transaction() as conn:
-            accepted = await settle(conn, [Result(run, outcome or Succeeded("Done."))])
-        assert accepted
+    async def settle(self, at_work: "AtWork", outcome: Outcome | None = None) -> None:
+        """Let the agent end so, and wait until it is written."""
+        at_work.outcome.set_result(outcome or Succeeded("Done."))
+        await until(lambda: self.value("SELECT lease_until IS NULL FROM runs WHERE id = %s", at_work.id))
 
-    async def fail(self, run: Claimed) -> None:
-        await self.settle(run, Failed(ErrorClass.AGENT_ERROR, "The tap was closed.", retryable=False))
+    async def fail(self, at_work: "AtWork") -> None:
+        await self.settle(at_work, Failed(ErrorClass.AGENT_ERROR, "The tap was closed.", retryable=False))
+
+    def _hire(self) -> Worker:
+        web = self.site.web
+        executor = Waiting(self._at_work)
+        return Worker(
+            web.db, web.wakes, Recorder(web.db, web.wakes), {"command": executor}, url="http://rota.test",
+            home=Path("/nowhere"), pools=[self.pool], lease=HOUR,
+        )  # fmt: skip
+
+    async def leave(self) -> None:
+        if self._hired:
+            await self._hired.drain(timedelta(seconds=0.01), asyncio.Event())
 
     async def count(self, *tables: str) -> dict[str, int]:
         """How many rows these tables hold, for showing that a refusal left nothing behind."""
@@ -190,8 +242,10 @@ async def furnish(site: Site) -> Office:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def office(site: Site) -> Office:
-    return await furnish(site)
+async def office(site: Site) -> AsyncIterator[Office]:
+    furnished = await furnish(site)
+    yield furnished
+    await furnished.leave()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -204,7 +258,9 @@ async def api(office: Office) -> Api:
 async def address(site: Site) -> AsyncIterator[str]:
     """The same application behind a real server: httpx keeps back what an application in its own process streams."""
     with bind("127.0.0.1", 0) as listening:
-        config = uvicorn.Config(site.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3)
+        config = uvicorn.Config(
+            site.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
+        )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server._serve(sockets=[listening]))
 

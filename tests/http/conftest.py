@@ -24,14 +24,17 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 
 from rota.access import signing_in
 from rota.access.vault import open_vault
-from rota.db import events, runs
+from rota.db import automations, events, runs
 from rota.db.events import NewEvent
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
+from rota.model.firing import Placement
 from rota.model.ids import AutomationId, RunId
+from rota.model.run import SkipReason, Source
 from rota.roster.running import run_now
+from rota.runs import starting
 from rota.settings import Settings
 
 ROTA = Path(sys.executable).with_name("rota")
@@ -85,6 +88,12 @@ class Rooms(House):
         query = f"UPDATE runs SET status = %s, finished_at = now(), lease_until = NULL{sets} WHERE id = %s"
         await self.execute(query, status, *columns.values(), started["id"])
         return await self.run_of(started["id"])
+
+    async def skipped(self, automation_id: UUID, reason: SkipReason, **facts: Any) -> None:
+        """A slot that did not run."""
+        async with self.db.transaction() as conn:
+            policy, _ = await automations.policy(conn, self.caller.workspace_id, AutomationId(automation_id))
+            await starting.start(conn, [policy.start(Source.SCHEDULE, Placement(skip_reason=reason), **facts)])
 
     async def say(self, run: dict[str, Any], kind: str = "output", **data: Any) -> None:
         """Write an event of a run, as its worker would."""

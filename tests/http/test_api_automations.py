@@ -29,10 +29,10 @@ RUN_FIELDS = {
 WRITTEN = ("automations", "triggers", "grants", "revisions", "sessions", "runs", "events")
 
 
-async def fire(office: Office, automation_id: str, **late: float) -> None:
-    """Let its triggers be due and the scheduler make a pass."""
-    slot = datetime.now(UTC) - timedelta(**late)
-    await office.execute("UPDATE triggers SET next_fire_at = %s WHERE automation_id = %s", slot, automation_id)
+async def fire(office: Office, automation_id: str, slot: datetime | None = None) -> None:
+    """Let its triggers be due since that slot, or just now, and the scheduler make a pass."""
+    due = slot or datetime.now(UTC) - timedelta(seconds=1)
+    await office.execute("UPDATE triggers SET next_fire_at = %s WHERE automation_id = %s", due, automation_id)
     await Scheduler(office.db, office.site.web.wakes).once()
 
 
@@ -284,8 +284,7 @@ async def test_a_queued_run_keeps_the_prompt_it_was_fired_with(office: Office, a
     saved = made(await api.post("/automations", example(prompt="Old")))
     queued = made(await api.post(f"/automations/{saved['id']}/run"))
     await api.patch(f"/automations/{saved['id']}", {"prompt": "New"})
-    claimed = await office.claim()
-    assert (queued["revision"], claimed.spec["prompt"]) == (1, "Old")
+    assert (queued["revision"], (await office.claim()).assignment.prompt) == (1, "Old")
 
 
 async def test_an_unset_field_can_be_set_and_unset_again(api: Api) -> None:
@@ -331,9 +330,10 @@ async def test_another_agent_comes_with_another_grant(office: Office, api: Api) 
     saved = made(await api.post("/automations", example()))
     moved = made(await api.patch(f"/automations/{saved['id']}", {"agent": "other"}), 200)
     assert (moved["agent"], moved["agent_id"]) == ("other", agent["id"])
-    assert await office.value("SELECT scopes FROM grants WHERE id = %s", moved["grant_id"]) == [f"agent:run:{agent['id']}"]
-    made(await api.post(f"/automations/{saved['id']}/run"))
-    assert str((await office.claim()).agent_id) == agent["id"]
+    assert await office.value("SELECT scopes FROM grants WHERE id = %s", moved["grant_id"]) == [
+        f"agent:run:{agent['id']}"
+    ]
+    assert made(await api.post(f"/automations/{saved['id']}/run"))["agent_id"] == agent["id"]
 
 
 # Lists --------------------------------------------------------------------------------------------------------------
@@ -405,14 +405,18 @@ async def test_run_now_answers_a_run_with_all_its_fields(office: Office, api: Ap
     saved = made(await api.post("/automations", example(max_attempts=3)))
     run = made(await api.post(f"/automations/{saved['slug']}/run", {"payload": {"why": "because"}}))
     assert set(run) == RUN_FIELDS
-    assert (run["automation_id"], run["agent_id"], run["grant_id"]) == (saved["id"], saved["agent_id"], saved["grant_id"])
+    assert (run["automation_id"], run["agent_id"], run["grant_id"]) == (
+        saved["id"],
+        saved["agent_id"],
+        saved["grant_id"],
+    )
     assert (run["status"], run["source"], run["payload"]) == ("queued", "run_now", {"why": "because"})
     assert (run["attempt"], run["tries"], run["rescues"], run["max_attempts"]) == (0, 0, 0, 3)
     assert (run["slot"], run["trigger_id"], run["missed"], run["usage"]) == (None, None, None, {})
     assert len(run["trace_id"]) == 32
     assert run["created_by"] == str(office.caller.user_id)
     assert (await api.get(f"/runs/{run['id']}")).json() == run
-    assert (await office.claim()).payload == {"why": "because"}
+    assert (await office.claim()).assignment.payload == {"why": "because"}
 
 
 async def test_run_now_leaves_the_schedule_alone(api: Api) -> None:
@@ -464,7 +468,10 @@ async def test_the_same_key_and_body_give_the_same_run_also_after_it_failed_and_
     refused(await api.post(path, key="once"), 422, "key_reused", "Idempotency-Key")
     other = made(await api.post("/automations", example()))
     refused(
-        await api.post(f"/automations/{other['id']}/run", {"payload": 1}, key="once"), 422, "key_reused", "Idempotency-Key"
+        await api.post(f"/automations/{other['id']}/run", {"payload": 1}, key="once"),
+        422,
+        "key_reused",
+        "Idempotency-Key",
     )
     assert len(await office.ledger()) == 1
 
@@ -516,7 +523,7 @@ async def test_pausing_stops_the_schedule_and_skips_what_a_trigger_queued_but_no
     office: Office, api: Api
 ) -> None:
     fired = made(await api.post("/automations", example(schedule=DAILY)))
-    await fire(office, fired["id"], seconds=1)
+    await fire(office, fired["id"])
     by_hand = made(await api.post("/automations", example(schedule=DAILY)))
     made(await api.post(f"/automations/{by_hand['id']}/run"))
     for each in (fired, by_hand):
@@ -531,7 +538,7 @@ async def test_pausing_stops_the_schedule_and_skips_what_a_trigger_queued_but_no
 
 async def test_what_runs_goes_on_when_it_is_paused(office: Office, api: Api) -> None:
     saved = made(await api.post("/automations", example(schedule=DAILY)))
-    await fire(office, saved["id"], seconds=1)
+    await fire(office, saved["id"])
     claimed = await office.claim()
     await api.post(f"/automations/{saved['id']}/pause")
     await office.settle(claimed)
@@ -571,7 +578,7 @@ async def test_deleting_stops_it_skips_what_waits_keeps_its_history_and_revokes_
     office: Office, api: Api
 ) -> None:
     saved = made(await api.post("/automations", example(schedule=DAILY)))
-    await fire(office, saved["id"], seconds=1)
+    await fire(office, saved["id"])
     answer = await api.delete(f"/automations/{saved['slug']}")
     assert (answer.status_code, answer.content) == (204, b"")
     refused(await api.get(f"/automations/{saved['slug']}"), 404, "not_found")
@@ -628,12 +635,14 @@ async def test_a_deleted_ones_slug_is_free_and_then_in_the_way_of_its_restoring(
 async def test_the_ledger_tells_of_every_slot(office: Office, api: Api) -> None:
     saved = made(await api.post("/automations", example(schedule={"cron": "0 * * * *", "timezone": "UTC"})))
     made(await api.post(f"/automations/{saved['id']}/run"))
-    await fire(office, saved["id"], hours=3)
+    this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    await fire(office, saved["id"], this_hour - timedelta(hours=3))
     [skipped, by_hand] = (await api.get(f"/automations/{saved['slug']}/runs")).json()["items"]
     assert set(skipped) == set(by_hand) == RUN_FIELDS
     assert (skipped["status"], skipped["skip_reason"]) == ("skipped", "prior_in_flight")
     assert skipped["missed"]["count"] == 3
-    assert skipped["missed"]["since"] < skipped["slot"]
+    assert datetime.fromisoformat(skipped["missed"]["since"]) == this_hour - timedelta(hours=3)
+    assert datetime.fromisoformat(skipped["slot"]) == this_hour
     assert (skipped["session_id"], skipped["finished_at"] is not None) == (None, True)
 
 

@@ -38,14 +38,17 @@ VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(name)s, %(hash)s, %(expires_at)
 """
 
 USE_TOKEN = """
--- Writes at most once a minute: a busy script must not make its token's row a hot spot.
+-- Writes at most once a minute, and never waits for who does just that: a busy script must not make its token's row
+-- a hot spot, nor a slow request hold up all others with the same token.
 WITH found AS (
-    SELECT workspace_id, id, user_id, last_used_at FROM tokens
+    SELECT workspace_id, id, user_id FROM tokens
      WHERE secret_hash = %(hash)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())),
 used AS (
-    UPDATE tokens t SET last_used_at = now() FROM found
-     WHERE t.workspace_id = found.workspace_id AND t.id = found.id
-       AND (found.last_used_at IS NULL OR found.last_used_at < now() - interval '1 minute'))
+    UPDATE tokens t SET last_used_at = now()
+      FROM (SELECT k.workspace_id, k.id FROM tokens k JOIN found ON k.workspace_id = found.workspace_id AND k.id = found.id
+             WHERE k.last_used_at IS NULL OR k.last_used_at < now() - interval '1 minute'
+               FOR NO KEY UPDATE OF k SKIP LOCKED) idle
+     WHERE t.workspace_id = idle.workspace_id AND t.id = idle.id)
 SELECT workspace_id, user_id FROM found
 """
 

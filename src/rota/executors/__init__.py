@@ -1,9 +1,9 @@
 """The kinds of agents this process can run, by name; each is imported when it is asked for."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rota.errors import Invalid
 from rota.model.agent_config import did_you_mean
@@ -16,6 +16,7 @@ GROUP = "rota.executors"
 BUILT_IN = {
     "command": "rota.executors.command:CommandExecutor",
     "python": "rota.executors.python:PythonExecutor",
+    "http": "rota.executors.http:HttpExecutor",
 }
 
 log = logging.getLogger(__name__)
@@ -26,25 +27,27 @@ def known_kinds() -> list[str]:
     return [*BUILT_IN, *sorted(_installed())]
 
 
-def load(kinds: Iterable[str] | None = None) -> dict[str, Executor]:
-    """An executor for each kind, or for all known. A broken third party is left out, with a warning."""
+def load(kinds: Iterable[str] | None = None, **options: Mapping[str, Any]) -> dict[str, Executor]:
+    """An executor for each kind, or for all known. A broken third party is left out, with a warning.
+
+    `options` are what the operator has set for built-in kinds, by kind."""
     installed = _installed()
     wanted = list(dict.fromkeys(kinds)) if kinds is not None else [*BUILT_IN, *sorted(installed)]
-    executors = {kind: _made(kind, installed) for kind in wanted}
+    executors = {kind: _made(kind, installed, options.get(kind, {})) for kind in wanted}
     return {kind: executor for kind, executor in executors.items() if executor is not None}
 
 
-def _made(kind: str, installed: "dict[str, EntryPoint]") -> Executor | None:
+def _made(kind: str, installed: "dict[str, EntryPoint]", options: Mapping[str, Any]) -> Executor | None:
     if kind in BUILT_IN:
-        return _built_in(kind)
+        return _built_in(kind, options)
     if kind in installed:
         return _third_party(installed[kind])
     raise Invalid(f"there is no executor kind {kind!r}{did_you_mean(kind, [*BUILT_IN, *installed])}", field="kind")
 
 
-def _built_in(kind: str) -> Executor:
+def _built_in(kind: str, options: Mapping[str, Any]) -> Executor:
     module, _, name = BUILT_IN[kind].partition(":")
-    executor: Executor = getattr(import_module(module), name)()
+    executor: Executor = getattr(import_module(module), name)(**options)
     return executor
 
 

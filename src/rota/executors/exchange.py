@@ -1,14 +1,13 @@
 """One HTTP request and its answer over one connection, which is read piece by piece and within limits."""
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 import h11
 
-from rota.executors.outbound import CutShort, Streams
+from rota.executors.outbound import CutShort, Streams, told
 from rota.model.address import Target
 from rota.model.outcome import ErrorClass
 
@@ -51,7 +50,8 @@ class Exchange:
         self._patience = patience
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LARGEST_HEAD)
         self._received = 0
-        self._whole = False
+        self._closed = self._whole = False
+        self._mistake: CutShort | None = None
         self._end_at = float("inf")
 
     def post(self, target: Target, headers: Mapping[str, str], body: bytes) -> None:
@@ -81,7 +81,7 @@ class Exchange:
 
     async def _head(self) -> Head:
         while not isinstance(event := self._next(), h11.Response):
-            if event is h11.NEED_DATA:
+            if not isinstance(event, h11.InformationalResponse):
                 await self._receive(LARGEST_HEAD - self._received)
         headers: dict[str, str] = {}
         for name, value in event.headers:
@@ -111,22 +111,26 @@ class Exchange:
             raise _broken_off(f"nothing came for {idle:g} s") from None
 
     async def _receive(self, most: int) -> None:
+        if self._mistake is not None:
+            raise self._mistake
         if most <= 0:
             raise _garbled(f"headers of over {LARGEST_HEAD:,} bytes")
         try:
             data = await self._reader.read(min(most, PIECE))
         except OSError as failure:
-            raise _broken_off(os.strerror(failure.errno) if failure.errno else "the connection broke") from None
+            raise _broken_off(told(failure)) from None
         self._received += len(data)
+        self._closed = not data
         self._http.receive_data(data)
 
     def _next(self) -> object:
+        """What came before a mistake counts, in whatever pieces it arrived: `_receive` is the one to raise it."""
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as mistake:
-            if self._reader.at_eof():
-                raise _broken_off("the connection was closed") from None
-            raise _garbled(str(mistake)) from None
+            found = _broken_off("the connection was closed") if self._closed else _garbled(str(mistake))
+            self._mistake = self._mistake or found
+            return None
 
 
 def _broken_off(why: str) -> CutShort:
@@ -134,4 +138,4 @@ def _broken_off(why: str) -> CutShort:
 
 
 def _garbled(why: str) -> CutShort:
-    return CutShort(ErrorClass.AGENT_ERROR, f"the answer is not proper HTTP: {why}", retryable=False)
+    return CutShort(ErrorClass.AGENT_ERROR, f"the answer is not proper HTTP: {why[:200]}", retryable=False)

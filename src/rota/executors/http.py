@@ -1,10 +1,11 @@
 """The kind `http`: the assignment is posted to a URL, and the answer is heard while it comes."""
 
 import asyncio
+import base64
 import json
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -26,13 +27,23 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 PATIENCE = Patience(head=timedelta(seconds=60), idle=timedelta(seconds=120))
 GRACE = timedelta(seconds=5)
 SECRET = "ROTA_HTTP_SECRET"  # noqa: S105 - the name of one
+SHORTEST_SECRET = 16
 GIVEN_UP_AT = 100  # times the output limit
 LEAST_READ = 1_000_000
+DEFAULTS = {"user-agent": "rota", "accept": "text/event-stream, application/x-ndjson, text/plain, */*;q=0.1"}
 TOLD = (
     *("prompt", "input", "payload", "slot", "missed", "transcript", "run_id", "session_id"),
     *("attempt", "idempotency_key", "instructions"),
 )
-EVENT_STREAMS = {
+
+
+class _Listener(Protocol):
+    async def hear(self, data: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+EVENT_STREAMS: Mapping[str, Callable[[Transcript, Counter], _Listener]] = {
     "text/event-stream": ServerSentEvents,
     "application/x-ndjson": EventStream,
     "application/ndjson": EventStream,
@@ -66,7 +77,7 @@ class HttpExecutor:
         try:
             config = agent_config.read_http(assignment.config)
             body = _body(assignment)
-            headers = {**config.headers, **_headers(assignment), **_signature(assignment, body)}
+            headers = {**DEFAULTS, **config.headers, **_headers(assignment), **_signature(assignment, body)}
         except Invalid as mistake:
             return misconfigured(mistake)
         try:
@@ -105,17 +116,18 @@ def _signature(assignment: Assignment, body: bytes) -> dict[str, str]:
     if secret is None:
         return {}
     message_id, timestamp = assignment.idempotency_key, str(int(time.time()))
-    try:
-        signature = webhook.sign(secret, message_id, timestamp, body)
-    except ValueError:
-        raise Invalid("is not a secret of Standard Webhooks: whsec_ and base64", field=SECRET) from None
+    _check(secret)
+    signature = webhook.sign(secret, message_id, timestamp, body)
     return {"webhook-id": message_id, "webhook-timestamp": timestamp, "webhook-signature": signature}
 
 
-class _Listener(Protocol):
-    async def hear(self, data: bytes) -> None: ...
-
-    async def end(self) -> None: ...
+def _check(secret: str) -> None:
+    try:
+        size = len(base64.b64decode(secret.removeprefix(webhook.PREFIX), validate=True))
+    except ValueError:
+        size = 0
+    if size < SHORTEST_SECRET:
+        raise Invalid("is not a secret of Standard Webhooks: whsec_ and base64", field=SECRET)
 
 
 class _Text:
@@ -143,8 +155,10 @@ class _Attempt:
         head = await exchange.head()
         if unheard := _not_worth_hearing(head):
             return unheard
+        if head.status >= 400:
+            exchange.end_within(self._grace)
         cut_short = await self._hear(exchange, self._listener(head))
-        if head.status >= 300:
+        if head.status >= 400:
             return _refused(head, self._tail.last_line())
         return self._outcome(head, cut_short)
 
@@ -194,9 +208,7 @@ def _not_worth_hearing(head: Head) -> Failed | None:
         return Failed(ErrorClass.AGENT_ERROR, detail, retryable=False)
     if head.encoding != "identity":
         detail = f"the agent answered {_told(head)}, compressed ({head.encoding[:40]}), which nobody asked for"
-        return Failed(ErrorClass.AGENT_ERROR, detail, _may_be_tried_again(head)) if head.status >= 400 else Failed(
-            ErrorClass.AGENT_ERROR, detail, retryable=False
-        )
+        return Failed(ErrorClass.AGENT_ERROR, detail, _may_be_tried_again(head))
     return None
 
 

@@ -74,8 +74,6 @@ class Outbound:
     async def _look_up(self, target: Target) -> list[Address]:
         try:
             found = await self._resolve(target.host, target.port)
-        except TimeoutError:
-            raise
         except (OSError, UnicodeError):
             found = []
         if not found:
@@ -90,7 +88,7 @@ class Outbound:
                     return await self._dial(str(address), target.port, **self._encryption(target))
             except OSError as mishap:
                 failure = mishap
-        raise _unreachable(target, _told(failure)) from None
+        raise _unreachable(target, told(failure)) from None
 
     def _encryption(self, target: Target) -> dict[str, object]:
         """The certificate must be for the name in the URL, although its address is called."""
@@ -120,7 +118,7 @@ def _unreachable(target: Target, why: str) -> CutShort:
     return CutShort(ErrorClass.EXECUTOR_ERROR, f"{target.host} cannot be reached: {why}")
 
 
-def _told(failure: OSError) -> str:
+def told(failure: OSError) -> str:
     """Not the error's own words, which name the address."""
     match failure:
         case ssl.SSLCertVerificationError():

@@ -18,6 +18,7 @@ class ServerSentEvents:
         self._words, self._counter = Words(transcript), counter
         self._held = bytearray()
         self._data: list[bytes] = []
+        self._size = 0
 
     async def hear(self, data: bytes) -> None:
         self._held += data
@@ -26,7 +27,7 @@ class ServerSentEvents:
             self._held = bytearray(rest)
             for line in lines:
                 await self._take(bytes(line))
-        if len(self._held) + sum(map(len, self._data)) > LONGEST_LINE:
+        if len(self._held) + self._size > LONGEST_LINE:
             raise CutShort(ErrorClass.AGENT_ERROR, f"a message of over {LONGEST_LINE:,} bytes", retryable=False)
 
     async def end(self) -> None:
@@ -41,10 +42,11 @@ class ServerSentEvents:
         name, _, value = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
+            self._size += len(line)
 
     async def _dispatch(self) -> None:
         message = b"\n".join(self._data)
-        self._data.clear()
+        self._data, self._size = [], 0
         event = parse(message)
         if event is None:
             await self._words.hear(message)

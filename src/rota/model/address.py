@@ -1,7 +1,7 @@
-"""Which targets an agent may be called at: URLs read strictly, addresses judged, exceptions only by an operator. Pure."""
+"""Where an agent may be called: URLs read strictly, addresses judged, exceptions only by an operator. Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -12,7 +12,7 @@ Network = IPv4Network | IPv6Network
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 OPEN_PORTS = frozenset(DEFAULT_PORTS.values())
-EVERY_PORT = frozenset(range(1, 65536))
+EVERY_PORT = range(1, 65536)
 LONGEST_URL = 4000
 SETTING = "ROTA_HTTP_ALLOW"
 
@@ -20,13 +20,13 @@ _PATH = r"(?:[a-z0-9\-._~!$&'()*+,;=:@/]|%[0-9a-f]{2})*"
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?"
     rf"(?P<path>/{_PATH})?(?P<query>\?(?:{_PATH}|\?)*)?(?:#.*)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _MISTAKES = {
     r".*[^\x21-\x7e]|.*\\": "holds a character that a URL cannot have; write it percent-encoded, and names as xn--…",
     r"(?!https?://)": "must begin with https:// or http://",
     r"https?://[^/?#]*@": "must not hold a name or a password",
-    r"https?://([/?#:]|$)": "names no host",
+    r"https?://([/?#:]|\Z)": "names no host",
 }
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -82,7 +82,7 @@ def read_target(value: object, at: str) -> Target:
     if not isinstance(value, str) or len(value) > LONGEST_URL:
         raise Invalid(f"must be a URL of at most {LONGEST_URL:,} characters", field=at)
     for mistake, words in _MISTAKES.items():
-        if re.match(mistake, value, re.DOTALL | re.IGNORECASE):
+        if re.match(mistake, value, re.DOTALL | re.IGNORECASE | re.ASCII):
             raise Invalid(words, field=at)
     match = _URL.fullmatch(value)
     if match is None:
@@ -124,7 +124,7 @@ class _Opening:
 
     name: str | None
     network: Network | None
-    ports: frozenset[int]
+    ports: Container[int]
 
     def names(self, target: Target) -> bool:
         return self.name == target.host and target.port in self.ports
@@ -157,26 +157,32 @@ def _about_address(address: Address) -> str | None:
 
 
 def _opening(entry: str) -> _Opening:
+    try:
+        return _parsed(entry)
+    except (Invalid, ValueError):
+        wanted = "a host, an address or a network, with or without :port"
+        raise Invalid(f"{SETTING}: {entry!r} is not {wanted}", field=SETTING) from None
+
+
+def _parsed(entry: str) -> _Opening:
     bare_six = entry.count(":") > 1 and "[" not in entry
     match = _OPENING.fullmatch(f"[{entry}]" if bare_six else entry)
     if match is None:
-        raise _no_opening(entry)
-    ports = {None: OPEN_PORTS, "*": EVERY_PORT}.get(match["port"]) or frozenset({_port(match["port"], SETTING)})
-    host = match["six"] or match["host"]
+        raise ValueError(entry)
+    host, ports = match["six"] or match["host"], _ports(match["port"])
     if match["six"] or "/" in host or _ends_in_a_number(host):
-        return _Opening(None, _network(host, entry), ports)
+        return _Opening(None, ip_network(host), ports)
     return _Opening(_host(host, SETTING), None, ports)
 
 
-def _network(text: str, entry: str) -> Network:
-    try:
-        return ip_network(text)
-    except ValueError:
-        raise _no_opening(entry) from None
-
-
-def _no_opening(entry: str) -> Invalid:
-    return Invalid(f"{SETTING}: {entry!r} is not a host, an address or a network, with or without :port", field=SETTING)
+def _ports(text: str | None) -> Container[int]:
+    match text:
+        case None:
+            return OPEN_PORTS
+        case "*":
+            return EVERY_PORT
+        case _:
+            return {_port(text, SETTING)}
 
 
 def _port(text: str, at: str) -> int:

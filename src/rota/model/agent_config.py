@@ -5,22 +5,38 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, TypeVar
 
 from rota.errors import Invalid
+from rota.model.address import SETTING, AllowList, Target, read_target
+from rota.model.duration import parse_duration
 
-KINDS = ("command", "python")
+KINDS = ("command", "python", "http")
 OUTPUT_LIMIT = 10_000_000
 LARGEST = 2**50
+CONNECT_TIMEOUT = timedelta(seconds=10)
+LONGEST_WAIT = timedelta(hours=1)
 
 Which = Callable[[str], str | None]
 T = TypeVar("T")
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|AUTHORIZATION|COOKIE", re.IGNORECASE)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?|")
+# What says who is called, how the body is framed, or what Rota itself says about the attempt.
+_OUR_HEADERS = re.compile(
+    r"host|content-(length|type|encoding)|transfer-encoding|connection|keep-alive|te|trailer|upgrade|expect"
+    r"|accept-encoding|idempotency-key|traceparent|(webhook|proxy)-.*"
+)
+_NOT_IN_HTTP = {
+    "allow_private": f"an operator decides which private targets are called, by {SETTING}",
+    "secret": "a secret does not belong here; give the agent a credential named ROTA_HTTP_SECRET",
+}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -62,6 +78,18 @@ class PythonConfig:
     path: str | None
     env: Mapping[str, str]
     limits: Limits
+    output_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """`timeout` is for the connection; the others are the worker's own unless given. Header names are lower case."""
+
+    target: Target
+    headers: Mapping[str, str]
+    timeout: timedelta
+    header_timeout: timedelta | None
+    idle_timeout: timedelta | None
     output_limit: int
 
 
@@ -114,6 +142,21 @@ def read_python(config: Mapping[str, Any]) -> PythonConfig:
     )
 
 
+def read_http(config: Mapping[str, Any]) -> HttpConfig:
+    for name in _object(config, "config"):
+        if name in _NOT_IN_HTTP:
+            raise Invalid(_NOT_IN_HTTP[name], field=f"config.{name}")
+    fields = _Fields(config, "url headers timeout header_timeout idle_timeout output_limit")
+    return HttpConfig(
+        target=read_target(config.get("url", ""), "config.url"),
+        headers=fields.read("headers", _headers) or {},
+        timeout=fields.read("timeout", _wait) or CONNECT_TIMEOUT,
+        header_timeout=fields.read("header_timeout", _wait),
+        idle_timeout=fields.read("idle_timeout", _wait),
+        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+    )
+
+
 def _check_command(config: Mapping[str, Any], which: Which | None) -> list[str]:
     read = read_command(config)
     return [*_missing_program(read, which), *_open_secrets(read.env)]
@@ -123,9 +166,15 @@ def _check_python(config: Mapping[str, Any], _which: Which | None) -> list[str]:
     return _open_secrets(read_python(config).env)
 
 
+def _check_http(config: Mapping[str, Any], _which: Which | None) -> list[str]:
+    read = read_http(config)
+    return [*_unopened(read.target), *_open_secrets(read.headers, "headers")]
+
+
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
     "command": _check_command,
     "python": _check_python,
+    "http": _check_http,
 }
 
 
@@ -137,9 +186,17 @@ def _missing_program(config: CommandConfig, which: Which | None) -> list[str]:
     return [f"config.argv: the program {program!r} was not found on this machine"]
 
 
-def _open_secrets(env: Mapping[str, str]) -> list[str]:
-    named = [name for name in env if _SECRET_NAME.search(name)]
-    return [f"config.env.{name} can be read by everyone who sees the agent; keep it as a credential" for name in named]
+def _open_secrets(values: Mapping[str, str], at: str = "env") -> list[str]:
+    named = [f"config.{at}.{name}" for name in values if _SECRET_NAME.search(name)]
+    return [f"{name} can be read by everyone who sees the agent; keep it as a credential" for name in named]
+
+
+def _unopened(target: Target) -> list[str]:
+    """Only a warning: which targets are open is known to the workers alone."""
+    objection = AllowList().objection(target)
+    if objection is None:
+        return []
+    return [f"config.url: only workers whose {SETTING} includes {target.host} call it: {objection}"]
 
 
 class _Fields:
@@ -282,3 +339,37 @@ def _absolute(value: object, at: str) -> str:
     if not PurePath(text := _name(value, at)).is_absolute():
         raise Invalid("must be an absolute path", field=at)
     return text
+
+
+def _headers(value: object, at: str) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, text in _object(value, at).items():
+        headers[_header_name(name, at, headers)] = _header_value(text, f"{at}.{name}")
+    return headers
+
+
+def _header_name(name: str, at: str, already: Mapping[str, str]) -> str:
+    lower = name.lower()
+    if not _HEADER_NAME.fullmatch(name):
+        raise Invalid(f"{name!r} is not the name of a header", field=at)
+    if _OUR_HEADERS.fullmatch(lower):
+        raise Invalid("this header is set by Rota", field=f"{at}.{name}")
+    if lower in already:
+        raise Invalid("this header is given twice", field=f"{at}.{name}")
+    return lower
+
+
+def _header_value(value: object, at: str) -> str:
+    text = _text(value, at).strip()
+    if not _HEADER_VALUE.fullmatch(text):
+        raise Invalid("must be one line of ASCII characters", field=at)
+    return text
+
+
+def _wait(value: object, at: str) -> timedelta:
+    """Seconds, or a text such as 30s."""
+    seconds = isinstance(value, int | float) and not isinstance(value, bool)
+    wait = parse_duration(f"{value}s" if seconds else str(value), field=at)
+    if wait > LONGEST_WAIT:
+        raise Invalid("must be at most an hour", field=at)
+    return wait

@@ -16,7 +16,7 @@ def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[W
         db,
         wakes,
         recorder,
-        executors.load(),
+        executors.load(http={"allow": settings.http_allow}),
         url=url,
         home=settings.home,
         places=settings.max_concurrent,

@@ -77,8 +77,12 @@ class Worker:
         self._draining = False
         self._loop: Wakeable | None = None
 
-    def listen(self, listener: Listener, loop: Wakeable) -> None:
+    def attach(self, loop: Wakeable) -> None:
+        """Wake this loop whenever a place becomes free."""
         self._loop = loop
+
+    def listen(self, listener: Listener, loop: Wakeable) -> None:
+        self.attach(loop)
         listener.on(RUNS, self._hear)
         listener.on(CANCELS, self.cancel)
 

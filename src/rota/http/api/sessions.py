@@ -30,6 +30,8 @@ from rota.trace.follow import follow
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
 LARGEST_SEQ = 2**63 - 1
+# Ends of lines to many a reader, though not to the standard of server-sent events.
+LINE_MARKS = [(mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in ("\x85", "\u2028", "\u2029")]
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -124,4 +126,6 @@ async def _lines(pages: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
 
 def _line(event: Event) -> bytes:
     data = orjson.dumps(EventOut.model_validate(event).model_dump())
+    for mark, escaped in LINE_MARKS:
+        data = data.replace(mark, escaped)
     return b"event: %s\nid: %d\ndata: %s\n\n" % (event.kind.encode(), event.seq, data)

@@ -21,6 +21,8 @@ from rota.roster import running
 
 LISTED = 50
 FILTERS = (Status.RUNNING, Status.QUEUED, Status.FAILED, Status.SKIPPED, Status.SUCCEEDED)
+# Those of which the newest are found without reading past all others, however often a page looks again.
+INDEXED = (None, Status.RUNNING, Status.QUEUED)
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/runs", include_in_schema=False)
 
@@ -41,6 +43,7 @@ async def list_page(
         "subjects": subjects,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": cursor is None,
+        "grows": cursor is None and status in INDEXED,
         "chosen": status,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
         "seen": fingerprint(found, subjects, older),

@@ -1,0 +1,40 @@
+"""`python -m bench [scheduler|worker|…] [--quick]`: measure, print a table, and keep the figures as JSON."""
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+
+from bench import scheduler, worker
+
+PARTS = {"scheduler": scheduler.measure, "worker": worker.measure}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; everything if left out")
+    parser.add_argument("--quick", action="store_true", help="smaller numbers, for a first look")
+    given = parser.parse_args()
+    for part in given.parts or PARTS:
+        print(f"\n{part}\n{'─' * len(part)}")
+        figures = asyncio.run(PARTS[part](quick=given.quick))
+        for name, told in figures.items():
+            print(f"  {name:<58} {_told(told)}")
+        _keep(part, figures)
+
+
+def _told(value: object) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _keep(part: str, figures: dict[str, object]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{part}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    file.write_text(json.dumps({"machine": platform.platform(), "python": sys.version.split()[0], **figures}, indent=2))
+
+
+main()

@@ -1,0 +1,108 @@
+"""A Rota in this process that answers requests and runs agents, for what the documentation says one can do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from house import House
+from httpx import ASGITransport, AsyncClient
+
+from rota import executors
+from rota.access import signing_in
+from rota.access.vault import open_vault
+from rota.daemon import bind
+from rota.db.listener import Listener, Wakes
+from rota.db.pool import Database
+from rota.http.app import create_app
+from rota.http.context import Web
+from rota.roster import agents
+from rota.service import Loop
+from rota.settings import Settings
+from rota.trace.record import Recorder
+from rota.worker.worker import Worker
+
+API = "http://rota.test/api/v1/workspaces/default"
+
+
+@pytest.fixture
+def app(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> FastAPI:
+    return create_app(Web(db, wakes, listener, Settings(), open_vault(tmp_path)))
+
+
+@pytest.fixture
+async def token(house: House) -> str:
+    async with house.db.transaction() as conn:
+        return await signing_in.create_token(conn, "default", "docs")
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(transport=ASGITransport(app)) as open_client:
+        yield open_client
+
+
+class Api:
+    """Requests as the reference writes them: a method, and an address within the workspace."""
+
+    def __init__(self, client: AsyncClient, token: str) -> None:
+        self._client, self._headers = client, {"Authorization": f"Bearer {token}"}
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self._client.request(method, API + path, json=body, headers=self._headers)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json()
+
+    async def ended(self, run_id: str) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            while not (run := await self.ask("GET", f"/runs/{run_id}"))["finished_at"]:
+                await asyncio.sleep(0.02)
+        found: dict[str, Any] = run
+        return found
+
+    async def said(self, run: dict[str, Any]) -> str:
+        """What the agent said in this run."""
+        events = await self.ask("GET", f"/sessions/{run['session_id']}/events?limit=100")
+        spoken = [each for each in events["items"] if each["kind"] == "output" and each["run_id"] == run["id"]]
+        return "".join(each["data"]["text"] for each in spoken)
+
+
+@pytest.fixture
+async def api(client: AsyncClient, token: str, house: House) -> Api:
+    """With an agent `digest`, which the examples of the schedules use."""
+    async with house.db.transaction() as conn:
+        values = {"name": "Digest", "executor": "command", "config": {"argv": ["cat"]}}
+        await agents.create(conn, house.caller, values)
+    return Api(client, token)
+
+
+@pytest.fixture
+async def worker(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> AsyncIterator[Worker]:
+    """A worker with the real executors."""
+    recorder = Recorder(db, wakes)
+    hired = Worker(db, wakes, recorder, executors.load(), url="http://rota.test", home=tmp_path / "home")
+    loop = Loop(hired)
+    tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
+    hired.listen(listener, loop)
+    yield hired
+    loop.stop()
+    await hired.drain(timedelta(seconds=0.01), asyncio.Event())
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """The application behind a real port, for programs that are not ours."""
+    listening = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    await serving
+    listening.close()

@@ -1,0 +1,298 @@
+"""Runs over HTTP: the ledger of the workspace, cancelling and retrying."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rota.model.outcome import Cancelled, Succeeded
+
+from . import api_client
+from .api_client import UNKNOWN, Api, Office, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+SWEEP = {"prompt": "Sweep."}
+
+
+async def started(api: Api, **values: Any) -> dict[str, Any]:
+    """A run of a new automation."""
+    automation = made(await api.post("/automations", example(**values)))
+    return made(await api.post(f"/automations/{automation['id']}/run"))
+
+
+async def failed(office: Office, api: Api, **values: Any) -> dict[str, Any]:
+    run = await started(api, **values)
+    await office.fail(await office.claim())
+    return (await api.get(f"/runs/{run['id']}")).json()
+
+
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_tells_its_story_from_the_queue_to_its_end(office: Office, api: Api) -> None:
+    queued = await started(api)
+    assert (queued["started_at"], queued["worker_id"]) == (None, None)
+    at_work = await office.claim()
+    running = (await api.get(f"/runs/{queued['id']}")).json()
+    assert (running["status"], running["attempt"], running["finished_at"]) == ("running", 1, None)
+    assert running["worker_id"]
+    assert running["started_at"] >= queued["queued_at"]
+    await at_work.desk.usage("tokens", 120)
+    await office.settle(at_work, Succeeded("Swept " + "and swept " * 30))
+    ended = (await api.get(f"/runs/{queued['id']}")).json()
+    assert (ended["status"], ended["tries"], ended["usage"]) == ("succeeded", 0, {"tokens": 120.0})
+    assert len(ended["summary"]) <= 120
+    assert ended["finished_at"] >= ended["started_at"]
+    assert (ended["error_class"], ended["error_detail"], ended["skip_reason"]) == (None, None, None)
+
+
+async def test_a_failed_run_tells_why(office: Office, api: Api) -> None:
+    run = await failed(office, api)
+    assert (run["status"], run["error_class"], run["error_detail"]) == ("failed", "agent_error", "The tap was closed.")
+    assert run["tries"] == 1
+
+
+async def test_runs_are_listed_newest_first_and_by_status_automation_and_session(office: Office, api: Api) -> None:
+    first = await failed(office, api)
+    second = await started(api)
+    third = made(await api.post("/agents/worker-bee/runs", SWEEP))
+    everything = [first["id"], second["id"], third["id"]][::-1]
+
+    async def listed(**filters: Any) -> list[str]:
+        return [each["id"] for each in (await api.get("/runs", **filters)).json()["items"]]
+
+    assert await listed() == everything
+    assert await listed(status="failed") == [first["id"]]
+    assert await listed(status="queued") == [third["id"], second["id"]]
+    assert await listed(automation=second["automation_id"]) == [second["id"]]
+    assert await listed(automation="morning-digest") == [first["id"]]
+    assert await listed(session=third["session_id"]) == [third["id"]]
+    assert await listed(session=third["session_id"], status="failed") == []
+    assert await listed(session=UNKNOWN) == []
+
+
+async def test_runs_of_a_deleted_automation_are_found_by_its_id(office: Office, api: Api) -> None:
+    run = await failed(office, api)
+    await api.delete(f"/automations/{run['automation_id']}")
+    assert [each["id"] for each in (await api.get("/runs", automation=run["automation_id"])).json()["items"]] == [run["id"]]
+
+
+async def test_pages_of_runs_neither_repeat_nor_lose_what_was_queued_at_the_same_instant(
+    office: Office, api: Api
+) -> None:
+    runs = [made(await api.post("/agents/worker-bee/runs", SWEEP))["id"] for _ in range(7)]
+    await office.execute("UPDATE runs SET queued_at = '2026-01-01'")
+    for limit in (1, 3, 7):
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = (await api.get("/runs", limit=limit, **({"cursor": cursor} if cursor else {}))).json()
+            seen += [each["id"] for each in page["items"]]
+            if not (cursor := page["next_cursor"]):
+                break
+        assert seen == runs[::-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"), [({"status": "pending"}, "status"), ({"session": "here"}, "session"), ({"limit": 0}, "limit")]
+)
+async def test_a_filter_that_makes_no_sense_is_refused(api: Api, given: dict[str, Any], field: str) -> None:
+    refused(await api.get("/runs", **given), 422, "invalid", field)
+
+
+async def test_a_filter_by_an_automation_that_is_not_there_is_not_found(api: Api) -> None:
+    refused(await api.get("/runs", automation="nothing"), 404, "not_found")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/cancel"), ("POST", "/retry")])
+async def test_a_run_that_is_not_there_is_not_found_and_what_is_no_id_is_refused(
+    api: Api, method: str, path: str
+) -> None:
+    refused(await api.send(method, f"/runs/{UNKNOWN}{path}"), 404, "not_found")
+    refused(await api.send(method, f"/runs/latest{path}"), 422, "invalid", "run_id")
+
+
+# Cancelling ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_queued_run_is_cancelled_at_once_and_the_next_of_its_lane_becomes_ready(
+    office: Office, api: Api
+) -> None:
+    first = await started(api)
+    at_work = await office.claim()
+    path = f"/automations/{first['automation_id']}/run"
+    waiting = made(await api.post(path))
+    cancelled = made(await api.post(f"/runs/{waiting['id']}/cancel"), 200)
+    assert (cancelled["status"], cancelled["error_class"]) == ("cancelled", "cancelled_by_user")
+    assert cancelled["finished_at"]
+    behind = made(await api.post(path))
+    assert behind["ready_at"] is None
+    await office.settle(at_work)
+    assert (await api.get(f"/runs/{behind['id']}")).json()["ready_at"]
+
+
+async def test_a_running_run_is_asked_to_stop_and_ends_through_its_worker(office: Office, api: Api) -> None:
+    run = await started(api)
+    at_work = await office.claim()
+    asked = made(await api.post(f"/runs/{run['id']}/cancel"), 202)
+    assert asked["status"] == "running"
+    again = made(await api.post(f"/runs/{run['id']}/cancel"), 202)
+    assert again["cancel_requested_at"] == asked["cancel_requested_at"] is not None
+    await office.settle(at_work, Cancelled())
+    ended = (await api.get(f"/runs/{run['id']}")).json()
+    assert (ended["status"], ended["error_class"]) == ("cancelled", "cancelled_by_user")
+
+
+async def test_the_worker_of_a_running_run_is_told_once_the_asking_is_committed(office: Office, api: Api) -> None:
+    run = await started(api)
+    await office.claim()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    async with office.site.web.listener.subscribed("rota_cancels", heard.put_nowait):
+        await api.post(f"/runs/{run['id']}/cancel")
+        async with asyncio.timeout(10):
+            while await heard.get() != run["id"]:
+                pass
+    assert await office.value("SELECT cancel_requested_at IS NOT NULL FROM runs WHERE id = %s", run["id"])
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+async def test_a_run_that_has_ended_cannot_be_cancelled(office: Office, api: Api, outcome: str) -> None:
+    run = await started(api)
+    if outcome == "cancelled":
+        await api.post(f"/runs/{run['id']}/cancel")
+    else:
+        at_work = await office.claim()
+        await (office.settle(at_work) if outcome == "succeeded" else office.fail(at_work))
+    before = (await api.get(f"/runs/{run['id']}")).json()
+    told = refused(await api.post(f"/runs/{run['id']}/cancel"), 409, "run_ended")
+    assert told["run_status"] == outcome
+    assert (await api.get(f"/runs/{run['id']}")).json() == before
+
+
+async def test_members_cancel_their_own_runs_and_those_of_their_automations_but_no_others(office: Office) -> None:
+    admin, member, other = await office.api(), await office.api("member"), await office.api("member")
+    theirs = await started(member)
+    direct = made(await member.post("/agents/worker-bee/runs", SWEEP))
+    for run in (theirs, direct):
+        refused(await other.post(f"/runs/{run['id']}/cancel"), 403, "forbidden")
+        assert (await admin.get(f"/runs/{run['id']}")).json()["status"] == "queued"
+    made(await member.post(f"/runs/{theirs['id']}/cancel"), 200)
+    made(await admin.post(f"/runs/{direct['id']}/cancel"), 200)
+
+
+# Retrying -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_is_a_new_run_that_names_the_old_one_and_leaves_it_alone(office: Office, api: Api) -> None:
+    old = await failed(office, api)
+    new = made(await api.post(f"/runs/{old['id']}/retry"))
+    assert (new["source"], new["retry_of"], new["status"]) == ("retry", old["id"], "queued")
+    assert (new["automation_id"], new["revision"]) == (old["automation_id"], old["revision"])
+    assert new["session_id"] != old["session_id"]
+    assert new["trace_id"] != old["trace_id"]
+    assert (await api.get(f"/runs/{old['id']}")).json() == old
+
+
+async def test_a_retry_does_what_the_old_run_was_told_whatever_was_changed_since(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example(prompt="Old", session="same", timeout="5m")))
+    path = f"/automations/{automation['id']}"
+    old = made(await api.post(f"{path}/run", {"payload": {"n": 1}}))
+    await office.fail(await office.claim())
+    other = {"name": "Other", "executor": "python", "config": {"function": "a:b"}, "pool": "elsewhere"}
+    made(await api.post("/agents", other))
+    made(await api.patch(path, {"prompt": "New", "agent": "other", "timeout": "10m"}), 200)
+    new = made(await api.post(f"/runs/{old['id']}/retry"))
+    assert (new["revision"], new["agent_id"], new["payload"]) == (1, old["agent_id"], {"n": 1})
+    assert new["grant_id"] != old["grant_id"]
+    given = (await office.claim()).assignment
+    assert (str(given.run_id), given.prompt, given.config) == (new["id"], "Old", {"argv": ["true"]})
+    assert given.timeout.total_seconds() == 300
+
+
+async def test_a_retry_of_a_direct_run_runs_the_agent_as_it_stood_then(office: Office, api: Api) -> None:
+    old = made(await api.post("/agents/worker-bee/runs", {**SWEEP, "input": {"room": 4}, "timeout": "5m"}))
+    await office.fail(await office.claim())
+    await api.patch("/agents/worker-bee", {"config": {"argv": ["false"]}})
+    new = made(await api.post(f"/runs/{old['id']}/retry"))
+    assert (new["source"], new["retry_of"], new["revision"]) == ("retry", old["id"], old["revision"])
+    given = (await office.claim()).assignment
+    assert (given.prompt, given.input, given.config) == ("Sweep.", {"room": 4}, {"argv": ["true"]})
+    assert given.timeout.total_seconds() == 300
+
+
+async def test_what_failed_was_cancelled_or_skipped_can_be_retried_and_nothing_else(office: Office, api: Api) -> None:
+    queued = await started(api)
+    refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
+    at_work = await office.claim()
+    refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
+    await office.settle(at_work)
+    refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
+    cancelled = await started(api)
+    await api.post(f"/runs/{cancelled['id']}/cancel")
+    made(await api.post(f"/runs/{cancelled['id']}/retry"))
+    skipped = await started(api)
+    await office.execute("UPDATE runs SET trigger_id = id WHERE id = %s", skipped["id"])
+    await api.post(f"/automations/{skipped['automation_id']}/pause")
+    made(await api.post(f"/runs/{skipped['id']}/retry"))
+
+
+async def test_a_retry_while_a_run_of_the_automation_is_queued_answers_its_id(office: Office, api: Api) -> None:
+    old = await failed(office, api)
+    queued = made(await api.post(f"/automations/{old['automation_id']}/run"))
+    assert refused(await api.post(f"/runs/{old['id']}/retry"), 409, "already_queued")["run_id"] == queued["id"]
+
+
+async def test_a_run_of_a_deleted_automation_or_paused_agent_is_not_retried(office: Office, api: Api) -> None:
+    old = await failed(office, api)
+    direct = made(await api.post("/agents/worker-bee/runs", SWEEP))
+    await api.post(f"/runs/{direct['id']}/cancel")
+    await api.patch("/agents/worker-bee", {"status": "paused"})
+    refused(await api.post(f"/runs/{old['id']}/retry"), 409, "agent_paused")
+    refused(await api.post(f"/runs/{direct['id']}/retry"), 409, "agent_paused")
+    await api.patch("/agents/worker-bee", {"status": "active"})
+    await api.delete(f"/automations/{old['automation_id']}")
+    refused(await api.post(f"/runs/{old['id']}/retry"), 409, "automation_deleted")
+
+
+async def test_the_same_key_gives_the_same_retry_also_after_it_failed_and_not_the_retry_of_another_run(
+    office: Office, api: Api
+) -> None:
+    old, other = await failed(office, api), await failed(office, api)
+    first = made(await api.post(f"/runs/{old['id']}/retry", key="again"))
+    assert made(await api.post(f"/runs/{old['id']}/retry", key="again")) == first
+    await office.fail(await office.claim())
+    assert made(await api.post(f"/runs/{old['id']}/retry", key="again"))["id"] == first["id"]
+    refused(await api.post(f"/runs/{other['id']}/retry", key="again"), 422, "key_reused", "Idempotency-Key")
+    assert len(await office.ledger()) == 3
+
+
+async def test_two_retries_with_one_key_at_the_same_moment_make_one_run(office: Office, api: Api) -> None:
+    old = await failed(office, api)
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [old["automation_id"]])
+            both = [asyncio.create_task(api.post(f"/runs/{old['id']}/retry", key="both")) for _ in range(2)]
+            await office.site.waiting_for_a_lock(2)
+        first, second = [made(await each) for each in both]
+    assert first == second
+    assert len(await office.ledger()) == 2
+
+
+async def test_two_direct_runs_with_one_key_at_the_same_moment_make_one_run(office: Office, api: Api) -> None:
+    """Nothing but the key's own lock keeps these apart."""
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE runs IN SHARE MODE")
+            both = [asyncio.create_task(api.post("/agents/worker-bee/runs", SWEEP, key="both")) for _ in range(2)]
+            await office.site.waiting_for_a_lock(2)
+        first, second = [made(await each) for each in both]
+    assert first == second
+    assert len(await office.ledger()) == 1
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201, "tab\there", "\x7f"])
+async def test_a_key_is_1_to_200_printable_characters(office: Office, api: Api, key: str) -> None:
+    refused(await api.post("/agents/worker-bee/runs", SWEEP, key=key), 422, "invalid_key", "Idempotency-Key")
+    assert await office.ledger() == []
