@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,16 +39,13 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def table(page: Path, header: str) -> list[list[str]]:
-    """The rows of the table whose first line begins so."""
+    """The rows of the table whose first line begins with these cells; the last of them may go on after a comma."""
     lines = text_of(page).splitlines()
-    start = next((at for at, line in enumerate(lines) if line.startswith(f"| {header} |")), None)
-    assert start is not None, f"{page.name} has no table that begins with {header!r}"
-    rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
-    return rows
+    begins = re.compile(rf"\| {re.escape(header)}( \||,)")
+    heads = [at for at, (line, rule) in enumerate(pairwise(lines)) if rule.startswith("| ---") and begins.match(line)]
+    assert heads, f"{page.name} has no table that begins with {header!r}"
+    rows = takewhile(lambda line: line.startswith("|"), lines[heads[0] + 2 :])
+    return [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in rows]
 
 
 def spans(text: str) -> list[str]:

@@ -50,8 +50,7 @@ async def test_every_example_is_accepted(api: Api) -> None:
 async def _save(api: Api, block: Block, trigger: dict[str, Any]) -> Any:
     values = {"name": f"Line {block.line}", "agent": "digest", "prompt": "x", "triggers": [trigger]}
     saved = await api.ask("POST", "/automations", values)
-    limited = LIMITS & trigger.keys() if isinstance(LIMITS, set) else set(LIMITS) & trigger.keys()
-    if not limited and not INBOUND.keys() & trigger.keys():
+    if not trigger.keys() & {*LIMITS, *INBOUND}:
         await api.ask("POST", "/automations/preview", {"schedule": trigger})
     return saved
 

@@ -76,7 +76,9 @@ async def test_runs_are_listed_newest_first_and_by_status_automation_and_session
 async def test_runs_of_a_deleted_automation_are_found_by_its_id(office: Office, api: Api) -> None:
     run = await failed(office, api)
     await api.delete(f"/automations/{run['automation_id']}")
-    assert [each["id"] for each in (await api.get("/runs", automation=run["automation_id"])).json()["items"]] == [run["id"]]
+    assert [each["id"] for each in (await api.get("/runs", automation=run["automation_id"])).json()["items"]] == [
+        run["id"]
+    ]
 
 
 async def test_pages_of_runs_neither_repeat_nor_lose_what_was_queued_at_the_same_instant(

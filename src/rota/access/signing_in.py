@@ -14,7 +14,7 @@ from rota.model.ids import SessionId, TokenId, UserId, new_id
 
 LINK_LASTS = timedelta(hours=24)
 LOGIN_LASTS = timedelta(days=30)
-ATTEMPT_TOKEN = re.compile(r"rota_run_([0-9a-f]{32})_([0-9a-f]{32})_(\d{1,9})_[\w-]{16,64}")
+ATTEMPT_TOKEN = re.compile(r"rota_run_([0-9a-f]{32})_([0-9a-f]{32})_(\d{1,9})_([\w-]{16,64})", re.ASCII)
 
 
 def hashed(secret: str) -> bytes:
@@ -73,7 +73,7 @@ async def sign_in(conn: Connection, link: str) -> str:
 async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Caller:
     """Who holds this bearer token. Another workspace's token is told that the workspace doesn't exist."""
     if match := ATTEMPT_TOKEN.fullmatch(secret):
-        return await _agent_at_work(conn, workspace, secret, match)
+        return await _agent_at_work(conn, workspace, match)
     found = await people.use_token(conn, hashed(secret))
     if not found:
         raise Unauthenticated("The token is unknown, revoked or expired. `rota tokens create NAME` makes a new one.")
@@ -102,8 +102,8 @@ async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
     return Caller(found["id"], found["slug"], found["timezone"], user_id, member["name"], Level(member["level"]))
 
 
-async def _agent_at_work(conn: Connection, workspace: str, secret: str, parts: re.Match[str]) -> Caller:
-    attempt = await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(secret))
+async def _agent_at_work(conn: Connection, workspace: str, parts: re.Match[str]) -> Caller:
+    attempt = await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(parts[4]))
     if not attempt:
         raise Unauthenticated(
             "This attempt has ended or lost its lease; its token is worth nothing now.", code="attempt_over"

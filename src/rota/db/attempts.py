@@ -19,12 +19,6 @@ RENEW = """
 RETURNING r.id, r.cancel_requested_at IS NOT NULL
 """
 
-SET_TOKEN = """
-UPDATE runs SET attempt_token_hash = %(hash)s
- WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND attempt = %(attempt)s AND status = 'running'
-   AND lease_until > clock_timestamp()
-"""
-
 BY_TOKEN = """
 -- A zombie's token finds nothing: the lease must be held, by this attempt, under a grant that still holds.
 SELECT g.user_id, r.session_id, r.id AS run_id, r.attempt
@@ -40,11 +34,6 @@ async def renew(conn: Connection, attempts: Iterable[tuple[UUID, UUID, int]], le
     given = [{"workspace_id": w, "id": r, "attempt": a} for w, r, a in attempts]
     rows = await conn.execute(RENEW, {"attempts": orjson.dumps(given).decode(), "lease": lease})
     return dict(await rows.fetchall())
-
-
-async def set_token(conn: Connection, workspace_id: UUID, run_id: UUID, attempt: int, token_hash: bytes) -> bool:
-    given = {"workspace_id": workspace_id, "id": run_id, "attempt": attempt, "hash": token_hash}
-    return (await conn.execute(SET_TOKEN, given)).rowcount == 1
 
 
 async def by_token(

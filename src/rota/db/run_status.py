@@ -86,13 +86,16 @@ allowed AS (
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
      WHERE number <= most),
 turns AS (
-    SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed)
+    SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed),
+chosen AS MATERIALIZED (
+    SELECT place, (%(token_hashes)s::bytea[])[row_number() OVER ()] AS token_hash
+      FROM (SELECT place FROM turns WHERE turn <= most_in_workspace
+          ORDER BY turn, priority, ready_at LIMIT %(places)s) first)
    UPDATE runs r
-      SET status = 'running', attempt = attempt + 1, worker_id = %(worker_id)s,
-          lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(started_at, clock_timestamp())
-    WHERE ctid = ANY(ARRAY(
-              SELECT place FROM turns WHERE turn <= most_in_workspace
-            ORDER BY turn, priority, ready_at LIMIT %(places)s))
+      SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s, attempt_token_hash = c.token_hash,
+          lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(r.started_at, clock_timestamp())
+     FROM chosen c
+    WHERE r.ctid = c.place
 RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.attempt, r.tries, r.max_attempts, r.source,
           r.executor, r.slot,
           CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END,
@@ -103,7 +106,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id),
           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired' END
              FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id),
-          r.queue, r.pool, r.priority, r.ready_at
+          r.queue, r.pool, r.priority, r.ready_at, r.attempt_token_hash
 """
 
 SETTLE = """
@@ -187,13 +190,17 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lan
 
 PROMOTE = """
 -- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation.
+-- Who waits is looked for first: mostly it is nobody.
+WITH waiting AS MATERIALIZED (
+    SELECT g.workspace_id, g.lane, w.place
+      FROM (SELECT DISTINCT workspace_id, lane FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
+           CROSS JOIN LATERAL (
+               SELECT w.ctid AS place FROM runs w
+                WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
+             ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) w)
    UPDATE runs r SET ready_at = clock_timestamp()
-     FROM (SELECT DISTINCT g.workspace_id, g.lane
-             FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
-    WHERE r.ctid = (
-              SELECT w.ctid FROM runs w
-               WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
-            ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+     FROM waiting g
+    WHERE r.ctid = g.place
       AND NOT EXISTS (
               SELECT FROM runs h
                WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
@@ -279,9 +286,17 @@ async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> No
 
 
 async def claim(
-    conn: Connection, worker_id: WorkerId, *, queues: Sequence[dict[str, Any]], places: int, lease: timedelta
+    conn: Connection,
+    worker_id: WorkerId,
+    *,
+    queues: Sequence[dict[str, Any]],
+    places: int,
+    lease: timedelta,
+    token_hashes: Sequence[bytes],
 ) -> list[Claimed]:
-    given = {"worker_id": worker_id, "places": places, "lease": lease, "queues": orjson.dumps(queues).decode()}
+    """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
+    given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": list(token_hashes)}
+    given["queues"] = orjson.dumps(queues).decode()
     async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
         await cursor.execute(CLAIM, given)
         return await cursor.fetchall()

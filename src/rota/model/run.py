@@ -119,6 +119,7 @@ class Claimed:
     pool: str
     priority: int
     ready_at: datetime
+    token_hash: bytes
 
 
 @dataclass(frozen=True, slots=True)

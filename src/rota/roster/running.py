@@ -15,7 +15,7 @@ from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
 from rota.model.firing import place
-from rota.model.ids import AutomationId, GrantId, RunId, SessionId, new_id
+from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId, new_id
 from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
 from rota.roster import agents
 from rota.runs import cancelling, starting
@@ -84,8 +84,9 @@ async def _start_one(
     if again:
         _repeat(start, again)
         if again["agent_id"] != policy.agent_id:
-            start.agent_id = again["agent_id"]
-            start.grant_id = await _grant_for_now(conn, caller, str(again["agent_id"]))
+            agent = await _awake(conn, caller, str(again["agent_id"]))
+            start.agent_id, start.queue = agent["id"], _queue(caller, agent)
+            start.grant_id = await _short_grant(conn, caller, agent)
     await starting.start(conn, [start])
     return start.id
 
@@ -97,11 +98,19 @@ def _repeat(start: Start, old: Mapping[str, Any]) -> None:
         setattr(start, name, old[name])
 
 
-async def _grant_for_now(conn: Connection, caller: Caller, agent: str) -> GrantId:
-    found = await agents.find(conn, caller, agent)
-    if found["status"] == "paused":
+async def _awake(conn: Connection, caller: Caller, ref: str) -> dict[str, Any]:
+    agent = await agents.find(conn, caller, ref)
+    if agent["status"] == "paused":
         raise Conflict("This agent is paused.", code="agent_paused")
-    return await grants.make(conn, caller.workspace_id, caller.user_id, found["id"], lasts=grants.SHORT)
+    return agent
+
+
+async def _short_grant(conn: Connection, caller: Caller, agent: Mapping[str, Any]) -> GrantId:
+    return await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT)
+
+
+def _queue(caller: Caller, agent: Mapping[str, Any]) -> AgentId | WorkspaceId:
+    return AgentId(agent["id"]) if agent["max_concurrent"] else caller.workspace_id
 
 
 def _refusal(reason: str) -> str:
@@ -123,8 +132,7 @@ async def run_agent(
 ) -> RunId:
     """Run an agent directly, in a session of its own, on a short grant of the caller."""
     caller.must_be(Level.MEMBER, "run an agent")
-    agent = await agents.find(conn, caller, ref)
-    grant_id = await _grant_for_now(conn, caller, str(agent["id"]))
+    agent = await _awake(conn, caller, ref)
     if values.get("prompt") is None and values.get("input") is None:
         raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
     session_id = SessionId(new_id())
@@ -132,11 +140,11 @@ async def run_agent(
         workspace_id=caller.workspace_id,
         id=RunId(new_id()),
         agent_id=agent["id"],
-        grant_id=grant_id,
+        grant_id=await _short_grant(conn, caller, agent),
         owner_id=caller.user_id,
         revision=agent["revision"],
         source=Source.RETRY if again else Source.RUN_NOW,
-        queue=agent["id"] if agent["max_concurrent"] else caller.workspace_id,
+        queue=_queue(caller, agent),
         executor=agent["executor"],
         pool=agent["pool"],
         timeout=values.get("timeout") or DIRECT_TIMEOUT,

@@ -13,10 +13,18 @@ from rota.runs import ending
 
 
 async def claim(
-    conn: Connection, worker_id: WorkerId, *, queues: Sequence[dict[str, Any]], places: int, lease: timedelta
+    conn: Connection,
+    worker_id: WorkerId,
+    *,
+    queues: Sequence[dict[str, Any]],
+    places: int,
+    lease: timedelta,
+    token_hashes: Sequence[bytes] = (),
 ) -> list[Claimed]:
     """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead."""
-    claimed = await run_status.claim(conn, worker_id, queues=queues, places=places, lease=lease)
+    claimed = await run_status.claim(
+        conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes
+    )
     refused = [run for run in claimed if run.refused]
     if refused:
         await _refuse(conn, refused)

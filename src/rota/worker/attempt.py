@@ -1,20 +1,19 @@
 """One attempt is a pipeline: assignment → executor → outcome. Nothing here writes a status."""
 
 import asyncio
-import hashlib
 import logging
-import secrets
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from rota.db import attempts, events
+from rota.db import events
+from rota.db.events import Event
 from rota.db.pool import Database
 from rota.errors import Lost
 from rota.logs import trace_id
 from rota.metrics import DURATION
+from rota.model.duration import format_duration
 from rota.model.executor import Assignment, Executor
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Succeeded, TimedOut
 from rota.model.run import Claimed
@@ -27,14 +26,14 @@ TRANSCRIPT_EVENTS = 2000
 
 
 class Attempt:
-    """A claimed run in one place of this worker. `stop` ends it from outside, for a reason that decides the outcome."""
+    """A claimed run in one place of this worker. It can be stopped from outside; the reason decides the outcome."""
 
     def __init__(self, run: Claimed, executor: Executor, desk: RecordingDesk) -> None:
         self.run = run
         self.key = (run.workspace_id, run.id, run.attempt)
         self._executor = executor
         self._desk = desk
-        self._task: asyncio.Task[Outcome] | None = None
+        self._executing: asyncio.Task[object] | None = None
         self._stopped_for: str | None = None
 
     def cancel(self) -> None:
@@ -50,9 +49,9 @@ class Attempt:
         self._stop("lost")
 
     def _stop(self, reason: str) -> None:
-        self._stopped_for = self._stopped_for or reason
-        if self._task:
-            self._task.cancel()
+        first, self._stopped_for = self._stopped_for is None, self._stopped_for or reason
+        if first and self._executing:
+            self._executing.cancel()
 
     async def execute(self, assignment: Assignment) -> Outcome | None:
         """Run to the end. None hands the run back; `Lost` means that nothing may be written."""
@@ -68,14 +67,14 @@ class Attempt:
             DURATION.labels(executor=self.run.executor).observe(time.monotonic() - started)
 
     async def _outcome(self, assignment: Assignment) -> Outcome | None:
-        self._task = asyncio.create_task(self._executor.execute(assignment, self._desk))
         if self._stopped_for:
-            self._task.cancel()
+            return self._after_stop()
+        self._executing = asyncio.current_task()
         try:
             async with asyncio.timeout(self.run.timeout.total_seconds()):
-                return await self._task
+                return await self._executor.execute(assignment, self._desk)
         except TimeoutError:
-            return TimedOut(f"It ran longer than {_told(self.run.timeout)}, its timeout.")
+            return TimedOut(f"It ran longer than {format_duration(self.run.timeout)}, its timeout.")
         except asyncio.CancelledError:
             return self._after_stop()
         except Lost:
@@ -83,13 +82,16 @@ class Attempt:
         except Exception as failure:  # an executor may fail in any way; that is the run's failure, not the worker's
             log.warning("executor.failed", extra={"run_id": self.run.id}, exc_info=True)
             return Failed(ErrorClass.EXECUTOR_ERROR, f"{type(failure).__name__}: {failure}")
+        finally:
+            self._executing = None
 
     def _after_stop(self) -> Outcome | None:
-        if self._stopped_for == "cancel":
-            return Cancelled()
-        if self._stopped_for in {"hand_back", "lost"}:
-            return None
-        raise asyncio.CancelledError  # the worker itself is being torn down
+        if self._stopped_for is None:
+            raise asyncio.CancelledError  # not ours: the worker itself is being torn down
+        task = asyncio.current_task()
+        if self._executing and task:
+            task.uncancel()  # it has done its work; what follows must not be interrupted
+        return Cancelled() if self._stopped_for == "cancel" else None
 
     def _named(self, outcome: Outcome | None) -> Outcome | None:
         if isinstance(outcome, Succeeded) and not outcome.summary:
@@ -97,19 +99,13 @@ class Attempt:
         return outcome
 
 
-async def assign(db: Database, run: Claimed, *, url: str, home: Path) -> Assignment:
+async def assign(db: Database, run: Claimed, *, secret: str, url: str, home: Path) -> Assignment:
     """Gather what the executor needs. The token is for this attempt only and dies with it."""
-    token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secrets.token_urlsafe(24)}"
-    async with db.connection() as conn:
-        if not await attempts.set_token(
-            conn, run.workspace_id, run.id, run.attempt, hashlib.sha256(token.encode()).digest()
-        ):
-            raise Lost("This attempt belongs to another worker now.")
-        told = (
-            []
-            if run.first_in_session
-            else await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
-        )
+    token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secret}"
+    told: list[Event] = []
+    if not run.first_in_session:
+        async with db.connection() as conn:
+            told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
     earlier = [event for event in told if event.run_id != run.id]
     return Assignment(
         workspace_id=run.workspace_id,
@@ -146,8 +142,3 @@ def _environment(run: Claimed, url: str, token: str) -> Mapping[str, str]:
         "ROTA_URL": url,
         "ROTA_TOKEN": token,
     }
-
-
-def _told(span: timedelta) -> str:
-    seconds = int(span.total_seconds())
-    return f"{seconds // 60} min" if seconds >= 120 and seconds % 60 == 0 else f"{seconds} s"

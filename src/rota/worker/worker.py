@@ -1,6 +1,7 @@
 """Claims runs up to its free places, executes them, and settles them in groups."""
 
 import asyncio
+import hashlib
 import logging
 import os
 import secrets
@@ -17,7 +18,7 @@ from rota.db.pool import Connection, Database
 from rota.errors import Lost
 from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED
-from rota.model.executor import Assignment, Executor
+from rota.model.executor import Executor
 from rota.model.ids import WorkerId
 from rota.model.outcome import ErrorClass, Failed, Outcome
 from rota.model.run import Claimed
@@ -39,6 +40,10 @@ class Wakeable(Protocol):
 
 def new_worker_id() -> WorkerId:
     return WorkerId(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _secrets(count: int) -> list[str]:
+    return [secrets.token_urlsafe(24) for _ in range(count)]
 
 
 class Worker:
@@ -72,6 +77,7 @@ class Worker:
         self._url, self._home = url, home
         self._lease, self._poll = lease, poll
         self._tasks: set[asyncio.Task[None]] = set()
+        self._secrets: dict[UUID, str] = {}
         self._queues = Queues(self.pools, self.kinds)
         self._looked_at = self._look_at = time.monotonic()
         self._draining = False
@@ -123,7 +129,11 @@ class Worker:
             queues = await self._queues.to_read(conn, free)
             if not queues:
                 return []
-            claimed = await claiming.claim(conn, self.id, queues=queues, places=free, lease=self._lease)
+            secret_of = {hashlib.sha256(each.encode()).digest(): each for each in _secrets(free)}
+            claimed = await claiming.claim(
+                conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=list(secret_of)
+            )
+        self._secrets.update({run.id: secret_of[bytes(run.token_hash)] for run in claimed})
         self._queues.claimed(claimed)
         return claimed
 
@@ -154,7 +164,8 @@ class Worker:
 
     async def _outcome(self, attempt: Attempt) -> Outcome | None:
         try:
-            assignment: Assignment = await assign(self._db, attempt.run, url=self._url, home=self._home)
+            secret = self._secrets.pop(attempt.run.id)
+            assignment = await assign(self._db, attempt.run, secret=secret, url=self._url, home=self._home)
         except OSError as failure:
             return Failed(ErrorClass.EXECUTOR_ERROR, f"Its directory cannot be made: {failure}")
         return await attempt.execute(assignment)

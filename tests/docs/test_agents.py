@@ -1,0 +1,235 @@
+"""docs/agents.md against the real thing: its examples are saved, run and watched; its tables are complete."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executors.stand_ins import RecordingDesk, assignment
+
+from docs.conftest import Api
+from docs.pages import AGENTS, blocks, column, spans, table, text_of
+from rota.agent import Context
+from rota.executors.briefing import as_json
+from rota.executors.command import CommandExecutor
+from rota.executors.events import EVENTS, parse
+from rota.executors.http import EVENT_STREAMS, TOLD
+from rota.executors.python import PythonExecutor
+from rota.http.shapes import AgentIn
+from rota.model.agent_config import KINDS, CommandConfig, HttpConfig, Limits, PythonConfig, Stdin
+from rota.model.executor import Turn
+from rota.model.outcome import ErrorClass, Failed, Succeeded
+from rota.worker.worker import Worker
+
+FROM_CONFIG = "what `config.env` says"
+
+
+# ── The examples ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_every_json_example_is_accepted_without_a_warning(api: Api) -> None:
+    for block in blocks(AGENTS, "json"):
+        method, path = block.purpose.split()
+        answer = await api.ask(method, path, json.loads(block.text))
+        assert not answer.get("warnings"), answer["warnings"]
+
+
+@pytest.fixture
+def opt(tmp_path: Path) -> Path:
+    """`/opt/agents` as the page describes it."""
+    place = tmp_path / "opt"
+    place.mkdir()
+    [script] = [each for each in blocks(AGENTS, "sh") if each.text.startswith("#!/bin/sh")]
+    [module] = [each for each in blocks(AGENTS, "python") if "@agent" in each.text]
+    (place / "archive.sh").write_text(script.text)
+    (place / "whats_new.py").write_text(module.text)
+    return place
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    """`/srv/letters`, with two in it."""
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+async def save(api: Api, slug: str, opt: Path, letters: Path) -> dict[str, Any]:
+    """Save an example's agent and its automation, in the places of this test."""
+    for block in blocks(AGENTS, "json"):
+        body = block.text.replace("/opt/agents", str(opt)).replace("/srv/letters", str(letters))
+        if block.purpose in {"POST /agents", "POST /automations"} and slug in _slugs(body):
+            saved: dict[str, Any] = await api.ask(*block.purpose.split(), json.loads(body))
+    return saved
+
+
+def _slugs(body: str) -> set[str]:
+    values = json.loads(body)
+    return {values.get("agent", ""), values["name"].lower().replace(" ", "-")}
+
+
+async def test_the_shell_example_archives_a_directory(api: Api, worker: Worker, opt: Path, letters: Path) -> None:
+    automation = await save(api, "archive", opt, letters)
+    run = await api.ended((await api.ask("POST", f"/automations/{automation['id']}/run"))["id"])
+    [archive] = (opt.parent / "home").rglob("*.tar.gz")
+    size = archive.stat().st_size
+    assert (run["status"], run["summary"], run["usage"]) == ("succeeded", f"Archived {size} bytes", {"bytes": size})
+    assert archive.name == f"{run['id']}.tar.gz"
+    assert await api.said(run) == f"Archiving {letters}\n"
+
+
+async def test_the_shell_example_finds_what_an_earlier_attempt_finished(opt: Path, letters: Path) -> None:
+    config = {"argv": ["sh", str(opt / "archive.sh")]}
+    for said in (f"Archiving {letters}\n", ""):
+        desk = RecordingDesk()
+        given = assignment(config, opt.parent / "session", prompt=str(letters))
+        assert isinstance(await CommandExecutor().execute(given, desk), Succeeded)
+        assert desk.text == said
+
+
+async def test_the_shell_example_gives_up_on_what_is_no_directory(opt: Path) -> None:
+    given = assignment({"argv": ["sh", str(opt / "archive.sh")]}, opt.parent / "session", prompt="/nowhere at all")
+    outcome = await CommandExecutor().execute(given, RecordingDesk())
+    assert outcome == Failed(ErrorClass.AGENT_ERROR, "The prompt is not the path of a directory", retryable=False)
+
+
+async def test_the_python_example_tells_only_what_is_new(api: Api, worker: Worker, opt: Path, letters: Path) -> None:
+    automation = await save(api, "what-is-new", opt, letters)
+    address = f"/automations/{automation['id']}/run"
+    first = await api.ended((await api.ask("POST", address))["id"])
+    (letters / "c.txt").write_text("c")
+    second = await api.ended((await api.ask("POST", address))["id"])
+    assert (first["summary"], first["usage"]) == ("2 of 2 files are new.", {"files": 2})
+    assert await api.said(first) == "- a.txt\n- b.txt\n2 of 2 files are new."
+    assert await api.said(second) == "- c.txt\n1 of 3 files are new."
+    assert first["session_id"] == second["session_id"]
+
+
+@pytest.mark.parametrize(("folder", "said"), [("/nowhere", "There is no folder /nowhere."), ("/", "too much")])
+async def test_the_python_example_gives_up_or_refuses(opt: Path, folder: str, said: str) -> None:
+    config = {"function": "whats_new:whats_new", "path": str(opt)}
+    given = assignment(config, opt.parent / "session", input={"folder": folder})
+    outcome = await PythonExecutor().execute(given, RecordingDesk())
+    assert isinstance(outcome, Failed)
+    assert said in outcome.detail
+    assert not outcome.retryable
+
+
+async def test_a_context_made_by_hand_prints_what_would_be_sent(opt: Path, letters: Path) -> None:
+    [block] = [each for each in blocks(AGENTS, "python") if "Context(" in each.text]
+    tried = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", block.text.replace("/srv/letters", str(letters)), cwd=opt, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await asyncio.wait_for(tried.communicate(), 20)
+    assert output.decode().splitlines()[-1] == "2 of 2 files are new."
+
+
+# ── What an agent is given ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_agent_has_the_environment_that_is_documented_and_no_more(
+    api: Api, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LANG", "LC_ALL", "TZ", "TMPDIR", "ROTA_DATABASE_URL", "SOMETHING_ELSE"):
+        monkeypatch.setenv(name, "/tmp" if name == "TMPDIR" else "C")
+    await api.ask("POST", "/agents", {"name": "Env", "executor": "command", "config": {"argv": ["env"]}})
+    run = await api.ended((await api.ask("POST", "/agents/env/runs", {"prompt": "x"}))["id"])
+    given = dict(line.split("=", 1) for line in (await api.said(run)).splitlines())
+    assert given.keys() == column(AGENTS, "variable") - set(spans(FROM_CONFIG))
+    assert given["TRACEPARENT"].split("-")[1] == run["trace_id"]
+
+
+async def test_an_agents_token_reads_and_nothing_else(api: Api, worker: Worker, served: str) -> None:
+    """As the page says, with the workspace's id in the address."""
+    script = """
+        import json, os, urllib.error, urllib.request
+        def ask(path, body=None):
+            url = f"{os.environ['SERVED']}/api/v1/workspaces/{os.environ['ROTA_WORKSPACE']}{path}"
+            headers = {"Authorization": "Bearer " + os.environ["ROTA_TOKEN"], "Content-Type": "application/json"}
+            try:
+                return urllib.request.urlopen(urllib.request.Request(url, body, headers)).status
+            except urllib.error.HTTPError as refused:
+                return refused.code
+        print(ask("/runs?limit=10"), ask("/events", b'{"event": "a"}'))
+    """
+    lines = [line.removeprefix("        ") for line in script.splitlines()]
+    config = {"argv": [sys.executable, "-c", "\n".join(lines)], "env": {"SERVED": served}}
+    await api.ask("POST", "/agents", {"name": "Reader", "executor": "command", "config": config})
+    run = await api.ended((await api.ask("POST", "/agents/reader/runs", {"prompt": "x"}))["id"])
+    assert await api.said(run) == "200 403\n"
+
+
+# ── Complete, and nothing stale ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_kind_has_its_chapter() -> None:
+    assert set(re.findall(r"^## `(\w+)`$", text_of(AGENTS), re.MULTILINE)) == set(KINDS)
+
+
+def test_every_field_of_an_agent_is_documented() -> None:
+    assert column(AGENTS, "field of an agent") == set(AgentIn.model_fields)
+
+
+def config_keys(kind: str) -> set[str]:
+    """The first table after a kind's heading."""
+    chapter = text_of(AGENTS).split(f"## `{kind}`\n")[1]
+    lines = chapter[chapter.index("| key of `config`") :].split("\n\n")[0].splitlines()[2:]
+    return {spans(line.split("|")[1])[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("command", {each.name for each in fields(CommandConfig)} | {"command"}),
+        ("python", {each.name for each in fields(PythonConfig)}),
+        ("http", {each.name for each in fields(HttpConfig)} - {"target"} | {"url"}),
+    ],
+)
+def test_every_key_of_a_configuration_is_documented(kind: str, keys: set[str]) -> None:
+    assert config_keys(kind) == keys
+
+
+def test_every_limit_is_documented() -> None:
+    assert column(AGENTS, "key of `limits`") == {each.name for each in fields(Limits)}
+
+
+def test_every_stdin_mode_is_documented() -> None:
+    assert column(AGENTS, "`stdin`") == set(Stdin)
+
+
+def test_every_event_is_documented_by_one_that_counts() -> None:
+    events: list[Mapping[str, Any] | None] = [parse(spans(row[0])[0].encode()) for row in table(AGENTS, "event")]
+    assert {event["type"] for event in events if event} == set(EVENTS)
+    assert len(events) == len(EVENTS)
+
+
+def test_every_attribute_and_method_of_the_context_is_documented() -> None:
+    assert column(AGENTS, "attribute of `Context`") == {name for name in vars(Context()) if not name.startswith("_")}
+    methods = {name.partition("(")[0] for name in column(AGENTS, "method")}
+    assert methods == {name for name in vars(Context) if not name.startswith("_")}
+
+
+def test_a_turn_has_what_is_documented() -> None:
+    assert {each.name for each in fields(Turn)} == {"speaker", "text"}
+    assert '`{"speaker", "text"}`' in text_of(AGENTS)
+
+
+@pytest.mark.parametrize(
+    ("begins", "names"),
+    [("The object has", set(as_json(assignment({}, Path("/")))) | {"transcript"}), ("The body has", set(TOLD))],
+)
+def test_everything_that_is_told_as_json_is_documented(begins: str, names: set[str]) -> None:
+    [told] = re.findall(rf"^{begins} (.*?)\.", text_of(AGENTS), re.MULTILINE | re.DOTALL)
+    assert {name for name in spans(told) if name.isidentifier()} == names
+
+
+def test_every_stream_of_events_is_documented() -> None:
+    told = {name for row in table(AGENTS, "the answer") for name in spans(row[0])}
+    assert told == set(EVENT_STREAMS)

@@ -1,0 +1,197 @@
+"""Promise 7: what a reader sees over any number of turns equals the table, whoever writes and whenever they commit."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from house import House
+from waiting import until
+
+from rota.db import events
+from rota.db.events import Event, NewEvent
+from rota.db.listener import Listener, Wakes, session_channel
+from rota.model.ids import AutomationId, SessionId
+from rota.roster import running
+from rota.trace import follow
+
+WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+@pytest.fixture
+async def session(house: House) -> SessionId:
+    """A session whose log holds one event: that its run is queued."""
+    automation_id = AutomationId(await house.automation())
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+    return SessionId(await house.value("SELECT id FROM sessions"))
+
+
+def output(house: House, session: SessionId, text: str) -> NewEvent:
+    return NewEvent(house.caller.workspace_id, session, "output", {"text": text})
+
+
+async def write(house: House, session: SessionId, *texts: str) -> None:
+    async with house.db.transaction() as conn:
+        await events.append(conn, [output(house, session, text) for text in texts])
+
+
+async def table(house: House, session: UUID) -> list[int]:
+    async with house.db.connection() as conn:
+        rows = await conn.execute("SELECT seq FROM events WHERE session_id = %s ORDER BY seq", [session])
+        return [seq for (seq,) in await rows.fetchall()]
+
+
+class Follower:
+    """Somebody who reads on and remembers."""
+
+    def __init__(self, house: House, listener: Listener, session: SessionId, after: int = 0, beat: float = 15.0) -> None:
+        self.until = asyncio.Event()
+        self.pages: AsyncIterator[list[Event]] = follow.follow(
+            house.db, listener, house.caller.workspace_id, session, after=after, until=self.until, beat=beat
+        )
+        self.seen: list[int] = []
+
+    async def page(self) -> list[Event]:
+        async with asyncio.timeout(15):
+            page = await anext(self.pages)
+        self.seen += [event.seq for event in page]
+        return page
+
+    async def until_seen(self, seq: int) -> list[int]:
+        while not self.seen or self.seen[-1] < seq:
+            await self.page()
+        return self.seen
+
+    async def close(self) -> None:
+        await self.pages.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_is_stored_comes_first_in_pages_then_what_is_written(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PAGE", 2)
+    await write(house, session, *"abcd")
+    reader = Follower(house, listener, session)
+    assert [len(await reader.page()) for _ in range(3)] == [2, 2, 1]
+    waiting = asyncio.create_task(reader.page())
+    await write(house, session, "live")
+    wakes.send(session_channel(session))
+    assert [event.data["text"] for event in await waiting] == ["live"]
+    assert reader.seen == [1, 2, 3, 4, 5, 6]
+    await reader.close()
+
+
+async def test_a_number_is_not_given_out_while_an_earlier_one_is_uncommitted(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
+) -> None:
+    """A plain sequence would let the quick one be read first, and whoever read it would never see the late one."""
+    reader = Follower(house, listener, session)
+    await reader.until_seen(1)
+    async with house.db.connection() as slow:
+        async with slow.transaction():
+            await events.append(slow, [output(house, session, "late")])
+            quick = asyncio.create_task(write(house, session, "quick"))
+            await until(lambda: house.value(WAITING))
+            assert await table(house, session) == [1]
+        await quick
+    wakes.send(session_channel(session))
+    assert await reader.until_seen(3) == [1, 2, 3] == await table(house, session)
+    await reader.close()
+
+
+async def test_a_writer_that_takes_its_words_back_leaves_no_gap(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
+) -> None:
+    async with house.db.connection() as conn:
+        async with conn.transaction(force_rollback=True):
+            await events.append(conn, [output(house, session, "never")])
+    await write(house, session, "kept")
+    reader = Follower(house, listener, session)
+    assert await reader.until_seen(2) == [1, 2]
+    await reader.close()
+
+
+async def test_many_writers_and_readers_that_come_and_go_all_see_the_table(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
+) -> None:
+    async def speak(number: int) -> None:
+        for word in "abcde":
+            await write(house, session, f"{number}{word}")
+            wakes.send(session_channel(session))
+
+    async def read_on() -> list[int]:
+        seen: list[int] = []
+        while not seen or seen[-1] < 41:
+            reader = Follower(house, listener, session, after=seen[-1] if seen else 0)
+            seen += [event.seq for event in await reader.page()]
+            await reader.close()
+        return seen
+
+    *_, one, two = await asyncio.gather(*(speak(number) for number in range(8)), read_on(), read_on())
+    assert one == two == await table(house, session) == list(range(1, 42))
+
+
+async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader must listen before it looks: without polling, a wake that came just after the look has to count."""
+    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
+    looked = asyncio.Event()
+    look = events.page
+
+    async def slow_look(*args: object, **given: object) -> list[Event]:
+        found = await look(*args, **given)  # type: ignore[arg-type]
+        if not looked.is_set():
+            looked.set()
+            await write(house, session, "just now")
+            wakes.send(session_channel(session))
+        return found
+
+    monkeypatch.setattr(events, "page", slow_look)
+    reader = Follower(house, listener, session, after=1)
+    assert [event.seq for event in await reader.page()] == [2]
+    await reader.close()
+
+
+async def test_without_any_notification_it_looks_for_itself(
+    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.02)
+    reader = Follower(house, listener, session, after=1)
+    waiting = asyncio.create_task(reader.page())
+    await write(house, session, "hush")
+    assert [event.seq for event in await waiting] == [2]
+    await reader.close()
+
+
+async def test_silence_is_broken_by_an_empty_page_now_and_then(
+    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
+    reader = Follower(house, listener, session, after=1, beat=0.03)
+    assert [await reader.page() for _ in range(2)] == [[], []]
+    await write(house, session, "at last")
+    while not reader.seen:
+        await reader.page()
+    assert reader.seen == [2]
+    await reader.close()
+
+
+async def test_it_ends_when_the_server_closes_and_listens_no_more(
+    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
+    reader = Follower(house, listener, session)
+    await reader.until_seen(1)
+    waiting = asyncio.create_task(reader.page())
+    reader.until.set()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+    assert session_channel(session) not in listener._handlers
+
+
+async def test_another_workspaces_session_shows_nothing(house: House, listener: Listener, session: SessionId) -> None:
+    async with house.db.connection() as conn:
+        elsewhere = house.caller.user_id  # any id that is not the workspace's
+        assert await events.page(conn, elsewhere, session, after=0, limit=10) == []  # type: ignore[arg-type]

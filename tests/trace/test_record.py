@@ -1,0 +1,205 @@
+"""Writing what agents say: together, in order, fenced by the lease, and never lost while the database is away."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from house import House
+from psycopg import OperationalError
+from waiting import until
+
+from rota.db.listener import Wakes, session_channel
+from rota.db.pool import Database
+from rota.errors import Lost
+from rota.model.ids import AutomationId
+from rota.model.run import Claimed
+from rota.roster import running
+from rota.trace import record
+from rota.trace.record import LONGEST_TEXT, Recorder, RecordingDesk
+
+CLAIM = """
+UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
+RETURNING workspace_id, id, session_id
+"""
+
+
+@pytest.fixture
+async def run(house: House) -> Claimed:
+    """A run at work, its lease held."""
+    automation_id = AutomationId(await house.automation())
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+        row = await (await conn.execute(CLAIM)).fetchone()
+    assert row
+    known: dict[str, Any] = dict.fromkeys(Claimed.__dataclass_fields__)
+    known |= {"workspace_id": row[0], "id": row[1], "session_id": row[2], "attempt": 1}
+    return Claimed(**known)
+
+
+@pytest.fixture
+def recorder(db: Database, wakes: Wakes) -> Recorder:
+    return Recorder(db, wakes)
+
+
+@pytest.fixture
+def desk(recorder: Recorder, run: Claimed) -> RecordingDesk:
+    return recorder.desk(run)
+
+
+async def written(house: House) -> list[tuple[str, Any]]:
+    async with house.db.connection() as conn:
+        rows = await conn.execute("SELECT kind, coalesce(data ->> 'text', data ->> 'name') FROM events ORDER BY seq OFFSET 1")
+        return [(kind, told) for kind, told in await rows.fetchall()]
+
+
+async def test_text_that_comes_together_is_stored_together_and_tools_keep_their_place(
+    house: House, recorder: Recorder, desk: RecordingDesk
+) -> None:
+    for piece in ("Wa", "ter", "ing.\n"):
+        await desk.say(piece)
+    await desk.say("")
+    await desk.tool("tap", {"open": True})
+    await desk.say("Done.")
+    assert await written(house) == []
+    await recorder.flush()
+    assert await written(house) == [("output", "Watering.\n"), ("tool", "tap"), ("output", "Done.")]
+
+
+async def test_finishing_waits_until_everything_is_stored(house: House, desk: RecordingDesk) -> None:
+    await desk.say("Last words.")
+    await desk.usage("tokens", 10)
+    await desk.usage("tokens", 5)
+    await desk.finish()
+    assert await written(house) == [("output", "Last words.")]
+    assert await house.value("SELECT amount FROM usage WHERE unit = 'tokens'") == 15
+
+
+async def test_readers_are_woken_after_the_commit_and_not_before(
+    house: House, desk: RecordingDesk, wakes: Wakes, run: Claimed
+) -> None:
+    seen: list[Any] = []
+    asking: list[asyncio.Task[Any]] = []
+
+    async def look() -> None:
+        seen.append(await house.value("SELECT count(*) FROM events"))
+
+    wakes._listener.on(session_channel(run.session_id), lambda _: asking.append(asyncio.create_task(look())))
+    await desk.say("Hello.")
+    await desk.finish()
+    await asyncio.gather(*asking)
+    assert seen
+    assert set(seen) == {2}
+
+
+async def test_a_long_text_is_cut_into_pieces_and_loses_nothing(house: House, desk: RecordingDesk) -> None:
+    text = "0123456789" * (LONGEST_TEXT // 4)
+    await desk.say(text)
+    await desk.finish()
+    pieces = [told for _, told in await written(house)]
+    assert len(pieces) == 3
+    assert "".join(pieces) == text
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "UPDATE runs SET attempt = 2",
+        "UPDATE runs SET lease_until = now() - interval '1 second'",
+        "UPDATE runs SET status = 'queued', lease_until = NULL",
+    ],
+)
+async def test_nothing_of_an_attempt_that_lost_its_lease_is_written(
+    house: House, recorder: Recorder, desk: RecordingDesk, loss: str
+) -> None:
+    await desk.say("Kept.")
+    await recorder.flush()
+    await house.execute(loss)
+    await desk.say("A ghost.")
+    await desk.usage("tokens", 10)
+    await desk.finish()
+    assert await written(house) == [("output", "Kept.")]
+    assert await house.value("SELECT count(*) FROM usage") == 0
+    with pytest.raises(Lost):
+        await desk.say("Still here?")
+
+
+async def test_a_lost_attempt_does_not_hold_up_those_beside_it(
+    house: House, recorder: Recorder, desk: RecordingDesk, run: Claimed
+) -> None:
+    lost = recorder.desk(Claimed(**{**{name: getattr(run, name) for name in Claimed.__dataclass_fields__}, "attempt": 7}))
+    await lost.say("A ghost.")
+    await desk.say("Alive.")
+    await recorder.flush()
+    assert await written(house) == [("output", "Alive.")]
+
+
+async def test_words_are_kept_in_order_while_the_database_is_away(
+    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = recorder._write
+
+    async def away(taken: Any) -> None:
+        raise OperationalError("away")
+
+    monkeypatch.setattr(recorder, "_write", away)
+    for word in ("one", "two"):
+        await desk.say(word)
+        await desk.usage("tokens", 1)
+        with pytest.raises(OperationalError):
+            await recorder.flush()
+    monkeypatch.setattr(recorder, "_write", write)
+    await desk.say("three")
+    await desk.finish()
+    assert "".join(told for _, told in await written(house)) == "onetwothree"
+    assert await house.value("SELECT amount FROM usage") == 2
+
+
+async def test_the_writer_goes_on_after_a_failure(
+    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "RETRY_SECONDS", 0.01)
+    write, failures = recorder._write, [OperationalError("away")]
+
+    async def away_once(taken: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await write(taken)
+
+    monkeypatch.setattr(recorder, "_write", away_once)
+    writing = asyncio.create_task(recorder.run())
+    await desk.say("Hello.")
+    await until(lambda: written(house))
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_an_agent_that_says_more_than_can_be_stored_waits(
+    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "FULL_BYTES", 10)
+    speaking = asyncio.create_task(desk.say("More than ten characters."))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not speaking.done()
+    await recorder.flush()
+    async with asyncio.timeout(10):
+        await speaking
+    assert await written(house) == [("output", "More than ten characters.")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "last"),
+    [
+        (["First.\nSecond.\n"], "Second."),
+        (["First.\nSec", "ond."], "Second."),
+        (["First.\n", "\n  \n"], "First."),
+        (["  indented  \n"], "indented"),
+        ([], ""),
+    ],
+)
+async def test_the_last_line_that_says_something_is_remembered(
+    desk: RecordingDesk, pieces: list[str], last: str
+) -> None:
+    for piece in pieces:
+        await desk.say(piece)
+    assert desk.last_line == last
