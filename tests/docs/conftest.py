@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvicorn
+from docs.asking import Api
 from fastapi import FastAPI
 from house import House
 from httpx import ASGITransport, AsyncClient
@@ -26,8 +26,6 @@ from rota.settings import Settings
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
 
-API = "http://rota.test/api/v1/workspaces/default"
-
 
 @pytest.fixture
 def app(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> FastAPI:
@@ -44,31 +42,6 @@ async def token(house: House) -> str:
 async def client(app: FastAPI) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(transport=ASGITransport(app)) as open_client:
         yield open_client
-
-
-class Api:
-    """Requests as the reference writes them: a method, and an address within the workspace."""
-
-    def __init__(self, client: AsyncClient, token: str) -> None:
-        self._client, self._headers = client, {"Authorization": f"Bearer {token}"}
-
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        answer = await self._client.request(method, API + path, json=body, headers=self._headers)
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json()
-
-    async def ended(self, run_id: str) -> dict[str, Any]:
-        async with asyncio.timeout(30):
-            while not (run := await self.ask("GET", f"/runs/{run_id}"))["finished_at"]:
-                await asyncio.sleep(0.02)
-        found: dict[str, Any] = run
-        return found
-
-    async def said(self, run: dict[str, Any]) -> str:
-        """What the agent said in this run."""
-        events = await self.ask("GET", f"/sessions/{run['session_id']}/events?limit=100")
-        spoken = [each for each in events["items"] if each["kind"] == "output" and each["run_id"] == run["id"]]
-        return "".join(each["data"]["text"] for each in spoken)
 
 
 @pytest.fixture

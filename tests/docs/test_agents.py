@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.asking import Api
+from docs.pages import AGENTS, blocks, column, spans, table, text_of
 from executors.stand_ins import RecordingDesk, assignment
 
-from docs.conftest import Api
-from docs.pages import AGENTS, blocks, column, spans, table, text_of
 from rota.agent import Context
 from rota.executors.briefing import as_json
 from rota.executors.command import CommandExecutor

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from docs.pages import ROOT, anchors, links
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -12,10 +12,10 @@ from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 import pytest
+from docs.asking import Api
+from docs.pages import ROOT, SCHEDULES, Block, blocks, column, spans, table
 from house import NOON, Clock, House
 
-from docs.conftest import Api
-from docs.pages import ROOT, SCHEDULES, Block, blocks, column, spans, table
 from rota.db.listener import Wakes
 from rota.errors import Invalid
 from rota.http.api.runs import RunStatus

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient, Response
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rota.access import signing_in
@@ -486,6 +486,12 @@ async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any)
     assert "by “Run now”" in page.text
 
 
+async def test_a_session_that_waits_for_its_first_run_says_so(admin: AsyncClient, house: Any) -> None:
+    await house.automation(session="same")
+    page = await admin.get(f"/w/default/sessions/{await house.value('SELECT id FROM sessions')}")
+    assert "has not run yet" in page.text
+
+
 # ── Looking again ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -532,6 +538,7 @@ PIECES = st.sampled_from(
 )
 EVENTS = st.lists(
     st.one_of(
+        st.tuples(st.just("output"), st.lists(PIECES, min_size=1, max_size=4).map("".join), st.just(1)),
         st.tuples(st.just("output"), st.lists(PIECES, min_size=1, max_size=4).map("".join), st.integers(1, 2)),
         st.tuples(st.sampled_from(["tool", "message", "artifact"]), st.just("x"), st.integers(1, 2)),
         st.tuples(st.just("run"), st.sampled_from(["running", "succeeded", "queued"]), st.integers(1, 2)),
@@ -550,15 +557,15 @@ def logged(made: Sequence[tuple[str, str, int]]) -> list[Event]:
     return [Event(seq, kind, RUN, attempt, data(kind, text), now) for seq, (kind, text, attempt) in enumerate(made, 1)]  # type: ignore[arg-type]
 
 
-@given(EVENTS, st.lists(st.integers(0, 24), max_size=4), st.integers(0, 24))
-def test_a_page_that_grew_is_the_page_that_is_loaded(
-    made: Sequence[tuple[str, str, int]], breaks: list[int], loaded: int
-) -> None:
+@settings(max_examples=400)
+@given(EVENTS, st.lists(st.integers(0, 1000), min_size=1, max_size=5))
+@example([("output", "a\x1b[31", 1), ("output", "mb", 1)], [1])
+def test_a_page_that_grew_is_the_page_that_is_loaded(made: Sequence[tuple[str, str, int]], breaks: list[int]) -> None:
     """Wherever the page was loaded, and wherever the line broke since then."""
     log = logged(made)
+    loaded, *broken = sorted({each % (len(log) + 1) for each in breaks})
     page = [(each.kind, each.text) for each in speech.blocks(log[:loaded])]
-    ends = sorted({loaded, *(each for each in breaks if each > loaded), len(log)})
-    for start, end in pairwise(ends):
+    for start, end in pairwise([loaded, *broken, len(log)]):
         told = speech.Teller(log[max(0, start - sessions.RECALLED) : start]).tell(log[start:end])
         if told.continued:
             kind, text = page[-1]

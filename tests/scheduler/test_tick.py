@@ -185,6 +185,18 @@ async def test_a_trigger_that_cannot_be_evaluated_is_parked_with_its_error_and_t
     assert await house.value("SELECT next_fire_at FROM triggers WHERE automation_id = %s", broken) is None
 
 
+@pytest.mark.parametrize("corruption", ["anchor_at = '-infinity'", "ends_at = 'infinity'", "jitter = '4000000 years'"])
+async def test_a_row_that_cannot_even_be_read_is_parked_and_the_others_fire(
+    house: House, scheduler: Scheduler, corruption: str
+) -> None:
+    broken = await house.automation(HOURLY, next_fire_at=NOON)
+    await house.execute(f"UPDATE triggers SET {corruption} WHERE automation_id = %s", broken)
+    whole = await house.automation(HOURLY, next_fire_at=NOON)
+    await scheduler.once()
+    assert [run["automation_id"] for run in await house.ledger()] == [whole]
+    assert await house.value("SELECT parked_error FROM triggers WHERE automation_id = %s", broken)
+
+
 async def test_max_fires_counts_runs_and_then_the_trigger_rests(
     house: House, scheduler: Scheduler, clock: Clock
 ) -> None:

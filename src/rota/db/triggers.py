@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from psycopg import DataError
 from psycopg.rows import TupleRow, dict_row
 
 from rota.db.pool import Connection
@@ -81,6 +82,14 @@ SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
               FOR NO KEY UPDATE SKIP LOCKED) a
        {STANDING}
 """  # noqa: S608 — constants of this module
+
+DUE_IDS = (
+    "SELECT workspace_id, id FROM triggers WHERE next_fire_at <= coalesce(%(now)s::timestamptz, now()) LIMIT %(limit)s"
+)
+
+DUE_ONE = DUE.replace(
+    "WHERE next_fire_at <=", "WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND next_fire_at <="
+)
 
 LOCK_AUTOMATIONS = """
 -- In id order, and in a statement of its own: what is read next must be newer than the lock.
@@ -220,6 +229,18 @@ async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[t
     """Lock what is due and nobody else holds, with all that decides about it; and the time of the look."""
     rows = await (await conn.execute(DUE, {"now": now, "limit": limit})).fetchall()
     return [(due_from(row), row[39]) for row in rows]
+
+
+async def unreadable(conn: Connection, now: datetime | None, limit: int) -> list[tuple[UUID, UUID, str]]:
+    """Due triggers whose row holds a value that no program can take, each with what is wrong."""
+    found = []
+    for workspace_id, trigger_id in await _pairs(conn, DUE_IDS, {"now": now, "limit": limit}):
+        given = {"now": now, "limit": 1, "workspace_id": workspace_id, "id": trigger_id}
+        try:
+            await (await conn.execute(DUE_ONE.encode(), given)).fetchall()
+        except DataError as failure:
+            found.append((workspace_id, trigger_id, str(failure)))
+    return found
 
 
 async def lock_inbound(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) -> dict[UUID, Due]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from psycopg import DataError
 from psycopg.errors import UniqueViolation
 
 from rota.db import triggers
@@ -14,6 +15,7 @@ from rota.db.pool import Connection, Database
 from rota.failpoints import reach
 from rota.metrics import FIRED, LATENESS, SKIPPED
 from rota.model.firing import Due, Firing, Flight, fire, spread
+from rota.model.ids import TriggerId, WorkspaceId
 from rota.runs import cancelling, starting
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,16 @@ class Scheduler:
             return await self._fire_once(conn)
         except UniqueViolation:  # another replica took the lane between our look and our write: look again
             return 0
+        except DataError:
+            return await self._park_unreadable(conn)
+
+    async def _park_unreadable(self, conn: Connection) -> int:
+        """One row of the batch cannot even be read: find it, so that the others can fire."""
+        unreadable = await triggers.unreadable(conn, self._clock(), BATCH)
+        for workspace_id, trigger_id, error in unreadable:
+            await triggers.park(conn, WorkspaceId(workspace_id), TriggerId(trigger_id), error)
+            log.warning("trigger.parked", extra={"trigger_id": trigger_id, "error": error})
+        return len(unreadable)
 
     async def _fire_once(self, conn: Connection) -> int:
         async with conn.transaction():

@@ -1,0 +1,349 @@
+"""Who may, over HTTP: levels, other people's things, other workspaces, agents at work, and browsers."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from httpx import Response
+
+from rota.access import signing_in
+from rota.http.context import COOKIE
+
+from ..http import api_client
+from ..http.api_client import DAILY, UNKNOWN, Api, Office, example, furnish, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+AGENT = {"name": "Shell", "executor": "command", "config": {"argv": ["true"]}}
+EVERYTHING = ("agents", "automations", "triggers", "revisions", "grants", "runs", "sessions", "events", "start_keys")
+
+
+async def things(office: Office, owner: Api) -> dict[str, str]:
+    """One of each that routes can name."""
+    automation = made(await owner.post("/automations", example(schedule=DAILY)))
+    run = made(await owner.post(f"/automations/{automation['id']}/run"))
+    await office.fail(await office.claim())
+    return {
+        "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
+        "run": run["id"], "session": run["session_id"],
+    }  # fmt: skip
+
+
+READS = [
+    "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
+    "/automations/{automation}/runs", "/automations/{automation}/revisions", "/runs", "/runs/{run}", "/sessions",
+    "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events", "/workers", "/executors",
+]  # fmt: skip
+WRITES: list[tuple[str, str, Any]] = [
+    ("POST", "/agents", AGENT),
+    ("PATCH", "/agents/{agent}", {"name": "Mine"}),
+    ("DELETE", "/agents/{agent}", None),
+    ("POST", "/agents/{agent}/runs", {"prompt": "Sweep."}),
+    ("POST", "/automations", example()),
+    ("PATCH", "/automations/{automation}", {"name": "Mine"}),
+    ("DELETE", "/automations/{automation}", None),
+    ("POST", "/automations/{automation}/run", None),
+    ("POST", "/automations/{automation}/pause", None),
+    ("POST", "/automations/{automation}/resume", None),
+    ("POST", "/automations/{automation}/restore", None),
+    ("POST", "/automations/{automation}/triggers", DAILY),
+    ("PATCH", "/automations/{automation}/triggers/{trigger}", {"enabled": False}),
+    ("DELETE", "/automations/{automation}/triggers/{trigger}", None),
+    ("POST", "/automations/{automation}/triggers/{trigger}/secret", None),
+    ("POST", "/runs/{run}/cancel", None),
+    ("POST", "/runs/{run}/retry", None),
+    ("POST", "/events", {"event": "rain"}),
+]
+FOR_ADMINS = {("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}")}
+FOR_ANY_MEMBER = {("POST", "/automations"), ("POST", "/agents/{agent}/runs"), ("POST", "/events")}
+
+
+async def send(api: Api, method: str, path: str, body: Any = None, **options: Any) -> Response:
+    return await api.send(method, path, **({"json": body} if body is not None else {}), **options)
+
+
+def test_the_lists_above_name_every_route(site: Any) -> None:
+    """A new route must be put into one of them, and so be shown to know its callers."""
+    prefix = "/api/v1/workspaces/{workspace}"
+    routes = {
+        (method.upper(), path.removeprefix(prefix))
+        for path, methods in site.app.openapi()["paths"].items()
+        if path.startswith(prefix)
+        for method in methods
+    }
+    renamed = {"{session_id}": "{session}", "{run_id}": "{run}", "{trigger_id}": "{trigger}"}
+    found = set()
+    for method, path in routes:
+        for name, shown in renamed.items():
+            path = path.replace(name, shown)  # noqa: PLW2901
+        found.add((method, path))
+    listed = {("GET", path) for path in READS} | {(method, path) for method, path, _ in WRITES}
+    assert found - listed == {("GET", "/sessions/{session}/trace"), ("POST", "/automations/preview")}
+    assert listed <= found
+
+
+async def test_a_viewer_reads_everything_and_changes_nothing(office: Office) -> None:
+    names = await things(office, await office.api())
+    viewer = await office.api("viewer")
+    for path in READS:
+        assert (await viewer.get(path.format(**names))).status_code == 200, path
+    before = await office.count(*EVERYTHING)
+    for method, path, body in WRITES:
+        told = refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
+        assert told["needs"] in {"member", "admin"}
+    assert await office.count(*EVERYTHING) == before
+
+
+async def test_a_viewer_who_knows_a_key_gets_no_run_by_it(office: Office, api: Api) -> None:
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}, key="known"))
+    viewer = await office.api("viewer")
+    refused(await viewer.post("/agents/worker-bee/runs", {"prompt": "Sweep."}, key="known"), 403, "forbidden")
+
+
+async def test_a_member_looks_after_their_own_and_not_after_anothers(office: Office) -> None:
+    names = await things(office, await office.api("member"))
+    stranger = await office.api("member")
+    before = await office.count("agents", "automations", "triggers", "revisions")
+    for method, path, body in WRITES:
+        if (method, path) not in FOR_ANY_MEMBER:
+            told = refused(await send(stranger, method, path.format(**names), body), 403, "forbidden")
+            assert told["needs"] == "admin"
+    assert await office.count("agents", "automations", "triggers", "revisions") == before
+
+
+async def test_a_member_does_with_their_own_what_an_admin_may_do_with_everybodys(office: Office) -> None:
+    member, admin = await office.api("member"), await office.api()
+    for who in (member, admin):
+        automation = made(await member.post("/automations", example(schedule=DAILY)))
+        path = f"/automations/{automation['id']}"
+        made(await who.patch(path, {"name": "Renamed"}), 200)
+        made(await who.post(f"{path}/run"))
+        made(await who.post(f"{path}/pause"), 200)
+        made(await who.post(f"{path}/resume"), 200)
+        assert (await who.delete(path)).status_code == 204
+        assert made(await who.post(f"{path}/restore"), 200)["owner"] == (
+            "A member" if who is member else "Local admin"
+        )
+
+
+@pytest.mark.parametrize("level", ["member", "viewer"])
+async def test_only_admins_change_agents(office: Office, api: Api, level: str) -> None:
+    other = await office.api(level)
+    for method, path in FOR_ADMINS:
+        body = {"POST": AGENT, "PATCH": {"name": "Mine"}}.get(method)
+        told = refused(await send(other, method, path.format(agent="worker-bee"), body), 403, "forbidden")
+        assert told["needs"] == "admin"
+
+
+# Other workspaces ---------------------------------------------------------------------------------------------------
+
+
+async def test_another_workspaces_things_answer_exactly_as_missing_ones(office: Office, api: Api, site: Any) -> None:
+    theirs = await furnish(site)
+    names = await things(theirs, await theirs.api())
+    await theirs.leave()
+    before = await theirs.count(*EVERYTHING)
+    asked = [("GET", path, None) for path in [*READS, "/sessions/{session}/trace"]] + WRITES
+    for method, path, body in asked:
+        if "{" not in path:
+            continue
+        theirs_answer = await send(api, method, path.format(**names), body)
+        missing = await send(api, method, path.format(**dict.fromkeys(names, UNKNOWN)), body)
+        assert theirs_answer.status_code == 404, path
+        assert (theirs_answer.content, dict(theirs_answer.headers)) == (missing.content, dict(missing.headers)), path
+    assert await theirs.count(*EVERYTHING) == before
+
+
+async def test_another_workspaces_things_cannot_be_named_in_a_body_or_a_filter(
+    office: Office, api: Api, site: Any
+) -> None:
+    theirs = await furnish(site)
+    names = await things(theirs, await theirs.api())
+    await theirs.leave()
+    refused(await api.post("/automations", example(agent=names["agent"])), 422, "unknown_agent", "agent")
+    refused(
+        await api.post("/automations", example(triggers=[{"after": names["automation"]}])),
+        422, "unknown_automation", "triggers.0.after",
+    )  # fmt: skip
+    refused(await api.get("/runs", automation=names["automation"]), 404, "not_found")
+    assert (await api.get("/runs", session=names["session"])).json()["items"] == []
+
+
+async def test_a_token_finds_another_workspace_as_little_as_one_that_is_not_there(
+    office: Office, api: Api, site: Any
+) -> None:
+    theirs = await furnish(site)
+    for path in ("/agents", "/automations", "/runs", "/sessions", "/workers"):
+        answers = []
+        for workspace in (theirs.caller.workspace_slug, str(theirs.caller.workspace_id), "nowhere", UNKNOWN):
+            answer = await Api(api.client, workspace, api.token).get(path)
+            refused(answer, 404, "not_found")
+            answers.append((answer.content, dict(answer.headers)))
+        assert all(each == answers[0] for each in answers)
+
+
+async def test_lists_hold_nothing_of_other_workspaces(office: Office, api: Api, site: Any) -> None:
+    theirs = await furnish(site)
+    await things(theirs, await theirs.api())
+    await theirs.leave()
+    for path in ("/automations", "/runs", "/sessions"):
+        assert (await api.get(path)).json() == {"items": [], "next_cursor": None}
+    assert len((await api.get("/agents")).json()["items"]) == 1
+
+
+async def test_a_cursor_of_another_workspace_opens_nothing(office: Office, api: Api, site: Any) -> None:
+    theirs = await furnish(site)
+    their_api = await theirs.api()
+    for _ in range(2):
+        made(await their_api.post("/automations", example()))
+    cursor = (await their_api.get("/automations", limit=1)).json()["next_cursor"]
+    assert (await api.get("/automations", cursor=cursor)).json()["items"] == []
+
+
+# Tokens -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer ", "Basic cm90YTpyb3Rh", "rota_x", "Bearer rota_nobody", "Bearer \xfc", "bearer x y"],
+)
+async def test_without_a_token_that_holds_nothing_is_told(office: Office, header: str | None) -> None:
+    client = office.site.client()
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    for path in ("/agents", f"/runs/{UNKNOWN}", "/sessions/nonsense"):
+        answer = await client.get(f"/api/v1/workspaces/{office.caller.workspace_slug}{path}", headers=headers)
+        if path == "/sessions/nonsense" and answer.status_code == 422:
+            continue  # that it is no id can be told to anybody
+        refused(answer, 401, "unauthenticated")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_a_token_that_ends_while_it_is_used_is_refused_from_then_on(office: Office, api: Api) -> None:
+    made(await api.get("/agents"), 200)
+    await office.execute(
+        "UPDATE tokens SET expires_at = now() WHERE secret_hash = %s", signing_in.hashed(api.token)
+    )
+    refused(await api.get("/agents"), 401, "unauthenticated")
+    refused(await api.post("/agents", AGENT), 401, "unauthenticated")
+
+
+# Agents at work -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_at_work_reads_its_workspace_and_changes_nothing(office: Office, api: Api) -> None:
+    names = await things(office, api)
+    made(await api.post(f"/automations/{names['automation']}/run"))
+    at_work = await office.claim()
+    agent = Api(api.client, at_work.assignment.environment["ROTA_WORKSPACE"], at_work.token)
+    assert at_work.token.startswith("rota_run_")
+    for path in READS:
+        assert (await agent.get(path.format(**names))).status_code == 200, path
+    before = await office.count(*EVERYTHING)
+    for method, path, body in WRITES:
+        refused(await send(agent, method, path.format(**names), body), 403, "forbidden")
+    assert await office.count(*EVERYTHING) == before
+
+
+async def test_the_token_of_an_attempt_dies_with_it(office: Office, api: Api) -> None:
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    at_work = await office.claim()
+    agent = Api(api.client, api.workspace, at_work.token)
+    made(await agent.get("/agents"), 200)
+    await office.settle(at_work)
+    refused(await agent.get("/agents"), 401, "attempt_over")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "UPDATE runs SET lease_until = now() - interval '1 second' WHERE id = %s",
+        "UPDATE runs SET attempt = attempt + 1 WHERE id = %s",
+        "UPDATE grants SET revoked_at = now() WHERE id = (SELECT grant_id FROM runs WHERE id = %s)",
+        "UPDATE grants SET expires_at = now() WHERE id = (SELECT grant_id FROM runs WHERE id = %s)",
+    ],
+)
+async def test_an_agent_that_lost_its_lease_or_its_grant_reads_nothing_more(
+    office: Office, api: Api, loss: str
+) -> None:
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    at_work = await office.claim()
+    await office.execute(loss, at_work.id)
+    refused(await Api(api.client, api.workspace, at_work.token).get("/agents"), 401, "attempt_over")
+
+
+async def test_an_attempts_token_is_for_that_attempt_of_that_run_in_that_workspace(
+    office: Office, api: Api, site: Any
+) -> None:
+    for _ in range(2):
+        made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    one, two = await office.claim(), await office.claim()
+    parts, other = one.token.split("_"), two.token.split("_")
+    forged = [
+        "_".join([*parts[:3], other[3], *parts[4:]]),
+        "_".join([*parts[:4], "2", *parts[5:]]),
+        one.token + "x",
+        one.token[:-1],
+    ]
+    for token in forged:
+        assert (await Api(api.client, api.workspace, token).get("/agents")).status_code == 401
+    elsewhere = (await furnish(site)).caller.workspace_slug
+    refused(await Api(api.client, elsewhere, one.token).get("/agents"), 404, "not_found")
+
+
+# Browsers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def login(office: Office) -> str:
+    async with office.db.transaction() as conn:
+        link = await signing_in.create_link(conn, office.caller.user_id)
+        return await signing_in.sign_in(conn, link)
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, True),
+        ({"Origin": "http://rota.test", "Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "none"}, True),
+        ({"Origin": "http://evil.test"}, False),
+        ({"Origin": "http://rota.test.evil.test"}, False),
+        ({"Origin": "http://rota.test:8080"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": ""}, False),
+        ({"Origin": "http://["}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Origin": "http://rota.test", "Sec-Fetch-Site": "cross-site"}, False),
+    ],
+)
+async def test_a_cookie_changes_nothing_for_another_site(
+    office: Office, login: str, headers: dict[str, str], allowed: bool
+) -> None:
+    client = office.site.client(cookies={COOKIE: login}, headers=headers)
+    path = f"/api/v1/workspaces/{office.caller.workspace_slug}/automations"
+    answer = await client.post(path, json=example())
+    if allowed:
+        made(answer)
+    else:
+        refused(answer, 403, "foreign_origin")
+    assert (await client.get(path)).status_code == 200
+    assert await office.value(
+        "SELECT count(*) FROM automations WHERE workspace_id = %s", office.caller.workspace_id
+    ) == int(allowed)
+
+
+async def test_a_token_that_is_wrong_is_not_saved_by_a_cookie_that_is_right(office: Office, login: str) -> None:
+    client = office.site.client(cookies={COOKIE: login}, headers={"Authorization": "Bearer rota_nobody"})
+    refused(
+        await client.get(f"/api/v1/workspaces/{office.caller.workspace_slug}/agents"), 401, "unauthenticated"
+    )  # fmt: skip
+
+
+async def test_a_cookie_that_is_no_login_is_refused(office: Office) -> None:
+    for cookie in ("nonsense", "x" * 4000):
+        client = office.site.client(cookies={COOKIE: cookie})
+        path = f"/api/v1/workspaces/{office.caller.workspace_slug}/agents"
+        refused(await client.get(path), 401, "unauthenticated")
+    await asyncio.sleep(0)

@@ -1,0 +1,146 @@
+"""docs/operating.md against the real thing: metrics, log events, settings, commands and figures."""
+
+import ast
+import configparser
+import json
+import logging
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from docs.pages import AGENTS, OPERATING, README, ROOT, SCHEDULES, blocks, column, spans, table, text_of
+from prometheus_client.metrics import MetricWrapperBase
+
+from rota import metrics
+from rota.cli import COMMANDS, main
+from rota.daemon import PARTS
+from rota.db import embedded
+from rota.logs import JsonLines
+from rota.model.outcome import Outcome, Parked
+from rota.settings import Settings, variable
+
+PAGES = (README, AGENTS, OPERATING, SCHEDULES)
+LEVELS = {"debug", "info", "warning", "error"}
+
+
+def test_every_metric_is_documented_with_its_type_and_labels() -> None:
+    told = {(spans(row[0])[0], row[1], tuple(spans(row[2]))) for row in table(OPERATING, "metric")}
+    assert told == {_metric(each) for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)}
+
+
+def _metric(metric: MetricWrapperBase) -> tuple[str, str, tuple[str, ...]]:
+    [described] = metric.describe()
+    name = described.name + ("_total" if described.type == "counter" else "")
+    return name, described.type, tuple(metric._labelnames)
+
+
+def test_every_way_an_attempt_settles_is_documented() -> None:
+    [told] = [row[3] for row in table(OPERATING, "metric") if "rota_runs_settled_total" in row[0]]
+    outcomes = {kind.__name__.lower() for kind in Outcome.__args__ if kind is not Parked}  # nothing parks yet
+    assert set(spans(told)) == outcomes | {"handed_back"}
+
+
+def test_every_log_event_is_documented_with_its_level() -> None:
+    told = {(event, row[1]) for row in table(OPERATING, "event") for event in spans(row[0])}
+    assert told == set(_logged())
+
+
+def _logged() -> Iterator[tuple[str, str]]:
+    """Every `log.level("event", …)` of the source."""
+    for file in (ROOT / "src" / "rota").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="log"), attr=level), args=[ast.Constant(value=str(event)), *_]
+                ) if level in LEVELS:
+                    yield event, level
+
+
+def test_a_log_line_has_the_fields_that_are_documented() -> None:
+    [block] = [each for each in blocks(OPERATING, "json") if each.purpose == "log"]
+    record = logging.LogRecord("rota.worker.settler", logging.INFO, "", 0, "run.settled", (), None)
+    always = json.loads(JsonLines().format(record)).keys()
+    assert list(json.loads(block.text))[: len(always)] == list(always)
+    [told] = re.findall(r"^(.*) are always there", text_of(OPERATING), re.MULTILINE)
+    assert set(spans(told)) == always
+
+
+def test_every_part_is_documented() -> None:
+    assert column(OPERATING, "part") == set(PARTS)
+
+
+def test_every_health_endpoint_is_documented() -> None:
+    source = (ROOT / "src" / "rota" / "http" / "health.py").read_text()
+    assert column(OPERATING, "endpoint") == set(re.findall(r'@router.get\("([^"]+)"', source))
+
+
+# ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+DEFAULTS = {variable(each.name): each.default for each in fields(Settings)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    given_to_agents = {name for name in column(AGENTS, "variable") if name.startswith("ROTA_")}
+    named = set(re.findall(r"\bROTA_[A-Z_]+\b", text_of(page)))
+    assert named - DEFAULTS.keys() - given_to_agents - {"ROTA_TEST_DATABASE_URL"} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_defaults_are_told_right(page: Path) -> None:
+    """Wherever a setting stands with a figure: `ROTA_X` (10)."""
+    for name, told in re.findall(r"`(ROTA_[A-Z_]+)` \(`?([^)`]+?)(?: s)?`?\)", text_of(page)):
+        assert name not in DEFAULTS or told == _shown(DEFAULTS[name]), name
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, timedelta):
+        return f"{default.total_seconds():g}"
+    return str(default).replace(str(Path.home()), "~")
+
+
+def test_the_embedded_server_allows_as_many_connections_as_is_said() -> None:
+    assert "max_connections=100" in embedded.SETTINGS
+    assert "the embedded server allows 100" in text_of(OPERATING)
+
+
+# ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Every `rota …` in a block or a span of code."""
+    lines = [line for each in blocks(page, "sh") for line in each.text.splitlines()]
+    for line in [*lines, *spans(re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL))]:
+        if found := re.search(r"(?:^|[/(=])rota ((?:up|serve|doctor|tokens)\b[^)]*)", line):
+            yield shlex.split(found[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_exists_with_its_options(page: Path) -> None:
+    for name, *arguments in commands(page):
+        assert name in COMMANDS
+        command = main.get_command(click.Context(main), name)  # type: ignore[arg-type]
+        assert command
+        if isinstance(command, click.Group) and arguments:
+            command = command.get_command(click.Context(command), arguments.pop(0))
+            assert command
+        if arguments:
+            command.make_context(name, arguments)
+
+
+def test_the_unit_for_systemd_is_whole() -> None:
+    [block] = blocks(OPERATING, "ini")
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(block.text)
+    service = unit["Service"]
+    assert service["KillMode"] == "mixed"
+    assert float(service["TimeoutStopSec"]) > 3 * Settings().grace_seconds.total_seconds()
+    program, *arguments = shlex.split(service["ExecStart"])
+    assert (Path(program).name, arguments[0]) == ("rota", "up")
