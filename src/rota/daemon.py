@@ -23,7 +23,9 @@ from rota.errors import CannotStart
 from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service
 from rota.settings import Settings
+from rota.watch.prune import Prune
 from rota.watch.rescue import Rescue
+from rota.watch.snapshot import Snapshot
 from rota.worker import hire
 
 log = logging.getLogger(__name__)
@@ -158,7 +160,13 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _watch(ready: Ready) -> AsyncIterator[None]:
-    async with _looping(Rescue(ready.db, ready.wakes, every=ready.settings.rescue_seconds)):
+    settings = ready.settings
+    dead_after = settings.heartbeat_seconds * (settings.dead_after + 1)
+    async with (
+        _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
+        _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=dead_after)),
+        _looping(Prune(ready.db, keep_events=settings.keep_events_days, keep_snapshots=settings.keep_snapshots_days)),
+    ):
         yield
 
 
@@ -243,9 +251,7 @@ def only_one(home: Path) -> Iterator[Callable[[str], None]]:
         home.mkdir(parents=True, exist_ok=True)
         handle = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as failure:
-        raise CannotStart(
-            f"Cannot use {home} as Rota's home: {failure.strerror}. Choose another with --home.", field="home"
-        ) from None
+        raise _unusable(home, failure) from None
     with os.fdopen(handle, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -253,12 +259,21 @@ def only_one(home: Path) -> Iterator[Callable[[str], None]]:
             raise CannotStart(_runs_already(file.read(), home), code="already_running") from None
 
         def say(url: str) -> None:
-            file.seek(0)
-            file.truncate()
-            json.dump({"url": url, "pid": os.getpid()}, file)
-            file.flush()
+            try:
+                file.seek(0)
+                file.truncate()
+                json.dump({"url": url, "pid": os.getpid()}, file)
+                file.flush()
+            except OSError as failure:
+                raise _unusable(home, failure) from None
 
         yield say
+
+
+def _unusable(home: Path, failure: OSError) -> CannotStart:
+    return CannotStart(
+        f"Cannot use {home} as Rota's home: {failure.strerror}. Choose another with --home.", field="home"
+    )
 
 
 def _runs_already(told: str, home: Path) -> str:

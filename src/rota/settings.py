@@ -61,6 +61,13 @@ def _seconds(value: str) -> timedelta:
     return timedelta(seconds=number)
 
 
+def _days(value: str) -> timedelta:
+    number = float(value)
+    if not 0 < number < 36500:
+        raise ValueError
+    return timedelta(days=number)
+
+
 def _port(value: str) -> int:
     number = int(value)
     if not 0 <= number <= 65535:
@@ -132,6 +139,11 @@ class Settings:
     dead_after: int = _setting(
         2, _count, "a whole number from 1", "Missed heartbeats after which a worker counts as dead"
     )
+    snapshot_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How often the house is counted")
+    keep_events_days: timedelta = _setting(
+        timedelta(days=90), _days, "days", "How long events and transcripts are kept"
+    )
+    keep_snapshots_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long snapshots are kept")
     max_body_bytes: int = _setting(1_048_576, _count, "a number of bytes", "Largest request body")
     log_level: str = _setting("info", _level, "debug, info, warning or error", "How much is logged")
     log_file: str = _setting("", _text, "a path", "Where JSON logs go besides the standard error")

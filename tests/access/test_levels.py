@@ -1,9 +1,9 @@
 """Who may, over HTTP: levels, other people's things, other workspaces, agents at work, and browsers."""
 
-import asyncio
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from httpx import Response
 
 from rota.access import signing_in
@@ -63,7 +63,7 @@ async def send(api: Api, method: str, path: str, body: Any = None, **options: An
     return await api.send(method, path, **({"json": body} if body is not None else {}), **options)
 
 
-def test_the_lists_above_name_every_route(site: Any) -> None:
+async def test_the_lists_above_name_every_route(site: Any) -> None:
     """A new route must be put into one of them, and so be shown to know its callers."""
     prefix = "/api/v1/workspaces/{workspace}"
     routes = {
@@ -294,7 +294,7 @@ async def test_an_attempts_token_is_for_that_attempt_of_that_run_in_that_workspa
 # Browsers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def login(office: Office) -> str:
     async with office.db.transaction() as conn:
         link = await signing_in.create_link(conn, office.caller.user_id)
@@ -346,4 +346,3 @@ async def test_a_cookie_that_is_no_login_is_refused(office: Office) -> None:
         client = office.site.client(cookies={COOKIE: cookie})
         path = f"/api/v1/workspaces/{office.caller.workspace_slug}/agents"
         refused(await client.get(path), 401, "unauthenticated")
-    await asyncio.sleep(0)

@@ -92,7 +92,7 @@ async def _opened(url: str) -> AsyncIterator[Site]:
     await db.open()
     wakes = Wakes(db, listener)
     listening = asyncio.create_task(listener.run())
-    web = Web(db, wakes, listener, Settings(max_body_bytes=100_000), Vault({"k1": bytes(32)}))
+    web = Web(db, wakes, listener, Settings(), Vault({"k1": bytes(32)}))
     yield Site(web, create_app(web), url)
     web.closing.set()
     await wakes.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from house import House
+
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk

@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from house import House
+
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkerId
 from rota.roster import agents, running

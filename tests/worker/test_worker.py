@@ -6,17 +6,18 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from house import House
-from rota.db import runs
+from waiting import until
+
+from rota.db import events, runs
 from rota.db.listener import CANCELS, Wakes
 from rota.db.pool import Database
 from rota.errors import Conflict, Lost
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.runs import cancelling, sweeping
+from rota.sessions.story import attempts
 from rota.watch.rescue import Rescue
-from waiting import until
 
 
 async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
@@ -130,6 +131,13 @@ async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells
     assert (run["status"], run["attempt"], run["tries"]) == ("succeeded", 2, 1)
     assert {each.idempotency_key for each in at_work.executor.assignments} == {str(run_id)}
     assert [told for _, told in await story(house, run)] == ["queued", "running", "queued", "running", "succeeded"]
+    async with house.db.connection() as conn:
+        told = attempts(await events.of_run(conn, house.caller.workspace_id, run["session_id"], run_id))
+    assert [(each.attempt, each.ended_as, each.detail) for each in told] == [
+        (1, "queued", "The tap was closed."),
+        (2, "succeeded", None),
+    ]
+    assert all(each.worker_id == at_work.worker.id and each.ended_at for each in told)
 
 
 async def test_the_last_failure_ends_the_run_with_its_class_and_detail(house: House, shift: Any, run_now: Any) -> None:

@@ -50,6 +50,12 @@ SELECT seq, kind, run_id, attempt, data, created_at FROM events
 ORDER BY seq LIMIT %(limit)s
 """
 
+OF_RUN = """
+SELECT seq, kind, run_id, attempt, data, created_at FROM events
+ WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND run_id = %(run_id)s AND kind = 'run'
+ORDER BY seq
+"""
+
 TAIL = """
 SELECT * FROM (
     SELECT seq, kind, run_id, attempt, data, created_at FROM events
@@ -127,4 +133,12 @@ async def tail(
         await cursor.execute(
             TAIL, {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit}
         )
+        return await cursor.fetchall()
+
+
+async def of_run(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, run_id: RunId) -> list[Event]:
+    """What became of one run, in order."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "run_id": run_id}
+    async with conn.cursor(row_factory=class_row(Event)) as cursor:
+        await cursor.execute(OF_RUN, given)
         return await cursor.fetchall()

@@ -335,6 +335,23 @@ class RunOut(Out):
     cancel_requested_at: datetime | None
 
 
+class AttemptOut(Out):
+    model_config = ConfigDict(from_attributes=True, extra="ignore")
+
+    attempt: int
+    worker_id: str
+    started_at: datetime
+    ended_at: datetime | None
+    ended_as: str | None = Field(
+        description="The status it led to; `queued` if it was tried again, rescued or handed back"
+    )
+    detail: str | None
+
+
+class RunStory(RunOut):
+    attempts: list[AttemptOut]
+
+
 class RunNowIn(In):
     payload: Any = None
 
@@ -397,6 +414,17 @@ class WorkerOut(Out):
     pools: list[str]
     started_at: datetime
     last_seen_at: datetime
+
+
+class SnapshotOut(Out):
+    taken_at: datetime
+    host: str
+    workers: int
+    sessions: int
+    running: int
+    queued: int
+    cpu_percent: float | None
+    memory_mb: float | None
 
 
 class Page(BaseModel, Generic[T]):

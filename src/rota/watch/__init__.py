@@ -1,1 +1,1 @@
-"""The house keepers: rescue and sweep."""
+"""The house keepers: rescue, snapshot, prune."""

@@ -1,12 +1,14 @@
 """The fleet: workers, and which kinds of agents somebody serves."""
 
+from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
 
-from rota.db import workers
+from rota.db import snapshots, workers
+from rota.http.api.paging import DEFAULT_LIMIT, Limit
 from rota.http.context import InUnit, Shared, Web
-from rota.http.shapes import Page, WorkerOut
+from rota.http.shapes import Page, SnapshotOut, WorkerOut
 from rota.model import agent_config
 
 router = APIRouter(tags=["fleet"])
@@ -21,6 +23,15 @@ async def list_workers(unit: InUnit, shared: Shared) -> Page[WorkerOut]:
     """Workers and how they are."""
     found = await workers.all_of(unit.conn, dead_after=_dead_after(shared))
     return Page(items=[WorkerOut.model_validate(each) for each in found])
+
+
+@router.get("/snapshots")
+async def list_snapshots(
+    unit: InUnit, limit: Limit = DEFAULT_LIMIT, before: datetime | None = None
+) -> Page[SnapshotOut]:
+    """How the house was doing, newest first; page on with `before` set to the last `taken_at` you have."""
+    found = await snapshots.page(unit.conn, before=before, limit=limit)
+    return Page(items=[SnapshotOut.model_validate(each) for each in found])
 
 
 @router.get("/executors")

@@ -5,15 +5,16 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 
+from rota.db import events
 from rota.db import runs as rows
 from rota.db.listener import CANCELS, RUNS
 from rota.errors import NotFound
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import Page, RunOut, page_of, read_cursor
+from rota.http.shapes import AttemptOut, Page, RunOut, RunStory, page_of, read_cursor
 from rota.model.caller import Level
-from rota.model.ids import RunId
+from rota.model.ids import RunId, SessionId
 from rota.roster import automations, running
 
 router = APIRouter(prefix="/runs", tags=["runs"])
@@ -52,9 +53,15 @@ async def list_runs(
 
 
 @router.get("/{run_id}")
-async def get_run(unit: InUnit, run_id: UUID) -> RunOut:
-    """One run."""
-    return await _find(unit, run_id)
+async def get_run(unit: InUnit, run_id: UUID) -> RunStory:
+    """One run, with the story of each attempt: its worker, its times and how it ended."""
+    run = await _find(unit, run_id)
+    told = []
+    if run.session_id:
+        session_id = SessionId(run.session_id)
+        told = await events.of_run(unit.conn, unit.caller.workspace_id, session_id, RunId(run_id))
+    attempts = [AttemptOut.model_validate(each) for each in story.attempts(told)]
+    return RunStory(**run.model_dump(), attempts=attempts)
 
 
 @router.post("/{run_id}/cancel")

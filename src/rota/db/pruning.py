@@ -1,0 +1,35 @@
+"""Deletes what is older than it is kept, a bounded number of rows at a time. Runs stay."""
+
+from datetime import timedelta
+
+from rota.db.pool import Connection
+
+# As = ANY(ARRAY(…)) each deletes at most so many rows, found by an index of time.
+EVENTS = """
+DELETE FROM events WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM events WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
+"""
+SNAPSHOTS = """
+DELETE FROM snapshots WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM snapshots WHERE taken_at < now() - %(kept)s LIMIT %(limit)s))
+"""
+START_KEYS = """
+DELETE FROM start_keys WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM start_keys WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
+"""
+WORKERS = """
+DELETE FROM workers WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM workers WHERE last_seen_at < now() - %(kept)s LIMIT %(limit)s))
+"""
+SIGN_INS = """
+WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now())
+DELETE FROM logins WHERE expires_at < now()
+"""
+
+
+async def prune(conn: Connection, query: str, kept: timedelta, limit: int) -> int:
+    return (await conn.execute(query.encode(), {"kept": kept, "limit": limit})).rowcount
+
+
+async def prune_sign_ins(conn: Connection) -> int:
+    return (await conn.execute(SIGN_INS)).rowcount

@@ -1,0 +1,46 @@
+"""How the house was doing, once a minute for each machine."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+
+from rota.db.pool import Connection
+
+TAKE = """
+-- Every process may try; only the first within a span takes it.
+INSERT INTO snapshots (id, host, workers, sessions, running, queued, cpu_percent, memory_mb)
+SELECT %(id)s, %(host)s,
+       (SELECT count(*) FROM workers WHERE stopped_at IS NULL AND last_seen_at > now() - %(dead_after)s),
+       (SELECT count(DISTINCT session_id) FROM runs WHERE status = 'running'),
+       (SELECT count(*) FROM runs WHERE status = 'running'),
+       (SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' AND ready_at IS NOT NULL LIMIT 100000) waiting),
+       %(cpu_percent)s, %(memory_mb)s
+ WHERE NOT EXISTS (SELECT FROM snapshots WHERE host = %(host)s AND taken_at > now() - %(every)s)
+"""
+
+PAGE = """
+SELECT id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb FROM snapshots
+ WHERE taken_at < coalesce(%(before)s::timestamptz, 'infinity') ORDER BY taken_at DESC LIMIT %(limit)s
+"""
+
+
+async def take(
+    conn: Connection,
+    snapshot_id: UUID,
+    *,
+    host: str,
+    every: timedelta,
+    dead_after: timedelta,
+    cpu_percent: float | None,
+    memory_mb: float | None,
+) -> None:
+    given = {"id": snapshot_id, "host": host, "every": every, "dead_after": dead_after}
+    await conn.execute(TAKE, {**given, "cpu_percent": cpu_percent, "memory_mb": memory_mb})
+
+
+async def page(conn: Connection, *, before: datetime | None, limit: int) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(PAGE, {"before": before, "limit": limit})
+        return await cursor.fetchall()

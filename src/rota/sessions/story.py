@@ -1,0 +1,31 @@
+"""The story of a run: every attempt with its worker, its times and how it ended, told from the log."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from rota.db.events import Event
+
+
+@dataclass(slots=True)
+class AttemptStory:
+    attempt: int
+    worker_id: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    ended_as: str | None = None
+    detail: str | None = None
+
+
+def attempts(events: Iterable[Event]) -> list[AttemptStory]:
+    """One entry for each claim. An attempt ends with the next thing that the log says of its run."""
+    stories: list[AttemptStory] = []
+    for event in events:
+        status = event.data.get("status")
+        if status == "running" and event.attempt:
+            stories.append(AttemptStory(event.attempt, event.data.get("worker_id", ""), event.created_at))
+        elif stories and stories[-1].ended_at is None:
+            stories[-1].ended_at = event.created_at
+            stories[-1].ended_as = status
+            stories[-1].detail = event.data.get("error_detail") or event.data.get("reason")
+    return stories

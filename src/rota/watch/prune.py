@@ -1,0 +1,37 @@
+"""Deletes what is older than it is kept. Runs stay for good."""
+
+import logging
+from datetime import timedelta
+
+from rota.db import pruning
+from rota.db.pool import Database
+
+log = logging.getLogger(__name__)
+
+BATCH = 5000
+EVERY_SECONDS = 600.0
+KEEP_START_KEYS = timedelta(days=30)
+KEEP_WORKERS = timedelta(days=7)
+
+
+class Prune:
+    """A pass deletes a bounded number of rows, and comes back at once while there are more."""
+
+    name = "prune"
+
+    def __init__(self, db: Database, *, keep_events: timedelta, keep_snapshots: timedelta) -> None:
+        self._db = db
+        self._kept = (
+            (pruning.EVENTS, keep_events),
+            (pruning.SNAPSHOTS, keep_snapshots),
+            (pruning.START_KEYS, KEEP_START_KEYS),
+            (pruning.WORKERS, KEEP_WORKERS),
+        )
+
+    async def once(self) -> float:
+        async with self._db.connection() as conn:
+            deleted = [await pruning.prune(conn, query, kept, BATCH) for query, kept in self._kept]
+            await pruning.prune_sign_ins(conn)
+        if sum(deleted):
+            log.info("rows.pruned", extra={"rows": sum(deleted)})
+        return 0.0 if BATCH in deleted else EVERY_SECONDS

@@ -1,0 +1,62 @@
+"""The house keepers: what is old goes, what must stay stays, and the house is counted."""
+
+from datetime import timedelta
+
+from house import House
+from rota.db.pool import Database
+from rota.watch import prune
+from rota.watch.prune import Prune
+from rota.watch.snapshot import Snapshot
+
+EVENTS = """
+INSERT INTO events (workspace_id, session_id, seq, kind, data, created_at)
+SELECT w.id, w.id, n, 'output', '{}', now() - %s FROM workspaces w, generate_series(%s::integer, %s::integer) n
+"""
+
+
+def keeper(db: Database) -> Prune:
+    return Prune(db, keep_events=timedelta(days=90), keep_snapshots=timedelta(days=7))
+
+
+async def test_events_older_than_they_are_kept_go_and_the_others_stay(house: House, db: Database) -> None:
+    await house.execute(EVENTS, timedelta(days=91), 1, 3)
+    await house.execute(EVENTS, timedelta(days=89), 4, 5)
+    await keeper(db).once()
+    assert await house.value("SELECT array_agg(seq ORDER BY seq) FROM events") == [4, 5]
+
+
+async def test_pruning_takes_a_bounded_bite_and_comes_back_at_once_for_the_rest(house: House, db: Database) -> None:
+    await house.execute(EVENTS, timedelta(days=91), 1, prune.BATCH + 1)
+    assert await keeper(db).once() == 0.0
+    assert await house.value("SELECT count(*) FROM events") == 1
+    assert await keeper(db).once() > 0
+
+
+async def test_old_snapshots_workers_and_keys_go_and_runs_never_do(house: House, db: Database) -> None:
+    automation = await house.automation({"cron": "0 * * * *"}, next_fire_at=None)
+    await house.execute(
+        """INSERT INTO snapshots (id, taken_at, host, workers, sessions, running, queued)
+           VALUES (gen_random_uuid(), now() - interval '8 days', 'h', 1, 1, 1, 1)"""
+    )
+    await house.execute("INSERT INTO workers (id, host, pid, places, kinds, pools, last_seen_at) "
+                        "VALUES ('old', 'h', 1, 1, '{}', '{}', now() - interval '8 days')")  # fmt: skip
+    await house.execute("INSERT INTO start_keys (workspace_id, key, body_hash, run_id, created_at) "
+                        "SELECT id, 'k', '', id, now() - interval '31 days' FROM workspaces")  # fmt: skip
+    await house.execute(
+        """INSERT INTO runs (workspace_id, id, automation_id, agent_id, grant_id, revision, status, source, queue, pool,
+                             executor, timeout, trace_id, skip_reason, queued_at, finished_at)
+           SELECT workspace_id, gen_random_uuid(), id, agent_id, grant_id, 1, 'skipped', 'schedule', workspace_id, 'p', 'e', '1 h',
+                  't', 'missed', now() - interval '9 years', now() - interval '9 years' FROM automations WHERE id = %s""",
+        automation,
+    )
+    await keeper(db).once()
+    for table in ("snapshots", "workers", "start_keys"):
+        assert await house.value(f"SELECT count(*) FROM {table}") == 0
+    assert await house.value("SELECT count(*) FROM runs") == 1
+
+
+async def test_two_processes_of_one_machine_take_one_snapshot(house: House, db: Database) -> None:
+    for _ in range(2):
+        await Snapshot(db, every=timedelta(minutes=1), dead_after=timedelta(seconds=30)).once()
+    assert await house.value("SELECT count(*) FROM snapshots") == 1
+    assert await house.value("SELECT memory_mb > 1 AND running = 0 AND queued = 0 FROM snapshots")
