@@ -143,4 +143,8 @@ async def _lateness(stage: Stage, seconds: float) -> dict[str, Any]:
     async with stage.db.connection() as conn:
         row = await (await conn.execute(LATE, {"from": anchor + timedelta(seconds=2)})).fetchone()
     assert row
-    return {"lateness at 500/s, four replicas, p50 ms": row[0], "lateness, p99 ms": row[1], "lateness, fires counted": row[2]}
+    return {
+        "lateness at 500/s, four replicas, p50 ms": row[0],
+        "lateness, p99 ms": row[1],
+        "lateness, fires counted": row[2],
+    }

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from house import Clock, House
 from psycopg.conninfo import make_conninfo
 
-from house import Clock, House
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import Listener, Wakes
 from rota.db.migrate import migrate

@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from waiting import until
 
 from rota.db import migrate as chain
 from rota.db.migrate import LOCK, Migration, migrate, migrations, missing
 from rota.errors import CannotStart
-from waiting import until
 
 ROOT = Path(__file__).parents[2]
 MIGRATING = "import asyncio, sys; from rota.db.migrate import migrate; print(*asyncio.run(migrate(sys.argv[1])))"

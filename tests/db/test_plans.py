@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from house import House
 from psycopg.pq import ExecStatus
 
-from house import House
 from rota.db import aftermath, attempts, automations, events, queues, run_status, runs, sessions, triggers
 from rota.db.pool import Connection
 

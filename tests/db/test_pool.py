@@ -8,11 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from waiting import until
 
 from rota.db import pool
 from rota.db.pool import Database, check, shown
 from rota.errors import Busy, CannotStart
-from waiting import until
 
 SECRET = "swordfish"  # a password
 SLEEPERS = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"

@@ -15,10 +15,11 @@ import psycopg
 import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
+from house import House
 from httpx import ASGITransport, AsyncClient, Response
 from psycopg.conninfo import make_conninfo
+from waiting import until
 
-from house import House
 from rota.access import signing_in
 from rota.access.vault import Vault
 from rota.daemon import bind
@@ -36,7 +37,6 @@ from rota.roster.first_start import settle_in
 from rota.settings import Settings
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
-from waiting import until
 
 HOUR = timedelta(hours=1)
 DAILY = {"cron": "0 9 * * *", "timezone": "UTC"}

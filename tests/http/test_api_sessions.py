@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from httpx import AsyncClient, Response
+from waiting import until
 
 from rota.db import events
 from rota.db.events import NewEvent
@@ -16,7 +17,6 @@ from rota.db.listener import session_channel
 from rota.http.api import sessions
 from rota.model.ids import SessionId
 from rota.trace import follow
-from waiting import until
 
 from . import api_client
 from .api_client import UNKNOWN, Api, Office, example, made, refused

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from house import House
+
 from rota.access.vault import open_vault
 from rota.db import triggers as trigger_rows
 from rota.errors import Invalid, NotFound, Unauthenticated

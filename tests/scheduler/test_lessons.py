@@ -4,8 +4,8 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-
 from house import NOON, Clock, House
+
 from rota.db import runs
 from rota.db.listener import Wakes
 from rota.db.pool import Database

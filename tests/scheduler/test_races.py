@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-
 from house import NOON, Clock, House
+from waiting import until
+
 from rota.db.listener import Wakes
 from rota.db.pool import Database
 from rota.roster import automations
 from rota.scheduler.tick import Scheduler
-from waiting import until
 
 REPLICA = Path(__file__).parent / "replica.py"
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}

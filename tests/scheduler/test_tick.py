@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
-
 from house import NOON, Clock, House
+
 from rota.db.listener import Wakes
 from rota.db.pool import Database
 from rota.scheduler.tick import Scheduler

@@ -103,9 +103,8 @@ async def test_a_number_is_not_given_out_while_an_earlier_one_is_uncommitted(
 async def test_a_writer_that_takes_its_words_back_leaves_no_gap(
     house: House, listener: Listener, wakes: Wakes, session: SessionId
 ) -> None:
-    async with house.db.connection() as conn:
-        async with conn.transaction(force_rollback=True):
-            await events.append(conn, [output(house, session, "never")])
+    async with house.db.connection() as conn, conn.transaction(force_rollback=True):
+        await events.append(conn, [output(house, session, "never")])
     await write(house, session, "kept")
     reader = Follower(house, listener, session)
     assert await reader.until_seen(2) == [1, 2]

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from house import House
+
 from rota.db.pool import Database
 from rota.watch import prune
 from rota.watch.prune import Prune

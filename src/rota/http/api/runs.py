@@ -16,6 +16,7 @@ from rota.http.shapes import AttemptOut, Page, RunOut, RunStory, page_of, read_c
 from rota.model.caller import Level
 from rota.model.ids import RunId, SessionId
 from rota.roster import automations, running
+from rota.sessions import story
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
