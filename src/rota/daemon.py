@@ -260,10 +260,8 @@ def only_one(home: Path) -> Iterator[Callable[[str], None]]:
 
         def say(url: str) -> None:
             try:
-                file.seek(0)
-                file.truncate()
-                json.dump({"url": url, "pid": os.getpid()}, file)
-                file.flush()
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, json.dumps({"url": url, "pid": os.getpid()}).encode(), 0)
             except OSError as failure:
                 raise _unusable(home, failure) from None
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from rota.db import embedded
 from rota.db.embedded import EmbeddedPostgres
 from rota.errors import RotaError
 
@@ -15,6 +16,8 @@ def main(home: str, user: str = "") -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     if user:
         become(user)
+    if programs := os.environ.get("ROTA_TEST_PROGRAMS"):
+        embedded._find_binaries = lambda: Path(programs)
     server = EmbeddedPostgres(Path(home))
     print(json.dumps({"value": os.getpid()}), flush=True)
     for word in sys.stdin:

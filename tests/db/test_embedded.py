@@ -385,36 +385,56 @@ def test_a_starter_killed_while_the_server_comes_up_leaves_it_to_the_next(
         eventually(lambda: len(postmasters(home)) == 1)  # a second one gives up when it finds the first
 
 
-def test_a_killed_initdb_leaves_nothing_behind(new_home: Path, user: Callable[..., User]) -> None:
-    starter = user()
+@pytest.fixture
+def endless_initdb(place: Path) -> str:
+    """PostgreSQL's programs, but initdb stays when it is done and says so in `initdb.pid` of the new cluster."""
+    real = embedded._find_binaries()
+    programs = place / "programs"
+    programs.mkdir()
+    for program in real.iterdir():
+        (programs / program.name).symlink_to(program)
+    (programs / "initdb").unlink()
+    (programs / "initdb").write_text(
+        f"""#!/bin/sh
+        '{real}/initdb' "$@"
+        for last; do :; done
+        echo $$ > "${{last#--pgdata=}}/initdb.pid"
+        exec sleep 600
+        """
+    )
+    (programs / "initdb").chmod(0o755)
+    return str(programs)
+
+
+def endless_initdb_of(home: Path) -> int:
+    pid = home / "postgres.new" / "initdb.pid"
+    return int(eventually(lambda: pid.exists() and pid.read_text()))
+
+
+def test_a_killed_initdb_leaves_nothing_behind(new_home: Path, endless_initdb: str, user: Callable[..., User]) -> None:
+    starter = user(ROTA_TEST_PROGRAMS=endless_initdb)
     starter.send("start")
-    new = new_home / "postgres.new"
-    eventually((new / "PG_VERSION").exists)
-    [initdb] = [process for process in processes_of(new_home) if process.name() == "initdb"]
-    initdb.suspend()
+    initdb = endless_initdb_of(new_home)
     starter.kill()
-    assert is_locked(new_home / "postgres.start.lock"), "who comes next would remove what this initdb is writing"
-    initdb.kill()
+    assert is_locked(new_home / "postgres.start.lock"), "who comes next would remove what this initdb writes"
+    kill(initdb)
     with EmbeddedPostgres(new_home) as server:
         assert query(server.start(), "SELECT 1") == [(1,)]
-        assert not new.exists()
+        assert not (new_home / "postgres.new").exists()
 
 
-def test_an_interrupted_first_start_leaves_nothing_behind(new_home: Path, user: Callable[..., User]) -> None:
-    starter = user()
+def test_an_interrupted_first_start_leaves_nothing_behind(
+    new_home: Path, endless_initdb: str, user: Callable[..., User]
+) -> None:
+    starter = user(ROTA_TEST_PROGRAMS=endless_initdb)
     starter.send("start")
-    eventually((new_home / "postgres.new" / "PG_VERSION").exists)
-    [initdb] = [process for process in processes_of(new_home) if process.name() == "initdb"]
-    initdb.suspend()
+    initdb = endless_initdb_of(new_home)
     starter.process.send_signal(signal.SIGINT)
     with pytest.raises(CannotStart) as caught:
         starter.answer()
     assert caught.value.code == "KeyboardInterrupt"
-    assert not (new_home / "postgres").exists()
-    eventually(lambda: not processes_of(new_home))
-    assert starter.do("start")
-    starter.do("stop")
-    assert not (new_home / "postgres.new").exists()
+    assert sorted(file.name for file in new_home.iterdir()) == ["postgres.start.lock", "postgres.users.lock"]
+    assert not psutil.pid_exists(initdb)
 
 
 def test_an_interrupted_start_leaves_no_server_behind(home: Path, user: Callable[..., User]) -> None:

@@ -96,12 +96,12 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 def test_defaults_are_told_right(page: Path) -> None:
     """Wherever a setting stands with a figure: `ROTA_X` (10)."""
     for name, told in re.findall(r"`(ROTA_[A-Z_]+)` \(`?([^)`]+?)(?: s)?`?\)", text_of(page)):
-        assert name not in DEFAULTS or told == _shown(DEFAULTS[name]), name
+        assert name not in DEFAULTS or told == _shown(name, DEFAULTS[name]), name
 
 
-def _shown(default: Any) -> str:
+def _shown(name: str, default: Any) -> str:
     if isinstance(default, timedelta):
-        return f"{default.total_seconds():g}"
+        return f"{default / timedelta(days=1) if name.endswith('_DAYS') else default.total_seconds():g}"
     return str(default).replace(str(Path.home()), "~")
 
 

@@ -53,14 +53,27 @@ class Server:
         try:
             request = await _read(reader)
             self.requests.append(request)
-            await self._answer(request, writer)
-            writer.close()
-            await writer.wait_closed()
-        except (OSError, asyncio.IncompleteReadError):
+            await self._answer_until_hung_up(request, reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            self.hung_up.set()
             writer.transport.abort()
+
+    async def _answer_until_hung_up(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        answering = asyncio.ensure_future(self._answer(request, writer))
+        leaving = asyncio.ensure_future(reader.read())
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+            self.hung_up.set()
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:

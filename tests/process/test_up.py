@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(ROTA), *arguments], env=clean_environment(**environment), capture_output=True, text=True, timeout=60
+        [str(ROTA), *arguments],
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -69,7 +75,7 @@ def _gone(processes: list[psutil.Process]) -> bool:
 
 
 def _no_postmaster(home: Path) -> bool:
-    return not [file for file in home.rglob("postmaster.pid")]
+    return not list(home.rglob("postmaster.pid"))
 
 
 def test_the_digest_starter_reads_rotas_own_runs_with_the_token_of_its_attempt(start: Any) -> None:
@@ -177,7 +183,7 @@ def assert_every_slot_once(rota: Rota, token: str, automation: str) -> None:
     slots = [_second(run["slot"]) for run in reversed(runs)]
     missed = [run["missed"]["count"] if run["missed"] else 0 for run in reversed(runs)]
     assert len(slots) == len(set(slots))
-    steps = [later - earlier for earlier, later in zip(slots, slots[1:], strict=False)]
+    steps = [later - earlier for earlier, later in pairwise(slots)]
     assert steps == [1 + count for count in missed[1:]]
 
 

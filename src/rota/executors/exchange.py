@@ -13,6 +13,7 @@ from rota.model.outcome import ErrorClass
 
 LARGEST_HEAD = 65536
 PIECE = 65536
+MOST_CHUNKS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Exchange:
 
     async def read(self) -> bytes:
         """The next piece of the body, or nothing at its proper end."""
+        await asyncio.sleep(0)  # a flood must not starve the loop
         while not (data := self._arrived()) and not self._whole:
             await self._wait()
         return data
@@ -90,9 +92,9 @@ class Exchange:
         return Head(event.status_code, headers)
 
     def _arrived(self) -> bytes:
-        """All that is there at once: an answer in many small chunks is not many pieces."""
+        """What is there: an answer in many small chunks is not as many pieces."""
         pieces: list[bytes] = []
-        while not self._whole:
+        while not self._whole and len(pieces) < MOST_CHUNKS:
             match self._next():
                 case h11.Data(data=data):
                     pieces.append(bytes(data))

@@ -342,9 +342,7 @@ class AttemptOut(Out):
     worker_id: str
     started_at: datetime
     ended_at: datetime | None
-    ended_as: str | None = Field(
-        description="The status it led to; `queued` if it was tried again, rescued or handed back"
-    )
+    ended_as: str | None = Field(description="The status it led to; `queued` if another attempt follows")
     detail: str | None
 
 

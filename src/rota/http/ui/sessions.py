@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
@@ -97,8 +97,8 @@ async def messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
 ) -> AsyncIterator[bytes]:
     pages = follow(shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing)
-    # A reader who leaves stops listening at once.
-    async with aclosing(cast("AsyncGenerator[list[Event]]", pages)):
+    assert isinstance(pages, AsyncGenerator)
+    async with aclosing(pages):  # a reader who leaves stops listening at once
         async for found in pages:
             if not found:
                 yield b": still here\n\n"
