@@ -217,7 +217,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.bind((host, port))
         listening.listen(1024)
-    except (OSError, OverflowError, UnicodeError) as failure:
+    except (OSError, OverflowError, UnicodeError, TypeError) as failure:  # the last two: a name that is no name
         listening.close()
         raise CannotStart(_bind_error(failure, host, port), code="cannot_listen", field="port") from None
     return listening

@@ -7,7 +7,7 @@ _SPANS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 FIRED = Counter("rota_runs_fired", "Runs started by the scheduler")
 SKIPPED = Counter("rota_runs_skipped", "Slots that did not run, by reason", ["reason"])
 CLAIMED = Counter("rota_runs_claimed", "Attempts begun by this process", ["executor"])
-SETTLED = Counter("rota_runs_settled", "Attempts ended by this process, by the status they led to", ["status"])
+SETTLED = Counter("rota_runs_settled", "Attempts ended by this process, by outcome", ["outcome"])
 RESCUED = Counter("rota_runs_rescued", "Runs taken back from lost workers")
 LATENESS = Histogram("rota_lateness_seconds", "Time from a slot to its run", buckets=_SPANS)
 DURATION = Histogram("rota_attempt_seconds", "Running time of an attempt", ["executor"], buckets=_SPANS)

@@ -14,7 +14,7 @@ from rota.errors import CannotStart
 
 PREFIX = "ROTA_"
 # Names that stand in the environment of agents and of the test suite; Rota itself doesn't read them here.
-FOREIGN = ("ROTA_RUN_ID", "ROTA_SESSION_ID", "ROTA_URL", "ROTA_TOKEN")
+FOREIGN = ("ROTA_RUN_ID", "ROTA_SESSION_ID", "ROTA_TOKEN", "ROTA_ATTEMPT", "ROTA_IDEMPOTENCY_KEY")
 FOREIGN_PREFIX = "ROTA_TEST_"
 MOST = 1_000_000_000
 
@@ -116,7 +116,7 @@ class Settings:
     database_url: str = _setting("", _text, "a PostgreSQL URL", "PostgreSQL 14 or newer; without it Rota runs its own")
     listen_url: str = _setting("", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer")
     pool_size: int = _setting(10, _count, "a whole number from 1", "Most database connections of this process")
-    prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.21")
+    prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.22")
     vault_keys: str = _setting("", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home")
     workspace: str = _setting("default", _slug, "a slug", "Workspace made at the first start")
     tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")

@@ -34,6 +34,7 @@ READS = [
     "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/runs", "/runs/{run}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events", "/workers", "/executors",
+    "/snapshots",
 ]  # fmt: skip
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/agents", AGENT),

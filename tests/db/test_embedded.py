@@ -229,9 +229,13 @@ def seconds_to_start(home: Path) -> float:
 
 
 def test_a_first_start_takes_under_three_seconds_and_the_next_under_one(place: Path) -> None:
-    homes = [place / str(number) for number in range(5)]  # the machine may be busy: one quick start proves it
-    assert any(seconds_to_start(home) < 3 for home in homes)
-    assert any(seconds_to_start(homes[0]) < 1 for _ in homes)
+    homes = [place / str(number) for number in range(3)]
+    first = min(seconds_to_start(home) for home in homes)
+    later = min(seconds_to_start(home) for home in homes)
+    if (first > 3 or later > 1) and os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip(f"this machine is too busy to measure: {first:.1f} s and {later:.1f} s")
+    assert first < 3
+    assert later < 1
 
 
 def test_the_database_is_durable_and_speaks_utf8_in_a_locale_that_never_changes(
@@ -724,10 +728,10 @@ def test_a_disk_that_filled_up_is_named(new_home: Path) -> None:
     with mounted(new_home, "size=100m"):
         with EmbeddedPostgres(new_home):
             pass
-        with suppress(OSError), (new_home / "filler").open("wb") as filler:
+        (new_home / "postgres.log").unlink()  # its last page would have had room for the reason
+        with suppress(OSError), (new_home / "filler").open("wb", buffering=0) as filler:
             while True:
-                filler.write(bytes(1 << 16))
-                filler.flush()
+                filler.write(bytes(4096))
         with pytest.raises(CannotStart, match=f"(?s){new_home}.*No space left on device"):
             EmbeddedPostgres(new_home).start()
         (new_home / "filler").unlink()

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def clearly(answer: Any, *statuses: int) -> dict[str, Any]:
 # Bodies -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trap", [each for each in VECTORS["json_body_traps"]], ids=lambda trap: trap["body"])
+@pytest.mark.parametrize("trap", VECTORS["json_body_traps"], ids=lambda trap: trap["body"])
 async def test_every_trap_of_the_vectors_is_refused_wherever_it_stands_and_leaves_nothing_behind(
     office: Office, api: Api, trap: dict[str, str]
 ) -> None:
@@ -110,6 +111,8 @@ async def test_a_number_that_can_be_kept_comes_back_as_it_was(api: Api, number: 
     run = made(await api.post(f"/automations/{automation['id']}/run", {"payload": number}, key="k"))
     assert (await api.get(f"/automations/{automation['id']}")).json()["input"] == {"n": number}
     assert (await api.get(f"/runs/{run['id']}")).json()["payload"] == number
+    await api.post(f"/runs/{run['id']}/cancel")
+    assert made(await api.post(f"/runs/{run['id']}/retry"))["payload"] == number
 
 
 async def test_depth_is_taken_up_to_its_limit(api: Api) -> None:
@@ -338,7 +341,7 @@ async def test_an_extreme_date_is_refused_or_kept_and_never_breaks_what_shows_it
     for name in ("starts_at", "ends_at"):
         for schedule in ({"cron": "0 9 * * *"}, {"every": "3653d"}, {"every": "1s"}, {"at": "9999-12-31T23:59:59Z"}):
             answer = await api.post("/automations", example(triggers=[{**schedule, name: instant}]))
-            assert answer.status_code == 201 or clearly(answer, 422)["field"].startswith("triggers.0")
+            assert answer.status_code == 201 or clearly(answer, 422)["field"].startswith("triggers.0.")
     answer = await api.post("/automations", example(schedule={"at": instant}))
     assert answer.status_code == 201 or clearly(answer, 422)["field"] == "schedule.at"
     answer = await api.post("/automations/preview", {"schedule": DAILY, "after": instant, "count": 100})
@@ -417,7 +420,7 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(body=BODIES, patch=BODIES)
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 async def test_whatever_an_automation_says_it_is_saved_or_refused_and_what_was_saved_can_be_shown(
     site: Site, body: dict[str, Any], patch: dict[str, Any]
 ) -> None:
@@ -450,19 +453,12 @@ async def test_a_program_that_does_not_exist_is_an_executor_error_that_names_it_
     assert "no-such-program" in made(await api.post("/agents", agent))["warnings"][0]
     run = made(await api.post("/agents/none/runs", {"prompt": "x"}))
     at_work = await office.claim()
-    given = at_work.assignment.__replace__(directory=tmp_path) if hasattr(at_work.assignment, "__replace__") else None
-    outcome = await CommandExecutor().execute(given or _in(tmp_path, at_work.assignment), at_work.desk)
+    outcome = await CommandExecutor().execute(replace(at_work.assignment, directory=tmp_path), at_work.desk)
     assert isinstance(outcome, Failed)
     await office.settle(at_work, outcome)
     ended = (await api.get(f"/runs/{run['id']}")).json()
     assert (ended["status"], ended["error_class"]) == ("failed", ErrorClass.EXECUTOR_ERROR)
     assert "no-such-program" in ended["error_detail"]
-
-
-def _in(directory: Path, assignment: Any) -> Any:
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(assignment, directory=directory)
 
 
 async def test_a_port_in_use_is_named_with_what_to_do() -> None:
@@ -497,7 +493,6 @@ def full_disk() -> Iterator[None]:
 async def test_a_home_that_is_full_stops_the_start_in_words(tmp_path: Path, full_disk: None) -> None:
     with pytest.raises(CannotStart) as refusal, only_one(tmp_path) as say_where:
         say_where("http://127.0.0.1:7682")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert refusal.value.field == "home"
     assert os.strerror(errno.EFBIG) in refusal.value.message
     assert str(tmp_path) in refusal.value.message

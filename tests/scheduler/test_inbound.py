@@ -154,6 +154,14 @@ async def test_secrets_are_sealed_and_do_not_open_in_another_triggers_row(house:
         await call(house, vault, second, secret)
 
 
+async def test_a_secret_sealed_with_a_lost_key_does_not_shut_out_its_successor(house: House, tmp_path: Path) -> None:
+    vault, trigger_id, _ = await _hook(house, tmp_path)
+    await house.execute("UPDATE webhook_secrets SET sealed = overlay(sealed PLACING 'xx' FROM 2)")
+    async with house.db.transaction() as conn:
+        new = await triggers.new_secret(conn, vault, house.caller.workspace_id, trigger_id)
+    assert await call(house, vault, trigger_id, new)
+
+
 async def test_an_unknown_or_disabled_webhook_is_not_found(house: House, tmp_path: Path) -> None:
     vault, trigger_id, secret = await _hook(house, tmp_path)
     await house.execute("UPDATE triggers SET enabled = false")
@@ -171,6 +179,38 @@ async def test_an_automation_runs_after_another_ended_as_it_wants_and_is_told_ab
     assert (ended["automation_id"], after["automation_id"]) == (first, second)
     assert (after["source"], after["status"]) == ("after", "queued")
     assert after["payload"] == {"run_id": str(ended["id"]), "status": "cancelled", "summary": None}
+
+
+async def test_a_slot_that_was_skipped_as_it_came_due_fires_what_waits_for_skips(house: House) -> None:
+    await house.automation(triggers=[{"event": "go", "overlap": "skip"}], name="First")
+    second = await house.automation({"after": "first", "on": ["skipped"]}, name="Second")
+    await publish(house, "go")
+    await publish(house, "go")
+    skipped, after = (await house.ledger())[-2:]
+    assert (skipped["skip_reason"], after["automation_id"]) == ("prior_in_flight", second)
+    assert after["payload"] == {"run_id": str(skipped["id"]), "status": "skipped", "summary": None}
+
+
+async def test_max_fires_holds_within_one_batch_too(house: House) -> None:
+    await house.automation({"event": "go"}, name="First", overlap="allow")
+    await house.automation(triggers=[{"after": "first", "on": ["cancelled"], "max_fires": 1}], name="Second")
+    for _ in range(3):
+        await publish(house, "go")
+    async with house.db.transaction() as conn:
+        ended = [
+            {
+                "workspace_id": r["workspace_id"],
+                "automation_id": r["automation_id"],
+                "run_id": r["id"],
+                "status": "cancelled",
+                "summary": None,
+            }
+            for r in [{**run, "workspace_id": house.caller.workspace_id} for run in await house.ledger()]
+        ]
+        from rota.runs import ending
+
+        await ending._fire_after(conn, ended)
+    assert sum(run["source"] == "after" for run in await house.ledger()) == 1
 
 
 async def test_automations_cannot_run_after_each_other_in_a_circle(house: House) -> None:

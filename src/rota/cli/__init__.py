@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "Run chosen parts of Rota: api, scheduler, worker, watch.",
     "doctor": "Check the settings, the database and the fleet.",
     "tokens": "Make tokens for scripts.",
+    "sign-in": "Print a new link to sign in with.",
 }
 
 
@@ -24,7 +25,7 @@ class Commands(click.Group):
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"rota.cli.{name}").command
+        command: click.Command = importlib.import_module(f"rota.cli.{name.replace('-', '_')}").command
         return command
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:

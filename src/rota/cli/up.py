@@ -47,9 +47,8 @@ async def greet(ready: Ready, *, starters: bool) -> None:
 
 
 def _welcome(settings: Settings, url: str, link: str) -> str:
-    database = "its own PostgreSQL" if settings.home and "postgres" in settings.database_url else "PostgreSQL"
     return f"""
-  {click.style("Rota is up", bold=True)} on {database}, home {settings.home}
+  {click.style("Rota is up", bold=True)} at {url}, home {settings.home}
 
   Sign in once with this link:
   {click.style(f"{url}/sign-in?token={link}", fg="cyan", underline=True)}

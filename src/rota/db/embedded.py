@@ -114,11 +114,12 @@ class EmbeddedPostgres:
     def ensure_running(self) -> None:
         """Bring the server back if it died while we use it."""
         server = self._server
-        if server is None or server.ping() == ACCEPTING:
-            return
-        with _explaining(self.home), self._starting(server):
-            if self._users is not None:
-                server.bring_up()
+        with _explaining(self.home):
+            if server is None or server.ping() == ACCEPTING:
+                return
+            with self._starting(server):
+                if self._users is not None:
+                    server.bring_up()
 
     @contextmanager
     def _starting(self, server: "_Server") -> Iterator[int]:

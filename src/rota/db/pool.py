@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
+import orjson
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from rota.errors import Busy, CannotStart
@@ -18,6 +20,9 @@ Connection: TypeAlias = AsyncConnection[TupleRow]
 OLDEST = 140_000
 CONNECT_SECONDS = 10
 WAIT_SECONDS = 5.0
+
+# PostgreSQL writes 1e300 in full; json would make of it a whole number that orjson refuses to write again.
+set_json_loads(orjson.loads)
 
 
 class Database:

@@ -23,6 +23,7 @@ from rota.model.duration import format_duration, parse_duration
 T = TypeVar("T")
 
 LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
+LEAST_YEAR, LAST_YEAR = 1970, 9998
 
 
 def _duration(value: Any) -> timedelta:
@@ -32,6 +33,12 @@ def _duration(value: Any) -> timedelta:
         return parse_duration(value)
     except Invalid as refused:
         raise ValueError(refused.message) from None
+
+
+def _instant(value: datetime) -> datetime:
+    if not LEAST_YEAR <= value.year <= LAST_YEAR:  # elsewhere it may be another year, and none comes after 9999
+        raise ValueError(f"Give a time of the years {LEAST_YEAR} to {LAST_YEAR}.")
+    return value
 
 
 def _named(value: str) -> str:
@@ -51,6 +58,7 @@ Duration = Annotated[
     BeforeValidator(_duration, json_schema_input_type=str),
     PlainSerializer(format_duration, return_type=str),
 ]
+Instant = Annotated[AwareDatetime, AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
@@ -112,8 +120,8 @@ class TriggerIn(In):
     model_config = ConfigDict(extra="allow")
 
     enabled: bool = True
-    starts_at: AwareDatetime | None = None
-    ends_at: AwareDatetime | None = None
+    starts_at: Instant | None = None
+    ends_at: Instant | None = None
     max_fires: int | None = Field(default=None, ge=1, le=2_000_000_000)
     jitter: Duration | None = None
     overlap: Overlap | None = None
@@ -138,7 +146,7 @@ class TriggerPatch(TriggerIn):
 
 class PreviewIn(In):
     schedule: dict[str, Any]
-    after: AwareDatetime | None = None
+    after: Instant | None = None
     count: int = Field(default=5, ge=1, le=100)
     automation: str | None = Field(
         default=None, description="Id or slug: warn when it usually takes longer than the interval"

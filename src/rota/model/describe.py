@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import assert_never
 
@@ -19,6 +20,7 @@ _EVERY_DAY_OF_MONTH, _EVERY_HOUR, _EVERY_MONTH = (1 << 31) - 1, (1 << 24) - 1, (
 _MOST_LISTED = 6
 
 
+@lru_cache(maxsize=4096)
 def describe(schedule: Schedule) -> str:
     match schedule:
         case CronSchedule():

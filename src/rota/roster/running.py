@@ -76,7 +76,9 @@ async def _start_one(
     policy, flight = await automations.policy(conn, caller.workspace_id, automation_id)
     if flight.waiting:
         queued = await runs.queued_of(conn, caller.workspace_id, automation_id)
-        raise Conflict("A run of this automation is already queued.", code="already_queued", run_id=str(queued))
+        if queued:
+            raise Conflict("A run of this automation is already queued.", code="already_queued", run_id=str(queued))
+        flight = flight._replace(waiting=False)  # it was claimed between the two looks
     if policy.refused:
         raise Conflict(_refusal(policy.refused), code=policy.refused)
     placed, _ = place(policy, "queue_one", flight)

@@ -120,8 +120,15 @@ def _check_limits(row: Mapping[str, Any], field: str) -> None:
     starts, ends = row["starts_at"], row["ends_at"]
     if starts and ends and ends <= starts:
         raise Invalid("It would end before it starts.", code="invalid_schedule", field=f"{field}.ends_at")
-    if next_fire(row, row["anchor_at"]) is None and row["kind"] in TIMED and row["enabled"]:
+    if row["kind"] in TIMED and row["enabled"] and not _ever_fires(row):
         raise Invalid("It would never fire within its limits.", code="never_fires", field=f"{field}.ends_at")
+
+
+def _ever_fires(row: Mapping[str, Any]) -> bool:
+    try:
+        return next_fire(row, row["anchor_at"]) is not None
+    except Invalid:  # the calendar ends before it would
+        return False
 
 
 def timing(row: Mapping[str, Any]) -> Timing:

@@ -9,7 +9,7 @@ from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AutomationId, WorkspaceId
-from rota.model.run import TERMINAL, SkipReason, Source, Status
+from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
 
 UNCOUNTED = frozenset({"chat", "task"})
 
@@ -36,7 +36,7 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended]) -> None:
         for workspace_id, automation_id in await aftermath.count_failures(conn, _outcomes(ended)):
             await _pause(conn, workspace_id, automation_id)
     if any(each.awaited for each in concerned):
-        await _fire_after(conn, ended)
+        await _fire_after(conn, [_for_those_after(each) for each in ended])
     if any(each.deleted for each in concerned):
         await aftermath.revoke_of_deleted(conn, [(each.workspace_id, each.id) for each in concerned if each.deleted])
 
@@ -58,23 +58,34 @@ async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: Aut
     await events.append(conn, [_told(each, None) for each in waiting if each.session_id])
 
 
-async def _fire_after(conn: Connection, ended: Sequence[Ended]) -> None:
+def _for_those_after(run: Ended) -> dict[str, Any]:
+    return {
+        "workspace_id": run.workspace_id,
+        "automation_id": run.automation_id,
+        "run_id": run.id,
+        "status": run.status,
+        "summary": run.summary,
+    }
+
+
+async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
+    """A run that was skipped as it started has ended too: fire what waits for it."""
+    automations = [(each.workspace_id, each.automation_id) for each in skipped if each.automation_id]
+    if any(each.awaited for each in await aftermath.concerned(conn, automations)):
+        ended = {"status": Status.SKIPPED, "summary": None}
+        given = [
+            {"workspace_id": each.workspace_id, "automation_id": each.automation_id, "run_id": each.id, **ended}
+            for each in skipped
+        ]
+        await _fire_after(conn, given)
+
+
+async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:
     from rota.runs import triggering  # noqa: PLC0415 — starting a run may end others, and an ended run start one
 
-    given = [
-        {
-            "workspace_id": each.workspace_id,
-            "automation_id": each.automation_id,
-            "run_id": each.id,
-            "status": each.status,
-            "summary": each.summary,
-        }
-        for each in ended
-    ]
-    waiting = await triggers.after(conn, given)
     occurrences = [
         triggering.Occurrence(workspace_id, trigger_id, Source.AFTER, told["run_id"], told)
-        for workspace_id, trigger_id, told in waiting
+        for workspace_id, trigger_id, told in await triggers.after(conn, ended)
     ]
     if occurrences:
         await triggering.fire(conn, occurrences)

@@ -7,6 +7,7 @@ from rota.db import events, run_status
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.model.run import Start
+from rota.runs import ending
 
 
 async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
@@ -19,6 +20,9 @@ async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
     await events.append(conn, [_queued(each) for each in starts if _goes_on(each) and each.id in written])
     if waiting:
         await run_status.promote(conn, waiting)
+    skipped = [each for each in starts if each.skip_reason and each.id in written]
+    if skipped:
+        await ending.tell_of_skips(conn, skipped)
     return written
 
 

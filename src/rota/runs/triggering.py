@@ -45,15 +45,17 @@ async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> dict[tupl
 
 def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], list[Start]]:
     flights: dict[UUID, Flight] = {}
+    fired: Counter[UUID] = Counter()
     starts, replaced = [], []
     for each in occurrences:
         due = dues.get(each.trigger_id)
-        if due is None or not _open(due):
+        if due is None or not _open(due, fired[each.trigger_id]):
             continue
         policy = due.policy
         overlap = effective_overlap(due.timing.kind, due.overlap, policy.overlap)
         placed, flights[policy.automation_id] = place(policy, overlap, flights.get(policy.automation_id, due.flight))
         starts.append(_start(due, each, placed))
+        fired[each.trigger_id] += placed.skip_reason is None
         if placed.replaces:
             replaced.append(starts[-1])
     return starts, replaced
@@ -71,9 +73,9 @@ def _start(due: Due, occurrence: Occurrence, placed: Placement) -> Start:
     )
 
 
-def _open(due: Due) -> bool:
-    """Whether the trigger's own limits let it fire now. `due.slot` is the database's present."""
+def _open(due: Due, fired: int) -> bool:
+    """Whether the trigger's own limits let it fire once more. `due.slot` is the database's present."""
     timing, now = due.timing, due.slot
     if (timing.starts_at and now < timing.starts_at) or (timing.ends_at and now > timing.ends_at):
         return False
-    return timing.max_fires is None or timing.fires < timing.max_fires
+    return timing.max_fires is None or timing.fires + fired < timing.max_fires

@@ -1,7 +1,7 @@
 """Stored, then live: everything after a sequence number, without gap or repeat, on any replica."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from rota.db import events
 from rota.db.events import Event
@@ -22,7 +22,7 @@ async def follow(
     after: int,
     until: asyncio.Event,
     beat: float = 15.0,
-) -> AsyncIterator[list[Event]]:
+) -> AsyncGenerator[list[Event]]:
     """Pages of events as they come; an empty page when nothing came for `beat` seconds, to keep the line alive. Ends
     soon after `until` is set.
 

@@ -68,7 +68,7 @@ class Settler:
             run = result.run
             if (run.id, run.attempt) in accepted:
                 outcome = type(result.outcome).__name__.lower() if result.outcome else "handed_back"
-                SETTLED.labels(status=outcome).inc()
+                SETTLED.labels(outcome=outcome).inc()
                 log.info("run.settled", extra={"run_id": run.id, "outcome": outcome, "trace_id": run.trace_id})
                 self._wakes.send(session_channel(run.session_id))
         self._wakes.send(RUNS, {result.run.workspace_id for result in results})

@@ -1,6 +1,7 @@
 """Sessions: conversations, and their live trace."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -119,9 +120,10 @@ def read_last_event_id(header: str | None, after: int) -> int:
     return int(header)
 
 
-async def _lines(pages: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
-    async for page in pages:
-        yield b"".join(_line(event) for event in page) or b": still here\n\n"
+async def _lines(pages: AsyncGenerator[list[Event]]) -> AsyncIterator[bytes]:
+    async with aclosing(pages):  # a reader who leaves must not stay subscribed
+        async for page in pages:
+            yield b"".join(_line(event) for event in page) or b": still here\n\n"
 
 
 def _line(event: Event) -> bytes:

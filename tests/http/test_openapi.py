@@ -1,0 +1,96 @@
+"""The description of the API: complete, true to what is refused, and the same as the page that people read."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota import errors
+from rota.errors import CannotStart, Lost, Refused, RotaError
+from rota.http.errors import STATUS
+from rota.model.run import SkipReason
+
+from . import api_client
+from .api_client import Api, Office, Site
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+ROOT = Path(__file__).parents[2]
+PREFIX = "/api/v1/workspaces/{workspace}"
+PAGE = (ROOT / "docs" / "reference" / "api.md").read_text()
+
+
+def operations(site: Site) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (method.upper(), path): told
+        for path, methods in site.app.openapi()["paths"].items()
+        for method, told in methods.items()
+    }
+
+
+async def test_every_route_is_documented_and_no_other(site: Site) -> None:
+    documented = re.findall(r"^\| `([A-Z]+ \S+)` \| \S.* \|$", PAGE, flags=re.MULTILINE)
+    offered = [f"{method} {path.removeprefix(PREFIX)}" for method, path in operations(site)]
+    assert sorted(documented) == sorted(offered)
+
+
+def raised_codes() -> set[str]:
+    """Every code that an error in the source can carry to a caller."""
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RotaError)}
+    told = {kind.code for kind in STATUS} | {"broken"}
+    for file in (ROOT / "src" / "rota").rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        for call in calls:
+            name = getattr(call.func, "id", "")
+            given = [each.value for each in call.keywords if each.arg == "code"]
+            if name == "problem" or (name == "_refuse" and file.name == "webhook.py"):
+                given = call.args[1:2]
+            elif name not in kinds or issubclass(kinds[name], CannotStart | Lost):
+                continue
+            told |= {each.value for each in given if isinstance(each, ast.Constant)}
+    starts = {SkipReason.AGENT_PAUSED, SkipReason.GRANT_REVOKED, SkipReason.GRANT_EXPIRED, SkipReason.GRANT_SCOPE}
+    return told | {each.value for each in starts} | {"not_found", "method_not_allowed"}
+
+
+async def test_every_code_is_documented_and_no_other() -> None:
+    documented = re.findall(r"^\| `([a-z_]+)` \| [0-9, ]+ \| \S.* \|$", PAGE, flags=re.MULTILINE)
+    assert len(documented) == len(set(documented))
+    assert set(documented) == raised_codes()
+
+
+async def test_every_kind_of_refusal_has_a_status() -> None:
+    def below(kind: type[RotaError]) -> list[type[RotaError]]:
+        return [kind, *(each for child in kind.__subclasses__() for each in below(child))]
+
+    assert set(below(Refused)) == set(STATUS)
+
+
+async def test_the_description_can_be_fetched_without_signing_in(api: Api, office: Office) -> None:
+    answer = await office.site.client().get("/api/openapi.json")
+    assert answer.status_code == 200
+    told = answer.json()
+    assert told["info"]["title"] == "Rota"
+    assert f"{PREFIX}/automations" in told["paths"]
+
+
+async def test_every_route_says_what_it_does_and_has_a_name_of_its_own(site: Site) -> None:
+    told = operations(site)
+    assert all(each.get("description") for each in told.values())
+    assert len({each["operationId"] for each in told.values()}) == len(told)
+
+
+async def test_pages_are_no_part_of_it(site: Site) -> None:
+    assert {path for _, path in operations(site) if not path.startswith(PREFIX)} == {
+        "/healthz", "/readyz", "/metrics", "/hooks/{trigger_id}",
+    }  # fmt: skip
+
+
+async def test_bodies_refuse_unknown_fields_by_their_description_too(site: Site) -> None:
+    shapes = site.app.openapi()["components"]["schemas"]
+    for _, told in operations(site).items():
+        for content in told.get("requestBody", {}).get("content", {}).values():
+            for name in re.findall(r"schemas/(\w+)", str(content["schema"])):
+                assert shapes[name]["additionalProperties"] is (name in {"TriggerIn", "TriggerPatch"}), name
