@@ -123,9 +123,7 @@ async def test_a_member_does_with_their_own_what_an_admin_may_do_with_everybodys
         made(await who.post(f"{path}/pause"), 200)
         made(await who.post(f"{path}/resume"), 200)
         assert (await who.delete(path)).status_code == 204
-        assert made(await who.post(f"{path}/restore"), 200)["owner"] == (
-            "A member" if who is member else "Local admin"
-        )
+        assert made(await who.post(f"{path}/restore"), 200)["owner"] == ("A member" if who is member else "Local admin")
 
 
 @pytest.mark.parametrize("level", ["member", "viewer"])
@@ -222,9 +220,7 @@ async def test_without_a_token_that_holds_nothing_is_told(office: Office, header
 
 async def test_a_token_that_ends_while_it_is_used_is_refused_from_then_on(office: Office, api: Api) -> None:
     made(await api.get("/agents"), 200)
-    await office.execute(
-        "UPDATE tokens SET expires_at = now() WHERE secret_hash = %s", signing_in.hashed(api.token)
-    )
+    await office.execute("UPDATE tokens SET expires_at = now() WHERE secret_hash = %s", signing_in.hashed(api.token))
     refused(await api.get("/agents"), 401, "unauthenticated")
     refused(await api.post("/agents", AGENT), 401, "unauthenticated")
 

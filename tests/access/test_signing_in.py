@@ -81,7 +81,9 @@ async def test_a_token_lasts_as_long_as_was_said(house: House) -> None:
     assert await house.value("SELECT count(*) FROM tokens WHERE expires_at IS NULL") == 1
 
 
-@pytest.mark.parametrize("change", ["DELETE FROM members WHERE user_id = %s", "UPDATE users SET disabled_at = now() WHERE id = %s"])
+@pytest.mark.parametrize(
+    "change", ["DELETE FROM members WHERE user_id = %s", "UPDATE users SET disabled_at = now() WHERE id = %s"]
+)
 async def test_somebody_who_left_is_let_in_no_more(house: House, change: str) -> None:
     user_id = await person(house, "member")
     secret = await token(house, user_id=user_id)

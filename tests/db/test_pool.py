@@ -140,11 +140,15 @@ async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(
 async def test_a_transaction_that_fails_leaves_nothing_and_gives_its_connection_back(db: Database) -> None:
     async with db.connection() as conn:
         await conn.execute("CREATE TABLE notes (note text)")
+
+    async def fail() -> None:
+        async with db.transaction() as conn:
+            await conn.execute("INSERT INTO notes VALUES ('half')")
+            await conn.execute("SELECT 1 / 0")
+
     for _ in range(20):
         with pytest.raises(psycopg.errors.DivisionByZero):
-            async with db.transaction() as conn:
-                await conn.execute("INSERT INTO notes VALUES ('half')")
-                await conn.execute("SELECT 1 / 0")
+            await fail()
     async with db.connection() as conn:
         assert await (await conn.execute("SELECT count(*) FROM notes")).fetchone() == (0,)
 

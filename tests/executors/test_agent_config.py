@@ -118,7 +118,7 @@ def test_an_unknown_kind_is_refused_unless_a_worker_serves_it() -> None:
     assert check("http2", {"url": "x"}, also=["http2"]) == []
     with pytest.raises(Invalid, match="did you mean 'python'") as refusal:
         check("pyton", {})
-    assert refusal.value.field == "kind"
+    assert (refusal.value.field, refusal.value.code) == ("executor", "unknown_executor")
 
 
 @pytest.mark.parametrize("config", [None, [], "echo"])

@@ -46,6 +46,8 @@ async def test_a_run_tells_its_story_from_the_queue_to_its_end(office: Office, a
     assert len(ended["summary"]) <= 120
     assert ended["finished_at"] >= ended["started_at"]
     assert (ended["error_class"], ended["error_detail"], ended["skip_reason"]) == (None, None, None)
+    [attempt] = ended["attempts"]
+    assert (attempt["attempt"], attempt["worker_id"]) == (1, running["worker_id"])
 
 
 async def test_a_failed_run_tells_why(office: Office, api: Api) -> None:

@@ -137,6 +137,12 @@ async def test_size_is_taken_up_to_its_limit(office: Office, api: Api) -> None:
     refused(await api.post("/automations", example(prompt="x" * 200_001)), 422, "invalid", "prompt")
 
 
+async def test_a_body_full_of_mistakes_is_answered_with_as_many_as_a_person_would_read(api: Api) -> None:
+    answer = await api.post("/automations", {f"field{number}": number for number in range(20_000)})
+    assert len(clearly(answer, 422)["errors"]) == 20
+    assert len(answer.content) < 5000
+
+
 async def test_a_body_without_end_is_cut_off_at_the_limit(office: Office, api: Api) -> None:
     given = 0
 
@@ -151,7 +157,9 @@ async def test_a_body_without_end_is_cut_off_at_the_limit(office: Office, api: A
     assert given <= office.site.web.settings.max_body_bytes + 2 * 65536
 
 
-@pytest.mark.parametrize("body", [b"", b" ", b"{", b"{'name': 1}", b"name=x", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"{}{}"])
+@pytest.mark.parametrize(
+    "body", [b"", b" ", b"{", b"{'name': 1}", b"name=x", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"{}{}"]
+)
 async def test_what_is_not_json_is_refused(api: Api, body: bytes) -> None:
     told = clearly(await api.send("POST", "/automations", content=body, headers=JSON), 400, 422)
     assert told["code"] == ("not_json" if body else "invalid")
@@ -164,7 +172,8 @@ async def test_json_that_is_no_object_is_refused(api: Api, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [None, "", "text/plain", "text/html", "application/x-www-form-urlencoded", "multipart/form-data", ";", "json"]
+    "kind",
+    [None, "", "text/plain", "text/html", "application/x-www-form-urlencoded", "multipart/form-data", ";", "json"],
 )
 async def test_a_body_that_does_not_say_that_it_is_json_is_refused_and_told_how(
     office: Office, api: Api, kind: str | None
@@ -217,7 +226,19 @@ async def test_a_request_that_breaks_off_half_way_does_nothing(office: Office, a
 
 # Addresses, queries and headers -------------------------------------------------------------------------------------
 
-ODD = ["%00", "a%00b", "%ED%A0%80", "%FF", "%F0%9F%98%80", "..%2F..", "a" * 5000, "-1", "9" * 5000, "%27%20OR%201=1", "%25s"]
+ODD = [
+    "%00",
+    "a%00b",
+    "%ED%A0%80",
+    "%FF",
+    "%F0%9F%98%80",
+    "..%2F..",
+    "a" * 5000,
+    "-1",
+    "9" * 5000,
+    "%27%20OR%201=1",
+    "%25s",
+]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -240,7 +261,14 @@ async def test_an_odd_name_in_an_address_is_not_found_or_refused(office: Office,
 @pytest.mark.parametrize("odd", [*ODD, "", "null", "1.5", "0x10", "%D9%A3", "1e3", "%20"])
 async def test_an_odd_query_is_refused_or_finds_nothing(api: Api, odd: str) -> None:
     session = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))["session_id"]
-    for path in ("/agents", "/automations", "/runs", "/sessions", "/agents/worker-bee/runs", f"/sessions/{session}/events"):
+    for path in (
+        "/agents",
+        "/automations",
+        "/runs",
+        "/sessions",
+        "/agents/worker-bee/runs",
+        f"/sessions/{session}/events",
+    ):
         for name in ("limit", "cursor"):
             told = clearly(await api.send("GET", f"{path}?{name}={odd}"), 400, 422)
             assert told.get("field") == (None if "%00" in odd else name)
@@ -269,7 +297,19 @@ async def test_a_cursor_of_another_list_is_refused_or_harmless(api: Api) -> None
     refused(await api.get("/runs", cursor=by_number), 422, "invalid_cursor", "cursor")
 
 
-HEADERS = [b"", b"\x00", b"a\x00b", b"\xff\xfe", b"\xed\xa0\x80", b"x" * 60_000, b"-1", b"9" * 5000, b"1e9", b"%00", b"\t"]
+HEADERS = [
+    b"",
+    b"\x00",
+    b"a\x00b",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"x" * 60_000,
+    b"-1",
+    b"9" * 5000,
+    b"1e9",
+    b"%00",
+    b"\t",
+]
 
 
 @pytest.mark.parametrize("value", HEADERS)
@@ -288,7 +328,9 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
     for header in (value, b"k" * 201):
         if 1 <= len(header) <= 200 and header.decode("latin-1").isprintable():
             continue
-        answer = await api.send("POST", "/agents/worker-bee/runs", json={"prompt": "x"}, headers={"Idempotency-Key": header})
+        answer = await api.send(
+            "POST", "/agents/worker-bee/runs", json={"prompt": "x"}, headers={"Idempotency-Key": header}
+        )
         refused(answer, 422, "invalid_key", "Idempotency-Key")
     assert await office.count("runs", "start_keys") == before
 
@@ -296,7 +338,11 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
 async def test_a_key_may_hold_any_printable_character(api: Api) -> None:
     for key in (b"\xfcber", b"' OR 1=1 --", b"%s {}", b"k" * 200):
         runs = [
-            made(await api.send("POST", "/agents/worker-bee/runs", json={"prompt": "x"}, headers={"Idempotency-Key": key}))
+            made(
+                await api.send(
+                    "POST", "/agents/worker-bee/runs", json={"prompt": "x"}, headers={"Idempotency-Key": key}
+                )
+            )
             for _ in range(2)
         ]
         assert runs[0] == runs[1]
@@ -366,16 +412,15 @@ async def test_a_value_that_only_the_database_refuses_is_the_callers_mistake_and
 async def test_a_database_that_is_away_is_told_as_such_and_not_as_a_failure_of_ours(
     office: Office, api: Api, site: Site
 ) -> None:
-    async with office.db.connection() as holder:
-        async with holder.transaction():
-            await holder.execute("LOCK TABLE automations")
-            asked = asyncio.create_task(api.get("/automations"))
-            await site.waiting_for_a_lock(1)
-            await holder.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            answer = await asked
+    async with office.db.connection() as holder, holder.transaction():
+        await holder.execute("LOCK TABLE automations")
+        asked = asyncio.create_task(api.get("/automations"))
+        await site.waiting_for_a_lock(1)
+        await holder.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        answer = await asked
     refused(answer, 503, "database_unavailable")
     assert answer.headers["Retry-After"] == "1"
     made(await api.get("/automations"), 200)
@@ -385,10 +430,16 @@ async def test_a_database_that_is_away_is_told_as_such_and_not_as_a_failure_of_o
 
 TEXTS = st.one_of(
     st.text(max_size=40),
-    st.sampled_from(["", " ", "\x00", "\ud800", "0 9 * * *", "@every 1s", "* * * * *", "15m", "1d", "UTC", "Europe/Berlin"]),
-    st.sampled_from(["worker-bee", "succeeded", "skip", "all", "2127-01-01T00:00:00Z", "mon", "09:00", "days", "weekly"]),
+    st.sampled_from(
+        ["", " ", "\x00", "\ud800", "0 9 * * *", "@every 1s", "* * * * *", "15m", "1d", "UTC", "Europe/Berlin"]
+    ),
+    st.sampled_from(
+        ["worker-bee", "succeeded", "skip", "all", "2127-01-01T00:00:00Z", "mon", "09:00", "days", "weekly"]
+    ),
 )
-NUMBERS = st.one_of(st.integers(), st.integers(-2, 100), st.floats(), st.sampled_from([2**31, 2**63, 2**64, -1, 0, 1e308]))
+NUMBERS = st.one_of(
+    st.integers(), st.integers(-2, 100), st.floats(), st.sampled_from([2**31, 2**63, 2**64, -1, 0, 1e308])
+)
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
@@ -396,8 +447,29 @@ VALUES = st.recursive(
 )
 WHEN = st.dictionaries(
     st.sampled_from(
-        "cron every at timezone mode unit time weekdays webhook event after on enabled starts_at ends_at max_fires jitter"
-        " overlap id field kind".split()
+        [
+            "cron",
+            "every",
+            "at",
+            "timezone",
+            "mode",
+            "unit",
+            "time",
+            "weekdays",
+            "webhook",
+            "event",
+            "after",
+            "on",
+            "enabled",
+            "starts_at",
+            "ends_at",
+            "max_fires",
+            "jitter",
+            "overlap",
+            "id",
+            "field",
+            "kind",
+        ]
     ),
     VALUES,
     max_size=5,
@@ -411,8 +483,24 @@ BODIES = st.fixed_dictionaries(
         "schedule": st.one_of(st.just({"cron": "0 9 * * *"}), WHEN, VALUES),
         "triggers": st.one_of(st.lists(WHEN, max_size=3), VALUES),
         **dict.fromkeys(
-            "slug input status run_immediately session overlap catch_up catch_up_limit late_after max_attempts"
-            " max_rescues timeout start_within approval_expires pause_after_failures surprise".split(),
+            [
+                "slug",
+                "input",
+                "status",
+                "run_immediately",
+                "session",
+                "overlap",
+                "catch_up",
+                "catch_up_limit",
+                "late_after",
+                "max_attempts",
+                "max_rescues",
+                "timeout",
+                "start_within",
+                "approval_expires",
+                "pause_after_failures",
+                "surprise",
+            ],
             VALUES,
         ),
     },
@@ -429,7 +517,9 @@ async def test_whatever_an_automation_says_it_is_saved_or_refused_and_what_was_s
     before = await office.count(*EVERYTHING)
     answer = await api.send("POST", "/automations", content=json.dumps(body), headers=JSON)
     if answer.status_code == 201:
-        changed = await api.send("PATCH", f"/automations/{answer.json()['id']}", content=json.dumps(patch), headers=JSON)
+        changed = await api.send(
+            "PATCH", f"/automations/{answer.json()['id']}", content=json.dumps(patch), headers=JSON
+        )
         assert changed.status_code == 200 or clearly(changed, 400, 409, 422)
         made(await api.get(f"/automations/{answer.json()['id']}"), 200)
         made(await api.get("/automations", limit=100), 200)

@@ -2,13 +2,16 @@
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rota import errors
+from rota.db.pool import Database
 from rota.errors import CannotStart, Lost, Refused, RotaError
+from rota.http.app import create_app
 from rota.http.errors import STATUS
 from rota.model.run import SkipReason
 
@@ -39,7 +42,9 @@ async def test_every_route_is_documented_and_no_other(site: Site) -> None:
 
 def raised_codes() -> set[str]:
     """Every code that an error in the source can carry to a caller."""
-    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RotaError)}
+    kinds = {
+        name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RotaError)
+    }
     told = {kind.code for kind in STATUS} | {"broken"}
     for file in (ROOT / "src" / "rota").rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
@@ -90,7 +95,38 @@ async def test_pages_are_no_part_of_it(site: Site) -> None:
 
 async def test_bodies_refuse_unknown_fields_by_their_description_too(site: Site) -> None:
     shapes = site.app.openapi()["components"]["schemas"]
-    for _, told in operations(site).items():
+    for told in operations(site).values():
         for content in told.get("requestBody", {}).get("content", {}).values():
             for name in re.findall(r"schemas/(\w+)", str(content["schema"])):
                 assert shapes[name]["additionalProperties"] is (name in {"TriggerIn", "TriggerPatch"}), name
+
+
+# What is public -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_health_checks_tell_whether_it_lives_and_whether_it_is_ready(site: Site, office: Office) -> None:
+    client = site.client()
+    alive, ready = await client.get("/healthz"), await client.get("/readyz")
+    assert (alive.status_code, alive.text) == (200, "ok\n")
+    assert (ready.status_code, ready.json()) == (200, {"ready": True, "missing_migrations": []})
+    await office.execute("UPDATE migrations SET number = number + 9000")
+    try:
+        behind = await client.get("/readyz")
+    finally:
+        await office.execute("UPDATE migrations SET number = number - 9000")
+    assert (behind.status_code, behind.json()["ready"]) == (503, False)
+    assert behind.json()["missing_migrations"]
+
+
+async def test_without_its_database_it_lives_but_is_not_ready(site: Site) -> None:
+    away = replace(site.web, db=Database("postgresql://rota@127.0.0.1:1/rota"))
+    client = Site(away, create_app(away), "").client()
+    assert (await client.get("/healthz")).status_code == 200
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()["ready"]) == (503, False)
+
+
+async def test_the_figures_are_for_prometheus(site: Site) -> None:
+    answer = await site.client().get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "# TYPE rota_" in answer.text

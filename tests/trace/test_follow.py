@@ -45,7 +45,9 @@ async def table(house: House, session: UUID) -> list[int]:
 class Follower:
     """Somebody who reads on and remembers."""
 
-    def __init__(self, house: House, listener: Listener, session: SessionId, after: int = 0, beat: float = 15.0) -> None:
+    def __init__(
+        self, house: House, listener: Listener, session: SessionId, after: int = 0, beat: float = 15.0
+    ) -> None:
         self.until = asyncio.Event()
         self.pages: AsyncIterator[list[Event]] = follow.follow(
             house.db, listener, house.caller.workspace_id, session, after=after, until=self.until, beat=beat

@@ -52,7 +52,9 @@ def desk(recorder: Recorder, run: Claimed) -> RecordingDesk:
 
 async def written(house: House) -> list[tuple[str, Any]]:
     async with house.db.connection() as conn:
-        rows = await conn.execute("SELECT kind, coalesce(data ->> 'text', data ->> 'name') FROM events ORDER BY seq OFFSET 1")
+        rows = await conn.execute(
+            "SELECT kind, coalesce(data ->> 'text', data ->> 'name') FROM events ORDER BY seq OFFSET 1"
+        )
         return [(kind, told) for kind, told in await rows.fetchall()]
 
 

@@ -54,8 +54,8 @@ def _from_file(file: Path) -> dict[str, bytes]:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         made = file.with_name(f"{FILE}.{os.getpid()}")
-        made.write_text(f"k1:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n")
-        made.chmod(0o600)
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:
+            new.write(f"k1:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n")
         try:
             os.link(made, file)  # whoever is first makes it, whole; the others read it
         except FileExistsError:

@@ -21,6 +21,9 @@ OLDEST = 140_000
 CONNECT_SECONDS = 10
 WAIT_SECONDS = 5.0
 
+# What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
+PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
+
 # PostgreSQL writes 1e300 in full; json would make of it a whole number that orjson refuses to write again.
 set_json_loads(orjson.loads)
 

@@ -158,6 +158,7 @@ CREATE TABLE runs (
     created_by uuid,
     lane uuid,
     priority smallint DEFAULT 2 NOT NULL,
+    queue uuid NOT NULL,
     pool text NOT NULL,
     executor text NOT NULL,
     max_attempts integer DEFAULT 1 NOT NULL,
@@ -216,6 +217,18 @@ CREATE TABLE sign_in_links (
     user_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
     expires_at timestamptz NOT NULL
+);
+
+CREATE TABLE snapshots (
+    id uuid NOT NULL,
+    taken_at timestamptz DEFAULT now() NOT NULL,
+    host text NOT NULL,
+    workers integer NOT NULL,
+    sessions integer NOT NULL,
+    running integer NOT NULL,
+    queued integer NOT NULL,
+    cpu_percent real,
+    memory_mb real
 );
 
 CREATE TABLE start_keys (
@@ -343,6 +356,7 @@ ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, s
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE sessions ADD CONSTRAINT sessions_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (secret_hash);
+ALTER TABLE snapshots ADD CONSTRAINT snapshots_pkey PRIMARY KEY (id);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_pkey PRIMARY KEY (workspace_id, key);
 ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
@@ -354,21 +368,25 @@ ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (wor
 ALTER TABLE workers ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_slug_key UNIQUE (slug);
+CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
-CREATE INDEX runs_leased ON runs USING btree (lease_until) WHERE (status = 'running'::text);
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
 CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
 CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE UNIQUE INDEX runs_one_per_lane ON runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
-CREATE INDEX runs_ready ON runs USING btree (priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
+CREATE INDEX runs_ready ON runs USING btree (workspace_id, queue, pool, executor, priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
+CREATE INDEX runs_running ON runs USING btree (workspace_id, agent_id) WHERE (status = 'running'::text);
 CREATE INDEX runs_waiting_for_lane ON runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
+CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
+CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
 CREATE INDEX triggers_after ON triggers USING btree (workspace_id, after_automation_id) WHERE (kind = 'after'::text);
 CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
 CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);

@@ -39,6 +39,8 @@ TITLES = {
     409: "Conflict", 413: "Too large", 422: "Invalid", 500: "Something broke", 503: "Busy",
 }  # fmt: skip
 
+MOST_ERRORS = 20
+
 Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
 
 
@@ -65,8 +67,8 @@ def of_error(error: RotaError) -> dict[str, Any]:
 
 
 def of_validation(errors: Sequence[Any]) -> dict[str, Any]:
-    """The first wrong field in the open, all of them in `errors`."""
-    found = [{"field": _field(each["loc"]), "message": _message(each)} for each in errors]
+    """The first wrong field in the open, and with the others in `errors`, as many as a person would read."""
+    found = [{"field": _field(each["loc"]), "message": _message(each)} for each in errors[:MOST_ERRORS]]
     detail = f"{found[0]['field']}: {found[0]['message']}" if found[0]["field"] else found[0]["message"]
     return problem(422, "invalid", detail, field=found[0]["field"] or None, errors=found)
 

@@ -8,7 +8,7 @@ from typing import Any
 from rota.db import events, usage
 from rota.db.events import NewEvent
 from rota.db.listener import Wakes, session_channel
-from rota.db.pool import Database
+from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
 from rota.model.run import Claimed
@@ -87,6 +87,7 @@ class RecordingDesk:
         self._pending: list[NewEvent] = []
         self._spent: dict[str, float] = {}
         self._uncharged = False
+        self._owes = False  # something was handed in that is not known to be stored
         self._text: list[str] = []
         self._size = 0
         self._unfinished = ""
@@ -113,8 +114,12 @@ class RecordingDesk:
 
     async def finish(self) -> None:
         """Wait until all of it is stored; a settled run must never be followed by its own words."""
-        while (self._pending or self._text or self._uncharged) and not self._lost:
-            await self._recorder.flush()
+        while self._owes and not self._lost:
+            try:
+                await self._recorder.flush()
+            except PASSING as failure:
+                log.warning("trace.unwritten", extra={"error": str(failure).strip()})
+                await asyncio.sleep(RETRY_SECONDS)
 
     def take(self) -> tuple[list[NewEvent], list[Charge]]:
         self._end_text()
@@ -129,11 +134,13 @@ class RecordingDesk:
 
     def written(self, *, lost: bool) -> None:
         self._lost = self._lost or lost
+        self._owes = bool(self._pending or self._text or self._uncharged)
         self._flushed.set()
 
     async def _handed_in(self) -> None:
         if self._lost:
             raise Lost("This attempt belongs to another worker now.")
+        self._owes = True
         self._recorder.has_something(self)
         while self._size > FULL_BYTES and not self._lost:
             self._flushed.clear()

@@ -5,11 +5,9 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-import psycopg
-
 from rota.db.listener import RUNS, Wakes, session_channel
-from rota.db.pool import Database
-from rota.errors import Busy, Lost
+from rota.db.pool import PASSING, Database
+from rota.errors import Lost
 from rota.metrics import SETTLED
 from rota.runs import settling
 from rota.runs.settling import Result
@@ -56,7 +54,7 @@ class Settler:
             try:
                 async with self._db.transaction() as conn:
                     accepted = await settling.settle(conn, results)
-            except (psycopg.OperationalError, psycopg.errors.DeadlockDetected, Busy) as failure:
+            except PASSING as failure:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
                 continue

@@ -14,13 +14,13 @@ from typing import Protocol
 from uuid import UUID
 
 from rota.db.listener import CANCELS, RUNS, Listener, Wakes
-from rota.db.pool import Connection, Database
+from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Lost
 from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED
 from rota.model.executor import Executor
 from rota.model.ids import WorkerId
-from rota.model.outcome import ErrorClass, Failed, Outcome
+from rota.model.outcome import Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
@@ -163,11 +163,12 @@ class Worker:
                 self._loop.wake()
 
     async def _outcome(self, attempt: Attempt) -> Outcome | None:
+        secret = self._secrets.pop(attempt.run.id)
         try:
-            secret = self._secrets.pop(attempt.run.id)
             assignment = await assign(self._db, attempt.run, secret=secret, url=self._url, home=self._home)
-        except OSError as failure:
-            return Failed(ErrorClass.EXECUTOR_ERROR, f"Its directory cannot be made: {failure}")
+        except PASSING as failure:
+            log.warning("run.unassigned", extra={"run_id": attempt.run.id, "error": str(failure).strip()})
+            return None  # nothing has begun: hand it back
         return await attempt.execute(assignment)
 
     def cancel(self, run_id: str) -> None:

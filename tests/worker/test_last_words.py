@@ -1,0 +1,50 @@
+"""A run is never settled before its own words are stored."""
+
+import asyncio
+from typing import Any
+
+from house import House
+from rota.db.pool import Database
+from rota.model.executor import Assignment, Desk
+from rota.model.outcome import Outcome, Succeeded
+from waiting import until
+
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_a_run_is_not_settled_while_its_words_are_still_being_written(
+    house: House, db: Database, shift: Any, run_now: Any
+) -> None:
+    """Provoked: the session is locked while the agent's words are on their way, and the agent ends meanwhile."""
+    may_end = asyncio.Event()
+
+    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say("My last words.")
+        await may_end.wait()
+        return Succeeded()
+
+    async with db.connection() as other:
+        run_id = await run_now(await house.automation())
+        async with shift(speak) as at_work:
+            await until(lambda: house.value("SELECT status = 'running' FROM runs"))
+            await until(lambda: _words_written(house))
+            await other.execute("BEGIN")
+            await other.execute("SELECT FROM sessions FOR UPDATE")
+            attempt = at_work.worker.attempts[run_id]
+            await attempt._desk.say(" And a few more.")
+            await until(lambda: house.value(WAITS))
+            may_end.set()
+            finishing = asyncio.create_task(attempt._desk.finish())
+            done, _ = await asyncio.wait({finishing}, timeout=0.3)
+            assert not done
+            await other.execute("ROLLBACK")
+            await finishing
+            await until(lambda: house.value("SELECT status = 'succeeded' FROM runs"))
+    async with db.connection() as conn:
+        rows = await conn.execute("SELECT coalesce(data ->> 'text', data ->> 'status') FROM events ORDER BY seq")
+        told = [each for (each,) in await rows.fetchall()]
+    assert told == ["queued", "running", "My last words.", " And a few more.", "succeeded"]
+
+
+async def _words_written(house: House) -> bool:
+    return bool(await house.value("SELECT count(*) FROM events WHERE kind = 'output'"))
