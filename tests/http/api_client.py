@@ -127,6 +127,19 @@ class Api:
     async def get(self, path: str, **params: Any) -> Response:
         return await self.send("GET", path, params=params)
 
+    async def pages(self, path: str, limit: int) -> list[dict[str, Any]]:
+        """All items of a list, page by page, each full but the last."""
+        items: list[dict[str, Any]] = []
+        given: dict[str, Any] = {"limit": limit}
+        while True:
+            page = made(await self.get(path, **given), 200)
+            items += page["items"]
+            assert len(items) < 1000, "this list has no end"
+            if page["next_cursor"] is None:
+                return items
+            assert len(page["items"]) == limit
+            given["cursor"] = page["next_cursor"]
+
     async def post(self, path: str, json: Any = None, **options: Any) -> Response:
         return await self.send("POST", path, json=json, **options)
 

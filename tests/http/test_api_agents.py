@@ -44,13 +44,7 @@ async def test_a_slug_that_is_none_or_looks_like_an_id_is_refused_when_made_and_
 
 async def test_agents_are_listed_newest_first_in_pages(api: Api) -> None:
     made_ids = [made(await api.post("/agents", SHELL))["id"] for _ in range(4)]
-    seen, cursor = [], None
-    while True:
-        page = (await api.get("/agents", limit=2, **({"cursor": cursor} if cursor else {}))).json()
-        seen += [each["id"] for each in page["items"]]
-        if not (cursor := page["next_cursor"]):
-            break
-        assert len(page["items"]) == 2
+    seen = [each["id"] for each in await api.pages("/agents", 2)]
     assert seen[:4] == made_ids[::-1]
     assert len(seen) == len(set(seen)) == 5
 

@@ -252,13 +252,7 @@ async def test_revisions_are_paged_and_each_still_shows_what_changed(api: Api) -
     saved = made(await api.post("/automations", example()))
     for number in range(2, 6):
         await api.patch(f"/automations/{saved['id']}", {"prompt": f"Prompt {number}"})
-    seen, cursor = [], None
-    while True:
-        given = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page = (await api.get(f"/automations/{saved['id']}/revisions", **given)).json()
-        seen += page["items"]
-        if not (cursor := page["next_cursor"]):
-            break
+    seen = await api.pages(f"/automations/{saved['id']}/revisions", 2)
     assert [each["revision"] for each in seen] == [5, 4, 3, 2, 1]
     assert [each["changed"].get("prompt", {}).get("to") for each in seen] == [
         "Prompt 5", "Prompt 4", "Prompt 3", "Prompt 2", None,
@@ -353,14 +347,7 @@ async def test_pages_neither_repeat_nor_lose_what_was_made_at_the_same_instant(o
     saved = [made(await api.post("/automations", example()))["id"] for _ in range(5)]
     await office.execute("UPDATE automations SET created_at = '2026-01-01', updated_at = '2026-01-01'")
     for limit in (1, 2, 5, 100):
-        seen: list[str] = []
-        cursor = None
-        while True:
-            page = (await api.get("/automations", limit=limit, **({"cursor": cursor} if cursor else {}))).json()
-            seen += [each["id"] for each in page["items"]]
-            if not (cursor := page["next_cursor"]):
-                break
-        assert seen == saved[::-1]
+        assert [each["id"] for each in await api.pages("/automations", limit)] == saved[::-1]
 
 
 async def test_a_page_goes_on_where_it_stopped_when_something_new_was_made_meanwhile(api: Api) -> None:
@@ -592,6 +579,12 @@ async def test_deleting_stops_it_skips_what_waits_keeps_its_history_and_revokes_
         refused(await api.post(f"/automations/{saved['id']}/{verb}"), 404, "not_found")
     refused(await api.patch(f"/automations/{saved['id']}", {"name": "x"}), 404, "not_found")
     refused(await api.delete(f"/automations/{saved['id']}"), 404, "not_found")
+
+
+async def test_the_grant_of_one_that_never_ran_is_revoked_with_its_deletion(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example()))
+    await api.delete(f"/automations/{saved['id']}")
+    assert await office.value("SELECT revoked_at IS NOT NULL FROM grants WHERE id = %s", saved["grant_id"])
 
 
 async def test_the_grant_of_a_deleted_one_holds_until_its_last_run_has_ended(office: Office, api: Api) -> None:

@@ -89,14 +89,7 @@ async def test_pages_of_runs_neither_repeat_nor_lose_what_was_queued_at_the_same
     runs = [made(await api.post("/agents/worker-bee/runs", SWEEP))["id"] for _ in range(7)]
     await office.execute("UPDATE runs SET queued_at = '2026-01-01'")
     for limit in (1, 3, 7):
-        seen: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = (await api.get("/runs", limit=limit, **({"cursor": cursor} if cursor else {}))).json()
-            seen += [each["id"] for each in page["items"]]
-            if not (cursor := page["next_cursor"]):
-                break
-        assert seen == runs[::-1]
+        assert [each["id"] for each in await api.pages("/runs", limit)] == runs[::-1]
 
 
 @pytest.mark.parametrize(

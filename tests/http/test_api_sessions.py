@@ -134,14 +134,7 @@ async def test_events_can_be_paged_by_number_and_by_cursor(office: Office, api: 
         await api.get(f"/sessions/{session}/events", limit=2, after=by_number[-1] if by_number else 0)
     ).json()["items"]:
         by_number += [each["seq"] for each in found]
-    by_cursor: list[int] = []
-    cursor: str | None = None
-    while True:
-        given = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page = (await api.get(f"/sessions/{session}/events", **given)).json()
-        by_cursor += [each["seq"] for each in page["items"]]
-        if not (cursor := page["next_cursor"]):
-            break
+    by_cursor = [each["seq"] for each in await api.pages(f"/sessions/{session}/events", 2)]
     assert by_number == by_cursor == [1, 2, 3, 4, 5]
 
 

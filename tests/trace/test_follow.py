@@ -134,10 +134,11 @@ async def test_many_writers_and_readers_that_come_and_go_all_see_the_table(
 
 
 async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
-    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, session: SessionId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader must listen before it looks: without polling, a wake that came just after the look has to count."""
     monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
+    listener = Listener("")  # it hears nothing but what the test tells it, once
     looked = asyncio.Event()
     look = events.page
 
@@ -146,7 +147,7 @@ async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
         if not looked.is_set():
             looked.set()
             await write(house, session, "just now")
-            wakes.send(session_channel(session))
+            listener.dispatch(session_channel(session), "")
         return found
 
     monkeypatch.setattr(events, "page", slow_look)

@@ -23,17 +23,18 @@ WITH given AS MATERIALIZED (
         missed_since timestamptz, idempotency_key text, prompt text, input jsonb, payload jsonb, retry_of uuid,
         created_by uuid, lane uuid, priority smallint, queue uuid, pool text, executor text, max_attempts integer,
         max_rescues integer, timeout interval, start_within interval, ready_at timestamptz,
-        waits_for_lane boolean, skip_reason text, trace_id text, fresh_session boolean)),
+        waits_for_lane boolean, skip_reason text, fresh_session boolean)),
 written AS (
     INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
                       source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
                       created_by, lane, priority, queue, pool, executor, max_attempts, max_rescues, timeout, start_within,
                       ready_at, finished_at, skip_reason, trace_id)
     SELECT workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision,
-           CASE WHEN skip_reason IS NULL THEN 'queued' ELSE 'skipped' END, source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
+           CASE WHEN skip_reason IS NULL THEN 'queued' ELSE 'skipped' END, source, slot, missed_count, missed_since, idempotency_key,
+           CASE WHEN automation_id IS NULL THEN prompt END, input, payload, retry_of,
            created_by, lane, priority, queue, pool, executor, max_attempts, max_rescues, timeout, start_within,
            CASE WHEN skip_reason IS NULL AND NOT waits_for_lane THEN coalesce(ready_at, now()) END,
-           CASE WHEN skip_reason IS NOT NULL THEN now() END, skip_reason, trace_id
+           CASE WHEN skip_reason IS NOT NULL THEN now() END, skip_reason, replace(id::text, '-', '')
       FROM given
         ON CONFLICT (workspace_id, trigger_id, slot) WHERE slot IS NOT NULL DO NOTHING
  RETURNING id),

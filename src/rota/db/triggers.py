@@ -20,7 +20,7 @@ SELECT min(next_fire_at), coalesce(%(now)s::timestamptz, now()) FROM triggers WH
 
 POLICY_COLUMNS = """
        a.workspace_id, a.id, a.agent_id, a.grant_id, a.owner_id, a.revision, a.overlap, a.catch_up, a.catch_up_limit,
-       a.late_after, a.session, a.session_id, CASE WHEN a.session = 'same' THEN a.prompt END,
+       a.late_after, a.session, a.session_id, CASE WHEN a.session = 'same' OR octet_length(a.prompt) <= 1000 THEN a.prompt END,
        a.max_attempts, a.max_rescues, a.timeout, a.start_within,
        g.queue, g.executor, g.pool, g.refused,
 """
@@ -42,22 +42,30 @@ STANDING = """
 """
 
 # As EXISTS the planner hashes all runs in flight; as a scalar with LIMIT 1 it looks up one automation.
-FLIGHT = """
+IN_FLIGHT = """
        (SELECT true FROM runs r
          WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
            AND r.status IN ('queued', 'running', 'awaiting_approval') AND r.source NOT IN ('chat', 'task')
-         LIMIT 1),
+         LIMIT 1)
+"""
+
+WAITING = """
        (SELECT true FROM runs r
          WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
            AND r.status IN ('queued', 'running', 'awaiting_approval') AND r.source NOT IN ('chat', 'task')
            AND r.status = 'queued'
-         LIMIT 1),
+         LIMIT 1)
+"""
+
+LANE_TAKEN = """
        CASE WHEN a.session = 'same' THEN
        (SELECT true FROM runs r
          WHERE r.workspace_id = a.workspace_id AND r.lane = a.session_id
            AND (r.status IN ('running', 'awaiting_approval') OR (r.status = 'queued' AND r.ready_at IS NOT NULL))
          LIMIT 1) END
 """
+
+FLIGHT = f"{IN_FLIGHT}, {WAITING}, {LANE_TAKEN}"
 
 DUE = f"""
 -- Lock first, then look up: a plain join of due triggers to automations reads every automation stored.
@@ -72,7 +80,7 @@ WITH due AS MATERIALIZED (
 SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
        t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
        {POLICY_COLUMNS}
-       {FLIGHT},
+       {IN_FLIGHT}, CASE WHEN coalesce(t.overlap, a.overlap) = 'queue_one' THEN {WAITING} END, {LANE_TAKEN},
        coalesce(%(now)s::timestamptz, clock_timestamp())
   FROM due t
        CROSS JOIN LATERAL (

@@ -1,7 +1,6 @@
 """What a due trigger leads to: which slots run, which are skipped and why, and when it is due again. Pure."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, time, timedelta
@@ -78,7 +77,7 @@ class Policy(NamedTuple):
     late_after: timedelta
     session: str
     session_id: SessionId | None
-    prompt: str | None  # only where the session goes on: a fresh one takes it from the revision
+    prompt: str | None  # for the log; a long one is left to be looked up where it is written
     max_attempts: int
     max_rescues: int
     timeout: timedelta
@@ -108,7 +107,6 @@ class Policy(NamedTuple):
             start_within=self.start_within,
             max_attempts=self.max_attempts,
             max_rescues=self.max_rescues,
-            trace_id=os.urandom(16).hex(),
             session_id=None if skipped else self.session_id if same else SessionId(new_id()),
             fresh_session=not (skipped or same),
             prompt=self.prompt,

@@ -1,6 +1,6 @@
 """Names for every kind of id, and UUIDv7: ordered by the time they were made, so that newest first is one index."""
 
-import os
+import random
 import threading
 import time
 from typing import NewType
@@ -19,6 +19,7 @@ RunId = NewType("RunId", UUID)
 WorkerId = NewType("WorkerId", str)
 
 _lock = threading.Lock()
+_random = random.Random()  # noqa: S311 — ids need not be secret, only different; the system seeds it
 _last = 0
 
 
@@ -33,8 +34,7 @@ def new_id() -> UUID:
     tick = (nanoseconds // 1_000_000 << 12) | ((nanoseconds % 1_000_000) << 12) // 1_000_000
     with _lock:
         _last = tick = max(tick, _last + 1)
-    random = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
-    return UUID(int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)
+    return UUID(int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | _random.getrandbits(62))
 
 
 def as_uuid(ref: str) -> UUID | None:

@@ -66,7 +66,6 @@ class Start:
     executor: str
     pool: str
     timeout: timedelta
-    trace_id: str
     owner_id: UserId
     automation_id: AutomationId | None = None
     trigger_id: TriggerId | None = None

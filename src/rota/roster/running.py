@@ -1,7 +1,6 @@
 """Runs that a person starts: run now, an agent directly, and a retry."""
 
 import hashlib
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -151,7 +150,6 @@ async def run_agent(
         pool=agent["pool"],
         timeout=values.get("timeout") or DIRECT_TIMEOUT,
         start_within=START_WITHIN,
-        trace_id=os.urandom(16).hex(),
         session_id=session_id,
         lane=session_id,
         prompt=values.get("prompt"),
