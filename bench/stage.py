@@ -57,7 +57,6 @@ class Stage:
     async def tidy(self) -> None:
         async with self.db.connection() as conn:
             await conn.execute("VACUUM ANALYZE")
-            await conn.execute("CHECKPOINT")
 
 
 @asynccontextmanager
