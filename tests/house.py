@@ -48,7 +48,9 @@ class House:
         async with self.db.transaction() as conn:
             automation_id = await automations.create(conn, self.caller, given, forms)
             if next_fire_at:
-                place = "UPDATE triggers SET next_fire_at = %s, anchor_at = least(anchor_at, %s) WHERE automation_id = %s"
+                place = (
+                    "UPDATE triggers SET next_fire_at = %s, anchor_at = least(anchor_at, %s) WHERE automation_id = %s"
+                )
                 await conn.execute(place, [next_fire_at, next_fire_at - timedelta(days=1), automation_id])
         return automation_id
 

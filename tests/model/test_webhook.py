@@ -9,7 +9,9 @@ import pytest
 from rota.errors import Unauthenticated
 from rota.model.webhook import new_secret, sign, verify
 
-VECTOR = json.loads((Path(__file__).parent.parent / "vectors" / "security.json").read_text())["standard_webhooks_vector"]
+VECTOR = json.loads((Path(__file__).parent.parent / "vectors" / "security.json").read_text())[
+    "standard_webhooks_vector"
+]
 SENT = datetime.fromtimestamp(int(VECTOR["webhook-timestamp"]), UTC)
 
 
