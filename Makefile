@@ -28,7 +28,7 @@ up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 
 test: $(VENV)/.dev ## Install and run the whole test suite
 	@sh scripts/chromium.sh
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contract, dead code
 	$(BIN)/ruff format --check .

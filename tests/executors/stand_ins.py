@@ -96,7 +96,7 @@ def carrying(mark: str) -> list[int]:
 
 
 async def work(name: str, config: Mapping[str, Any], directory: Path) -> None:
-    from executors.kinds import KINDS  # noqa: PLC0415 - which needs this file
+    from executors.kinds import KINDS
 
     [kind] = [each for each in KINDS if each.name == name]
     executor = kind.executor(timedelta(seconds=0.3))

@@ -170,7 +170,7 @@ async def test_an_agent_and_its_descendants_die_with_a_killed_worker(
 ) -> None:
     words = [sys.executable, stand_ins.__file__, kind.name, json.dumps(behave(how)), str(directory)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-    worker = subprocess.Popen(words, env=env)  # noqa: ASYNC220
+    worker = subprocess.Popen(words, env=env)
     try:
         pids = await until(lambda: read_pids(directory), "the agent runs")
         assert all(lives(pid) for pid in pids)

@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 from house import House
+from waiting import until
+
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import Outcome, Succeeded
-from waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
