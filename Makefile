@@ -37,7 +37,12 @@ check: $(VENV)/.dev ## Format, lint, types, import contract, dead code
 	$(BIN)/lint-imports
 	$(BIN)/vulture
 
-bench: $(VENV)/.dev ## Measure what DESIGN promises; JSON goes to bench/results/
+$(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	@echo "Installing what the benchmark compares with into $(VENV) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt
+	@touch $@
+
+bench: $(VENV)/.bench ## Measure what DESIGN promises; JSON goes to bench/results/
 	$(BIN)/python -m bench $(ARGS)
 
 schema: $(VENV)/.dev ## Write src/rota/db/schema.sql from the migrations
@@ -56,5 +61,6 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) pyproject.toml -o requirements/run.txt
 	$(LOCK) -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt
+	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 
 .PHONY: help setup up test check bench schema screenshots format lock

@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from pgqueuer import PgQueuer, PsycopgDriver, Queries
+import asyncpg
+from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from pgqueuer.domain.types import QueueExecutionMode
 from procrastinate import App, PsycopgConnector
+from psycopg.conninfo import conninfo_to_dict
 
 from bench.stage import Stage, staged
 from rota.db.listener import RUNS, Listener, Wakes
@@ -96,9 +97,17 @@ async def _drain(stage: Stage, count: int, *, places: int) -> float:
     return count / taken
 
 
+def _asyncpg(url: str) -> dict[str, Any]:
+    parts = conninfo_to_dict(url)
+    return {
+        "host": parts.get("host"), "port": parts.get("port") or 5432, "user": parts.get("user"),
+        "password": parts.get("password"), "database": parts["dbname"],
+    }  # fmt: skip
+
+
 async def _drain_pgqueuer(stage: Stage, count: int) -> float:
-    async with await psycopg.AsyncConnection.connect(stage.url, autocommit=True) as conn:
-        driver = PsycopgDriver(conn)
+    async with asyncpg.create_pool(**_asyncpg(stage.url), min_size=1, max_size=1) as pool, pool.acquire() as conn:
+        driver = AsyncpgDriver(conn)
         queries = Queries(driver)
         if not await queries.has_table(queries.qbe.settings.queue_table):
             await queries.install()
@@ -199,10 +208,11 @@ async def _pick_up_rota(stage: Stage, count: int) -> list[float]:
 async def _pick_up_pgqueuer(stage: Stage, count: int) -> list[float]:
     began: asyncio.Queue[float] = asyncio.Queue()
     async with (
-        await psycopg.AsyncConnection.connect(stage.url, autocommit=True) as working,
-        await psycopg.AsyncConnection.connect(stage.url, autocommit=True) as sending,
+        asyncpg.create_pool(**_asyncpg(stage.url), min_size=2, max_size=2) as pool,
+        pool.acquire() as working,
+        pool.acquire() as sending,
     ):
-        queue = PgQueuer(PsycopgDriver(working))
+        queue = PgQueuer(AsyncpgDriver(working))
 
         @queue.entrypoint("pickup")
         async def pickup(_: Any) -> None:
@@ -210,7 +220,7 @@ async def _pick_up_pgqueuer(stage: Stage, count: int) -> list[float]:
 
         task = asyncio.create_task(queue.qm.run(batch_size=10))
         await asyncio.sleep(1.0)
-        queries = Queries(PsycopgDriver(sending))
+        queries = Queries(AsyncpgDriver(sending))
         times = []
         for _ in range(count):
             await queries.enqueue("pickup", None)

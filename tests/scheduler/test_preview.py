@@ -1,0 +1,99 @@
+"""What a schedule would do, before it is saved: fires in UTC and in its zone, words, and warnings."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from house import House
+from rota.errors import Invalid
+from rota.scheduler.inbound import publish_event
+from rota.scheduler.preview import CROWD, Preview, preview
+
+LOS_ANGELES = "America/Los_Angeles"
+
+
+async def look(house: House, schedule: dict[str, Any], **options: Any) -> Preview:
+    given = {"after": datetime(2026, 3, 1, tzinfo=UTC), "count": 3, **options}
+    async with house.db.transaction() as conn:
+        return await preview(conn, house.caller, schedule, **given)
+
+
+async def test_it_shows_the_next_fires_with_their_offset_and_the_schedule_in_words(house: House) -> None:
+    shown = await look(house, {"cron": "0 9 * * 1-5", "timezone": LOS_ANGELES}, after=datetime(2026, 3, 6, tzinfo=UTC))
+    assert shown.text == "Every weekday at 09:00, Los Angeles"
+    assert [fire.local for fire in shown.fires] == [
+        "2026-03-06T09:00:00-08:00",
+        "2026-03-09T09:00:00-07:00",
+        "2026-03-10T09:00:00-07:00",
+    ]
+    assert shown.fires[1].at == datetime(2026, 3, 9, 16, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "code"),
+    [
+        ({"cron": "30 2 * * *", "timezone": LOS_ANGELES}, "dst_gap"),
+        ({"cron": "30 1 * * *", "timezone": LOS_ANGELES}, "dst_fold"),
+        ({"cron": "0 9 13 * 5"}, "dom_dow_or"),
+        ({"at": "2030-01-01T00:00:00Z"}, "far"),
+    ],
+)
+async def test_it_warns_of_what_may_surprise(house: House, schedule: dict[str, Any], code: str) -> None:
+    assert code in [warning.code for warning in (await look(house, schedule)).warnings]
+
+
+async def test_a_plain_schedule_has_no_warning(house: House) -> None:
+    assert (await look(house, {"cron": "0 9 * * *", "timezone": LOS_ANGELES})).warnings == []
+
+
+async def test_it_warns_when_the_minute_is_crowded(house: House) -> None:
+    busy = datetime(2026, 3, 2, 9, tzinfo=UTC)
+    for _ in range(CROWD):
+        await house.automation({"cron": "0 9 * * *"}, next_fire_at=busy + timedelta(seconds=1))
+    assert [
+        each.code for each in (await look(house, {"cron": "0 9 * * *"}, after=busy - timedelta(hours=1))).warnings
+    ] == ["crowded"]
+    assert (await look(house, {"cron": "1 9 * * *"}, after=busy - timedelta(hours=1))).warnings == []
+
+
+async def test_it_warns_when_runs_usually_take_longer_than_the_interval(house: House) -> None:
+    automation = await house.automation({"every": "1h"})
+    async with house.db.transaction() as conn:
+        session = await (await conn.execute(
+            "INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id) "
+            "SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id FROM automations RETURNING id"
+        )).fetchone()  # fmt: skip
+        assert session
+        await conn.execute(
+            """INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source,
+                                 queue, pool, executor, timeout, trace_id, started_at, finished_at)
+               SELECT workspace_id, gen_random_uuid(), id, %s, agent_id, grant_id, 1, 'succeeded', 'schedule', workspace_id,
+                      'default', 'command', '1 h', 't', now() - interval '10 minutes', now() FROM automations""",
+            [session[0]],
+        )
+    shown = await look(house, {"every": "5m"}, automation=str(automation))
+    assert [warning.code for warning in shown.warnings] == ["dense"]
+    assert (await look(house, {"every": "15m"}, automation=str(automation))).warnings == []
+
+
+async def test_it_warns_when_the_interval_is_shorter_than_the_workspaces_minimum(house: House) -> None:
+    await house.execute("UPDATE workspaces SET minimum_interval = '10 minutes'")
+    assert [warning.code for warning in (await look(house, {"every": "5m"})).warnings] == ["dense"]
+
+
+async def test_a_wrong_schedule_is_refused_with_its_field(house: House) -> None:
+    with pytest.raises(Invalid) as refused:
+        await look(house, {"cron": "61 * * * *"})
+    assert refused.value.field == "schedule.cron"
+    assert await house.value("SELECT count(*) FROM automations") == 0
+
+
+async def test_an_event_fires_nothing_in_another_workspace(house: House) -> None:
+    from rota.roster.first_start import settle_in
+
+    await house.automation({"event": "invoice.paid"})
+    async with house.db.transaction() as conn:
+        other = (await settle_in(conn, "other")).caller
+        assert await publish_event(conn, other, "invoice.paid", None, None) == []
+    assert await house.ledger() == []
