@@ -88,7 +88,7 @@ def become(spec: dict[str, Any], control: int, launcher: int) -> NoReturn:
 
 
 def restore_signals() -> None:
-    for number in _IGNORED_BY_PYTHON:
+    for number in (*_IGNORED_BY_PYTHON, *_NOT_FOR_US):  # a shell ignores some for what it starts in the background
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
