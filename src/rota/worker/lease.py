@@ -58,7 +58,7 @@ class Lease:
             self._conn = await self._db.reserve()
         if not self._joined:
             await self._join(self._conn)
-        await workers.beat(self._conn, self._worker.id, len(self._worker.attempts))
+        await workers.beat(self._conn, self._worker.id, self._worker.busy)
         held = dict(self._worker.attempts)
         if not held:
             return

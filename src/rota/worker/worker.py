@@ -80,6 +80,7 @@ class Worker:
         self._secrets: dict[UUID, str] = {}
         self._queues = Queues(self.pools, self.kinds)
         self._looked_at = self._look_at = time.monotonic()
+        self._settling = 0
         self._draining = False
         self._loop: Wakeable | None = None
 
@@ -101,17 +102,25 @@ class Worker:
             self._loop.wake()
 
     async def once(self) -> float:
-        if self._draining or len(self.attempts) >= self.places:
+        if self._draining or self._free() <= 0:
             return self._poll.total_seconds()
         async with self._db.connection() as conn:
             await self._look(conn)
-            while self._queues and (free := min(self.places - len(self.attempts), LARGEST_BATCH)) > 0:
+            while self._queues and (free := self._free()) > 0:
                 claimed = await self._claim(conn, free)
                 for run in claimed:
                     self._begin(run)
                 if not claimed:
                     self._queues.exhausted()
         return min(self._poll.total_seconds(), max(self._queues.seconds_until_ready() or 1e9, 0.001))
+
+    @property
+    def busy(self) -> int:
+        """Places that are taken: an agent that has ended needs none while its outcome is being written."""
+        return len(self.attempts) - self._settling
+
+    def _free(self) -> int:
+        return min(self.places - self.busy, 2 * self.places - len(self.attempts), LARGEST_BATCH)
 
     async def _look(self, conn: Connection) -> None:
         """Everywhere now and then, otherwise only where somebody said that there is something."""
@@ -141,7 +150,7 @@ class Worker:
         attempt = Attempt(run, self._executors[run.executor], self._recorder.desk(run))
         self.attempts[run.id] = attempt
         CLAIMED.labels(executor=run.executor).inc()
-        BUSY_PLACES.set(len(self.attempts))
+        BUSY_PLACES.set(self.busy)
         task = asyncio.create_task(self._carry_out(attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -153,14 +162,27 @@ class Worker:
         try:
             outcome = await self._outcome(attempt)
             reach("worker.executed")
-            await self.settler.settle(Result(run, outcome))
+            await self._settle(Result(run, outcome))
         except Lost:
             log.warning("run.lost", extra=facts)
         finally:
-            self.attempts.pop(run.id, None)
-            BUSY_PLACES.set(len(self.attempts))
-            if self._loop and not self._draining:
-                self._loop.wake()
+            if self.attempts.get(run.id) is attempt:  # it may be here again already, as another attempt
+                del self.attempts[run.id]
+            self._place_freed()
+
+    async def _settle(self, result: Result) -> None:
+        """While this outcome is written, its place may serve the next run."""
+        self._settling += 1
+        self._place_freed()
+        try:
+            await self.settler.settle(result)
+        finally:
+            self._settling -= 1
+
+    def _place_freed(self) -> None:
+        BUSY_PLACES.set(self.busy)
+        if self._loop and not self._draining:
+            self._loop.wake()
 
     async def _outcome(self, attempt: Attempt) -> Outcome | None:
         secret = self._secrets.pop(attempt.run.id)
