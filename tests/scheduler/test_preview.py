@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-
 from house import House
+
 from rota.errors import Invalid
 from rota.scheduler.inbound import publish_event
 from rota.scheduler.preview import CROWD, Preview, preview

@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from house import House
+from waiting import until
+
 from rota.db import events
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkerId
@@ -16,7 +17,6 @@ from rota.runs import claiming, settling
 from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.worker.queues import Queues
-from waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
