@@ -82,7 +82,9 @@ def _catch_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
             hurry.set()
         stop.set()
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    # A closed terminal stops it too, unless it was started to outlive the terminal (nohup).
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    for each in (signal.SIGINT, signal.SIGTERM, *hangup):
         asyncio.get_running_loop().add_signal_handler(each, signalled)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import time
@@ -231,6 +232,14 @@ def test_ctrl_c_hands_back_what_runs_longer_than_the_grace(start: Any) -> None:
     assert (handed["status"], handed["tries"], handed["rescues"]) == ("running", 0, 0)
     again.post(token, f"/runs/{run_id}/cancel")
     until(lambda: again.get(token, f"/runs/{run_id}")["status"] == "cancelled")
+
+
+def test_a_closed_terminal_stops_it_in_order(start: Any) -> None:
+    rota = start("up", "--no-starters")
+    rota.link()
+    rota.process.send_signal(signal.SIGHUP)
+    assert rota.ended() == 0
+    assert _no_postmaster(rota.home)
 
 
 def _sleeping(rota: Rota) -> list[psutil.Process]:

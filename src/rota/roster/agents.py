@@ -28,7 +28,9 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
     caller.must_be(Level.ADMIN, "create an agent")
     warnings = await _check(conn, values)
     agent_id = AgentId(new_id())
-    slug = await _free_slug(conn, caller, values.get("slug"), values["name"])
+    slug = await slugs.free(
+        lambda slug: agents.find(conn, caller.workspace_id, slug), values.get("slug"), values["name"], kind="agent"
+    )
     agent = {
         **DEFAULTS,
         **values,
@@ -51,7 +53,12 @@ async def change(
     agent = {**found, **values, "workspace_id": caller.workspace_id}
     warnings = await _check(conn, agent)
     if agent["slug"] != found["slug"]:
-        await _free_slug(conn, caller, slugs.checked(agent["slug"]), agent["name"])
+        await slugs.free(
+            lambda slug: agents.find(conn, caller.workspace_id, slug),
+            slugs.checked(agent["slug"]),
+            agent["name"],
+            kind="agent",
+        )
     await agents.lock_automations(conn, caller.workspace_id, agent["id"])
     await agents.update(conn, agent)
     await agents.add_revision(
@@ -98,15 +105,3 @@ def spec(agent: Mapping[str, Any]) -> dict[str, Any]:
         "id": str(agent["id"]), "slug": agent["slug"], "name": agent["name"], "executor": agent["executor"],
         "config": agent["config"], "instructions": agent["instructions"], "pool": agent["pool"],
     }  # fmt: skip
-
-
-async def _free_slug(conn: Connection, caller: Caller, wanted: str | None, name: str) -> str:
-    """The slug asked for, or one made from the name with a number if it is taken."""
-    if wanted:
-        if await agents.find(conn, caller.workspace_id, slugs.checked(wanted)):
-            raise Conflict(f"Another agent has the slug {wanted!r}.", code="slug_taken", field="slug")
-        return wanted
-    number = 1
-    while await agents.find(conn, caller.workspace_id, slug := slugs.numbered(slugs.slug_of(name), number)):
-        number += 1
-    return slug

@@ -42,7 +42,12 @@ async def create(
     automation |= {"agent_id": agent["id"], "owner_id": caller.user_id}
     _check(automation)
     rows = [await _read(conn, caller, form, now) for form in forms]
-    automation["slug"] = await _free_slug(conn, caller, values.get("slug"), values["name"])
+    automation["slug"] = await slugs.free(
+        lambda slug: automations.find(conn, caller.workspace_id, slug),
+        values.get("slug"),
+        values["name"],
+        kind="automation",
+    )
     automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"])
     if automation["session"] == "same":
         automation["session_id"] = SessionId(new_id())
@@ -72,7 +77,12 @@ async def change(
     automation = {**found, **values, "agent_id": agent["id"]}
     _check(automation)
     if automation["slug"] != found["slug"]:
-        await _free_slug(conn, caller, slugs.checked(automation["slug"]), automation["name"])
+        await slugs.free(
+            lambda slug: automations.find(conn, caller.workspace_id, slug),
+            slugs.checked(automation["slug"]),
+            automation["name"],
+            kind="automation",
+        )
     await _keep_authority(conn, caller, found, automation)
     if automation["session"] == "same" and not automation["session_id"]:
         automation["session_id"] = SessionId(new_id())
@@ -256,14 +266,3 @@ def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequenc
 
 def _plain(value: Any) -> Any:
     return format_duration(value) if isinstance(value, timedelta) else value
-
-
-async def _free_slug(conn: Connection, caller: Caller, wanted: str | None, name: str) -> str:
-    if wanted:
-        if await automations.find(conn, caller.workspace_id, slugs.checked(wanted)):
-            raise Conflict(f"Another automation has the slug {wanted!r}.", code="slug_taken", field="slug")
-        return wanted
-    number = 1
-    while await automations.find(conn, caller.workspace_id, slug := slugs.numbered(slugs.slug_of(name), number)):
-        number += 1
-    return slug

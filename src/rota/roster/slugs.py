@@ -2,8 +2,9 @@
 
 import re
 import unicodedata
+from collections.abc import Awaitable, Callable
 
-from rota.errors import Invalid
+from rota.errors import Conflict, Invalid
 
 LONGEST = 63
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -27,3 +28,15 @@ def checked(slug: str) -> str:
 
 def numbered(slug: str, number: int) -> str:
     return slug if number == 1 else f"{slug[: LONGEST - len(str(number)) - 1]}-{number}"
+
+
+async def free(find: Callable[[str], Awaitable[object | None]], wanted: str | None, name: str, *, kind: str) -> str:
+    """The slug asked for, or one made from the name with a number if it is taken."""
+    if wanted:
+        if await find(checked(wanted)):
+            raise Conflict(f"Another {kind} has the slug {wanted!r}.", code="slug_taken", field="slug")
+        return wanted
+    number = 1
+    while await find(slug := numbered(slug_of(name), number)):
+        number += 1
+    return slug
