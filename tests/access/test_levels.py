@@ -16,24 +16,38 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
 AGENT = {"name": "Shell", "executor": "command", "config": {"argv": ["true"]}}
-EVERYTHING = ("agents", "automations", "triggers", "revisions", "grants", "runs", "sessions", "events", "start_keys")
+EVERYTHING = (
+    "agents",
+    "automations",
+    "triggers",
+    "revisions",
+    "grants",
+    "runs",
+    "sessions",
+    "events",
+    "start_keys",
+    "deliveries",
+)
 
 
 async def things(office: Office, owner: Api) -> dict[str, str]:
     """One of each that routes can name."""
     automation = made(await owner.post("/automations", example(schedule=DAILY)))
     run = made(await owner.post(f"/automations/{automation['id']}/run"))
+    message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "from": "agent"}))
     await office.fail(await office.claim())
     return {
         "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
         "run": run["id"], "session": run["session_id"],
+        "message": str(message["id"]),
     }  # fmt: skip
 
 
 READS = [
     "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/runs", "/runs/{run}", "/sessions",
-    "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events", "/workers", "/executors",
+    "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
+    "/sessions/{session}/messages", "/workers", "/executors",
     "/snapshots",
 ]  # fmt: skip
 WRITES: list[tuple[str, str, Any]] = [
@@ -55,6 +69,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/runs/{run}/cancel", None),
     ("POST", "/runs/{run}/retry", None),
     ("POST", "/events", {"event": "rain"}),
+    ("POST", "/sessions/{session}/messages", {"body": "Hello."}),
+    ("POST", "/sessions/{session}/messages/{message}/ack", None),
 ]
 FOR_ADMINS = {("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}")}
 FOR_ANY_MEMBER = {("POST", "/automations"), ("POST", "/agents/{agent}/runs"), ("POST", "/events")}
@@ -73,7 +89,12 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         if path.startswith(prefix)
         for method in methods
     }
-    renamed = {"{session_id}": "{session}", "{run_id}": "{run}", "{trigger_id}": "{trigger}"}
+    renamed = {
+        "{message_id}": "{message}",
+        "{session_id}": "{session}",
+        "{run_id}": "{run}",
+        "{trigger_id}": "{trigger}",
+    }
     found = set()
     for method, path in routes:
         for name, shown in renamed.items():
@@ -148,7 +169,8 @@ async def test_another_workspaces_things_answer_exactly_as_missing_ones(office: 
         if "{" not in path:
             continue
         theirs_answer = await send(api, method, path.format(**names), body)
-        missing = await send(api, method, path.format(**dict.fromkeys(names, UNKNOWN)), body)
+        unknown = {**dict.fromkeys(names, UNKNOWN), "message": names["message"]}
+        missing = await send(api, method, path.format(**unknown), body)
         assert theirs_answer.status_code == 404, path
         assert (theirs_answer.content, dict(theirs_answer.headers)) == (missing.content, dict(missing.headers)), path
     assert await theirs.count(*EVERYTHING) == before

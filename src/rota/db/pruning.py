@@ -6,8 +6,19 @@ from rota.db.pool import Connection
 
 # As = ANY(ARRAY(…)) each deletes at most so many rows, found by an index of time.
 EVENTS = """
-DELETE FROM events WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM events WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
+WITH gone AS (
+    DELETE FROM events WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM events WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
+ RETURNING workspace_id, session_id, seq, kind),
+undelivered AS (
+    DELETE FROM deliveries d USING gone
+     WHERE gone.kind = 'message' AND d.workspace_id = gone.workspace_id AND d.session_id = gone.session_id
+       AND d.seq = gone.seq)
+SELECT 1 FROM gone
+"""
+WRITE_KEYS = """
+DELETE FROM write_keys WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM write_keys WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
 """
 SNAPSHOTS = """
 DELETE FROM snapshots WHERE ctid = ANY(ARRAY(

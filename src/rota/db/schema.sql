@@ -82,6 +82,14 @@ CREATE TABLE automations (
 )
 WITH (fillfactor='80');
 
+CREATE TABLE deliveries (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    role text NOT NULL,
+    acked_at timestamptz
+);
+
 CREATE TABLE events (
     workspace_id uuid NOT NULL,
     session_id uuid NOT NULL,
@@ -193,6 +201,14 @@ CREATE TABLE runs (
     CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text, 'succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])))
 )
 WITH (fillfactor='50');
+
+CREATE TABLE session_roles (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    name text NOT NULL,
+    agent_id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
 
 CREATE TABLE sessions (
     workspace_id uuid NOT NULL,
@@ -344,9 +360,19 @@ CREATE TABLE workspaces (
     CONSTRAINT workspaces_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 
+CREATE TABLE write_keys (
+    workspace_id uuid NOT NULL,
+    scope_id uuid NOT NULL,
+    key text NOT NULL,
+    body_hash bytea NOT NULL,
+    answer jsonb NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
 ALTER TABLE accounts ADD CONSTRAINT accounts_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE agents ADD CONSTRAINT agents_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
@@ -354,6 +380,7 @@ ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_
 ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
 ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE session_roles ADD CONSTRAINT session_roles_pkey PRIMARY KEY (workspace_id, session_id, name);
 ALTER TABLE sessions ADD CONSTRAINT sessions_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE snapshots ADD CONSTRAINT snapshots_pkey PRIMARY KEY (id);
@@ -368,10 +395,12 @@ ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (wor
 ALTER TABLE workers ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_slug_key UNIQUE (slug);
+ALTER TABLE write_keys ADD CONSTRAINT write_keys_pkey PRIMARY KEY (workspace_id, scope_id, key);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
@@ -392,6 +421,7 @@ CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fir
 CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);
 CREATE INDEX triggers_of_event ON triggers USING btree (workspace_id, event) WHERE (kind = 'event'::text);
 CREATE UNIQUE INDEX triggers_webhook ON triggers USING btree (id) WHERE (kind = 'webhook'::text);
+CREATE INDEX write_keys_by_time ON write_keys USING brin (created_at);
 
 CREATE TRIGGER runs_ended_stay BEFORE UPDATE ON runs FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION refuse_change_of_ended_run();
 ALTER TABLE accounts ADD CONSTRAINT accounts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
@@ -410,6 +440,7 @@ ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (crea
 ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_session_id_fkey FOREIGN KEY (workspace_id, session_id) REFERENCES sessions(workspace_id, id);
+ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);

@@ -10,6 +10,7 @@ from rota.http import api, health, hooks, ui
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web
 from rota.http.errors import answer, install
+from rota.sessions.messages import Post
 
 ABOUT = "A duty roster for AI agents. Every refusal is problem+json with a stable `code`."
 
@@ -24,6 +25,7 @@ def create_app(web: Web) -> FastAPI:
         openapi_url="/api/openapi.json",
     )
     app.state.web = web
+    app.state.post = Post(web.db, web.wakes)
     app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
     app.include_router(health.router)
     app.include_router(hooks.router)

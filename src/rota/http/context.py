@@ -14,6 +14,7 @@ from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.model.caller import Caller
+from rota.sessions.messages import Post
 from rota.settings import Settings
 
 COOKIE = "rota_login"
@@ -49,6 +50,11 @@ class Unit:
 
 def web(request: Request) -> Web:
     found: Web = request.app.state.web
+    return found
+
+
+def _post(request: Request) -> Post:
+    found: Post = request.app.state.post
     return found
 
 
@@ -99,3 +105,4 @@ async def _caller(request: Request, workspace: str) -> Caller:
 InUnit = Annotated[Unit, Depends(_unit, scope="function")]
 Signed = Annotated[Caller, Depends(_caller)]
 Shared = Annotated[Web, Depends(web)]
+Posting = Annotated[Post, Depends(_post)]

@@ -75,7 +75,8 @@ def of_validation(errors: Sequence[Any]) -> dict[str, Any]:
 
 def _field(location: Sequence[Any]) -> str:
     # pydantic names the member of a union it tried; people know only the field.
-    parts = [str(part) for part in location if part not in {"body", "query", "path", "header"}]
+    within = location[1:] if location[:1] and location[0] in {"body", "query", "path", "header"} else location
+    parts = [str(part) for part in within]
     return ".".join(part for part in parts if not part.startswith(("function-", "constrained-")))
 
 

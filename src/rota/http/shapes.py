@@ -14,11 +14,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     PlainSerializer,
 )
 
 from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
+from rota.model.message import ALL, USER
 
 T = TypeVar("T")
 
@@ -61,6 +63,7 @@ Duration = Annotated[
 Instant = Annotated[AwareDatetime, AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
+RoleName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 
 
@@ -399,6 +402,34 @@ class EventOut(Out):
     attempt: int | None
     data: dict[str, Any]
     created_at: datetime
+
+
+class MessageIn(In):
+    body: JsonValue = Field(description="Text, or any JSON, of at most 524,288 bytes")
+    to: RoleName = Field(default=ALL, description="A role of the session, `user`, or `all` others")
+    sender: RoleName = Field(default=USER, alias="from", description="Who it comes from")
+
+
+class DeliveryOut(Out):
+    role: str
+    acked_at: datetime | None
+
+
+class MessageOut(Out):
+    """`id` is its number in the session's sequence. `deliveries` says who got it, and who acknowledged it when."""
+
+    id: int
+    sender: str = Field(alias="from")
+    to: str
+    body: Any
+    run_id: UUID | None
+    attempt: int | None
+    created_at: datetime
+    deliveries: list[DeliveryOut]
+
+
+class AckIn(In):
+    role: RoleName = Field(default=USER, description="Whose inbox it is taken from")
 
 
 class RevisionOut(Out):

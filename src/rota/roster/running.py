@@ -163,6 +163,15 @@ async def run_agent(
     return start.id
 
 
+def check_key(key: str | None) -> None:
+    if key is not None and (not 1 <= len(key) <= 200 or not key.isprintable()):
+        raise Invalid(
+            "An Idempotency-Key has 1 to 200 printable characters.",
+            code="invalid_key",
+            field="Idempotency-Key",
+        )
+
+
 async def once_for_key(
     conn: Connection,
     caller: Caller,
@@ -174,12 +183,7 @@ async def once_for_key(
     caller.must_be(Level.MEMBER, "start a run")
     if key is None:
         return await begin()
-    if not 1 <= len(key) <= 200 or not key.isprintable():
-        raise Invalid(
-            "An Idempotency-Key has 1 to 200 printable characters.",
-            code="invalid_key",
-            field="Idempotency-Key",
-        )
+    check_key(key)
     body_hash = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str)).digest()
     await start_keys.lock(conn, caller.workspace_id, key)
     earlier = await start_keys.find(conn, caller.workspace_id, key)

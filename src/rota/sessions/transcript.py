@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import orjson
+
 from rota.db.events import Event
 from rota.model.executor import Turn
 from rota.model.ids import RunId
@@ -31,7 +33,7 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
             case "tool":
                 yield _line(event, "tool", str(event.data.get("name", "")))
             case "message":
-                yield _line(event, str(event.data.get("from", "agent")), str(event.data.get("text", "")))
+                yield _line(event, str(event.data.get("from", "agent")), _body(event.data))
             case "run":
                 yield from _of_run(event)
 
@@ -55,6 +57,11 @@ def merged(told: Iterable[Line]) -> list[Line]:
 def turns(events: Sequence[Event]) -> list[Turn]:
     """What an agent is given of the conversation so far."""
     return [Turn(line.speaker, line.text) for line in merged(lines(events)) if line.speaker in {"user", "agent"}]
+
+
+def _body(data: dict[str, Any]) -> str:
+    body = data.get("body", data.get("text", ""))
+    return body if isinstance(body, str) else orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
 
 
 def _of_run(event: Event) -> Iterator[Line]:

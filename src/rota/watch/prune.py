@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 BATCH = 5000
 EVERY_SECONDS = 600.0
-KEEP_START_KEYS = timedelta(days=30)
+KEEP_KEYS = timedelta(days=30)
 KEEP_WORKERS = timedelta(days=7)
 
 
@@ -24,7 +24,8 @@ class Prune:
         self._kept = (
             (pruning.EVENTS, keep_events),
             (pruning.SNAPSHOTS, keep_snapshots),
-            (pruning.START_KEYS, KEEP_START_KEYS),
+            (pruning.START_KEYS, KEEP_KEYS),
+            (pruning.WRITE_KEYS, KEEP_KEYS),
             (pruning.WORKERS, KEEP_WORKERS),
         )
 

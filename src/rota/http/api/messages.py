@@ -1,0 +1,109 @@
+"""Messages between the roles of a session, and between them and people."""
+
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+
+from rota.db import messages as rows
+from rota.db.messages import Message
+from rota.errors import Invalid
+from rota.http.api.agents import IdempotencyKey
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.sessions import LARGEST_SEQ, find
+from rota.http.context import InUnit, Posting, Shared, Signed, Web
+from rota.http.shapes import AckIn, Duration, MessageIn, MessageOut, Page, cursor_of, read_number_cursor
+from rota.model.ids import SessionId, WorkspaceId
+from rota.model.message import USER, NewMessage
+from rota.roster.running import check_key
+from rota.sessions import messages
+
+router = APIRouter(prefix="/sessions/{session_id}/messages", tags=["messages"])
+
+LONGEST_WAIT = timedelta(seconds=60)
+
+After = Annotated[int, Query(ge=0, le=LARGEST_SEQ, description="Give messages with a higher number")]
+Wait = Annotated[Duration | None, Query(description="Wait so long for the first message, up to 60s", examples=["30s"])]
+MessageId = Annotated[int, Path(ge=1, le=LARGEST_SEQ)]
+
+
+async def next_page(
+    shared: Web, workspace_id: WorkspaceId, session_id: SessionId, *, wait: timedelta | None, limit: int, **chosen: Any
+) -> Page[MessageOut]:
+    """What is there, or what comes within the time; no connection is held meanwhile."""
+    if wait is not None and wait > LONGEST_WAIT:
+        raise Invalid("Wait 60s at most, then ask again.", field="wait")
+    async with shared.db.connection() as conn:
+        found = await rows.page(conn, workspace_id, session_id, limit=limit + 1, **chosen)
+    if not found and wait:
+        found = await _first_that_comes(shared, workspace_id, session_id, wait=wait, **chosen)
+    items = [MessageOut.model_validate(messages.shown(each)) for each in found[:limit]]
+    return Page(items=items, next_cursor=cursor_of(items[-1].id) if len(found) > limit else None)
+
+
+async def _first_that_comes(
+    shared: Web, workspace_id: WorkspaceId, session_id: SessionId, *, wait: timedelta, **chosen: Any
+) -> list[Message]:
+    pages = messages.subscribe(
+        shared.db, shared.listener, workspace_id, session_id, until=shared.closing, beat=wait.total_seconds(), **chosen
+    )
+    async with aclosing(pages):
+        async for page in pages:
+            return page
+    return []
+
+
+@router.get("")
+async def list_messages(
+    caller: Signed,
+    shared: Shared,
+    session_id: UUID,
+    role: Annotated[str | None, Query(max_length=63, description="Only what this role was sent")] = None,
+    after: After = 0,
+    unacked: Annotated[bool, Query(description="Only what was not acknowledged")] = False,
+    wait: Wait = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[MessageOut]:
+    """Messages, oldest first; with `wait`, an empty inbox is watched until something comes. What is not acknowledged
+    comes again."""
+    after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
+    async with shared.db.connection() as conn:
+        await find(conn, caller.workspace_id, session_id)
+        if role is not None:
+            await messages.check_role(conn, caller.workspace_id, SessionId(session_id), role)
+    return await next_page(
+        shared, caller.workspace_id, SessionId(session_id), wait=wait, limit=limit, role=role, after=after,
+        unacked=unacked,
+    )  # fmt: skip
+
+
+@router.post("", status_code=201)
+async def publish_message(
+    caller: Signed,
+    shared: Shared,
+    post: Posting,
+    session_id: UUID,
+    body: MessageIn,
+    idempotency_key: IdempotencyKey = None,
+) -> MessageOut:
+    """Send a message to one role or to all. Answers once it is committed; the same `Idempotency-Key` sends it once."""
+    check_key(idempotency_key)
+    async with shared.db.connection() as conn:
+        session = await find(conn, caller.workspace_id, session_id)
+    caller.must_own(session["owner_id"], "send messages to this session")
+    message = NewMessage(
+        caller.workspace_id, SessionId(session_id), body.body, body.to, body.sender, key=idempotency_key
+    )
+    return MessageOut.model_validate(messages.shown(await post.publish(message)))
+
+
+@router.post("/{message_id}/ack", status_code=204)
+async def ack_message(unit: InUnit, session_id: UUID, message_id: MessageId, body: AckIn | None = None) -> None:
+    """Take a message off a role's inbox for good. A repeat changes nothing."""
+    session = await find(unit.conn, unit.caller.workspace_id, session_id)
+    unit.caller.must_own(session["owner_id"], "acknowledge messages of this session")
+    role = body.role if body else USER
+    await messages.ack(unit.conn, unit.caller.workspace_id, SessionId(session_id), role, [message_id])

@@ -1,0 +1,274 @@
+"""Messages between agents: publish in groups, subscribe, and acknowledge."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from rota.db import events, messages, write_keys
+from rota.db.listener import Listener, Wakes, session_channel
+from rota.db.messages import Locked, Message, Where
+from rota.db.pool import Connection, Database
+from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError
+from rota.model import message as rules
+from rota.model.ids import SessionId, WorkspaceId
+from rota.model.message import NewMessage, check_size, recipients
+
+log = logging.getLogger(__name__)
+
+WRITERS = 4
+GROUP = 500
+GROUP_BYTES = 4_194_304
+PAGE = 100
+POLL_SECONDS = 1.0
+
+Published = Message | RotaError
+
+
+class Post:
+    """One for each process. What arrives for a session while a write of it is out is written together."""
+
+    def __init__(self, db: Database, wakes: Wakes) -> None:
+        self._db = db
+        self._wakes = wakes
+        self._waiting: dict[Where, list[_Letter]] = defaultdict(list)
+        self._out: set[Where] = set()
+        self._writers: set[asyncio.Task[None]] = set()
+
+    async def publish(self, message: NewMessage) -> Message:
+        """Return once it is committed. Refusals are raised; a failure of the database may or may not have kept it, so
+        whoever repeats it gives a key."""
+        letter = _Letter(message)
+        self._waiting[letter.where].append(letter)
+        self._write_more()
+        published = await letter.published
+        if isinstance(published, RotaError):
+            raise published
+        return published
+
+    def _write_more(self) -> None:
+        if len(self._writers) < WRITERS and any(where not in self._out for where in self._waiting):
+            task = asyncio.create_task(self._write_group())
+            self._writers.add(task)
+            task.add_done_callback(self._written)
+
+    def _written(self, task: "asyncio.Task[None]") -> None:
+        self._writers.discard(task)
+        if not task.cancelled():
+            task.result()
+        self._write_more()
+
+    async def _write_group(self) -> None:
+        group = self._take()
+        touched = {letter.where for letter in group}
+        self._out |= touched
+        try:
+            await self._deliver(group)
+        finally:
+            self._out -= touched
+
+    def _take(self) -> list["_Letter"]:
+        """What waits for sessions that nobody writes to: each session's in order, as much as one statement takes."""
+        group: list[_Letter] = []
+        size = 0
+        for where in [where for where in self._waiting if where not in self._out]:
+            while (waiting := self._waiting[where]) and len(group) < GROUP and (not group or size < GROUP_BYTES):
+                group.append(waiting.pop(0))
+                size += group[-1].size
+            if not waiting:
+                del self._waiting[where]
+        return group
+
+    async def _deliver(self, group: Sequence["_Letter"]) -> None:
+        try:
+            published = await self._write(group)
+        except psycopg.DataError as failure:  # one that cannot be stored must not take the others with it
+            if len(group) == 1:
+                return group[0].fail(failure)
+            for letter in group:
+                await self._deliver([letter])
+            return None
+        except Exception as failure:  # whatever it is, it is told to those who wait for it
+            for letter in group:
+                letter.fail(failure)
+            return None
+        for letter, answer in zip(group, published, strict=True):
+            letter.succeed(answer)
+        return None
+
+    async def _write(self, group: Sequence["_Letter"]) -> list[Published]:
+        async with self._db.transaction() as conn:
+            published = await publish(conn, [letter.message for letter in group])
+        for letter, answer in zip(group, published, strict=True):
+            if isinstance(answer, Message):
+                self._wakes.send(session_channel(letter.message.session_id), [letter.message.session_id])
+        return published
+
+
+class _Letter:
+    def __init__(self, message: NewMessage) -> None:
+        self.message = message
+        self.where: Where = (message.workspace_id, message.session_id)
+        self.size = check_size(message.body)
+        self.published: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+
+    def succeed(self, answer: Published) -> None:
+        if not self.published.done():  # whoever sent it may be gone
+            self.published.set_result(answer)
+
+    def fail(self, failure: BaseException) -> None:
+        if not self.published.done():
+            self.published.set_exception(failure)
+
+
+async def publish(conn: Connection, given: Sequence[NewMessage]) -> list[Published]:
+    """Write messages in this transaction: each numbered under its session's lock, which is held until the commit, so
+    that a reader with "after N" can never pass over one that commits later."""
+    for message in given:
+        check_size(message.body)
+    attempts = {(m.workspace_id, m.run_id, m.attempt) for m in given if m.run_id and m.attempt}
+    held = await events.hold(conn, attempts) if attempts else set()
+    sessions = sorted({(m.workspace_id, m.session_id) for m in given})
+    locked = await messages.lock(conn, sessions)
+    roles = await messages.roles(conn, sessions)
+    keys = [(m.workspace_id, m.scope_id, m.key) for m in given if m.key is not None]
+    sheet = _Sheet(locked, roles, await write_keys.earlier(conn, keys))
+    answers = [
+        sheet.add(message)
+        if not message.run_id or (message.workspace_id, message.run_id, message.attempt) in held
+        else Lost("This attempt belongs to another worker now.")
+        for message in given
+    ]
+    await messages.write(conn, sheet.rows)
+    return answers
+
+
+class _Sheet:
+    """What is about to be written, numbered."""
+
+    def __init__(
+        self,
+        locked: dict[Where, Locked],
+        roles: dict[Where, list[str]],
+        earlier: dict[write_keys.Key, tuple[bytes, Any]],
+    ) -> None:
+        self._locked, self._roles, self._earlier = locked, roles, earlier
+        self._last = {where: session.last_seq for where, session in locked.items()}
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, message: NewMessage) -> Published:
+        where = (message.workspace_id, message.session_id)
+        session = self._locked.get(where)
+        if session is None:
+            return NotFound("There is no such session.")
+        if same := self._same(message):
+            return _again(message, *same)
+        if session.status == "archived":
+            return Conflict("This session is archived; nobody reads its messages.", code="session_archived")
+        try:
+            to = recipients(message.to, message.sender, self._roles.get(where, []))
+        except Invalid as refused:
+            return refused
+        return self._number(where, message, to, session.now)
+
+    def _same(self, message: NewMessage) -> tuple[bytes, Any] | None:
+        key = message.key
+        return None if key is None else self._earlier.get((message.workspace_id, message.scope_id, key))
+
+    def _number(self, where: Where, message: NewMessage, to: Sequence[str], now: datetime) -> Message:
+        self._last[where] = seq = self._last[where] + 1
+        deliveries = [{"role": role, "acked_at": None} for role in sorted(to)]
+        row = {
+            "workspace_id": message.workspace_id, "session_id": message.session_id, "seq": seq,
+            "run_id": message.run_id, "attempt": message.attempt, "data": message.data(), "recipients": to,
+        }  # fmt: skip
+        if message.key is not None:
+            body_hash, answer = message.body_hash(), {"id": seq, "created_at": now, "deliveries": deliveries}
+            row |= {"scope_id": message.scope_id, "key": message.key, "body_hash": body_hash.hex(), "answer": answer}
+            self._earlier[message.workspace_id, message.scope_id, message.key] = (body_hash, answer)
+        self.rows.append(row)
+        return Message(seq, message.run_id, message.attempt, message.data(), now, deliveries)
+
+
+def _again(message: NewMessage, body_hash: bytes, answer: dict[str, Any]) -> Published:
+    """The first answer, given again to a repeat of the same request."""
+    if body_hash != message.body_hash():
+        told = "This Idempotency-Key was used with another message."
+        return Invalid(told, code="key_reused", field="Idempotency-Key")
+    at = answer["created_at"]
+    created_at = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return Message(answer["id"], message.run_id, message.attempt, message.data(), created_at, answer["deliveries"])
+
+
+async def subscribe(
+    db: Database,
+    listener: Listener,
+    workspace_id: WorkspaceId,
+    session_id: SessionId,
+    *,
+    role: str | None = None,
+    after: int = 0,
+    unacked: bool = False,
+    until: asyncio.Event,
+    beat: float | None = None,
+) -> AsyncGenerator[list[Message]]:
+    """Pages of messages, stored ones first, then as they come; an empty page after `beat` seconds without one. Ends
+    soon after `until` is set. No connection is held while it waits."""
+    changed = asyncio.Event()
+    async with listener.subscribed(session_channel(session_id), lambda _: changed.set()):
+        quiet_since = asyncio.get_running_loop().time()
+        while not until.is_set():
+            changed.clear()
+            async with db.connection() as conn:
+                page = await messages.page(
+                    conn, workspace_id, session_id, role=role, after=after, unacked=unacked, limit=PAGE
+                )
+            if page:
+                after = page[-1].id
+                yield page
+                quiet_since = asyncio.get_running_loop().time()
+            elif await _rest(changed, until, quiet_since, beat):
+                yield []
+                quiet_since = asyncio.get_running_loop().time()
+
+
+async def _rest(changed: asyncio.Event, until: asyncio.Event, quiet_since: float, beat: float | None) -> bool:
+    """Sleep until something changed, or the next poll is due; whether it has been quiet for a whole beat."""
+    loop = asyncio.get_running_loop()
+    left = quiet_since + beat - loop.time() if beat is not None else POLL_SECONDS
+    waits = [asyncio.ensure_future(event.wait()) for event in (changed, until)]
+    try:
+        await asyncio.wait(waits, timeout=max(0.0, min(left, POLL_SECONDS)), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return beat is not None and not changed.is_set() and loop.time() >= quiet_since + beat
+
+
+async def check_role(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, role: str) -> None:
+    declared = await messages.roles(conn, [(workspace_id, session_id)])
+    rules.check_role(role, declared.get((workspace_id, session_id), []))
+
+
+async def ack(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, role: str, ids: Sequence[int]
+) -> None:
+    """Take messages off a role's inbox for good. A repeat changes nothing."""
+    found = await messages.ack(conn, workspace_id, session_id, role, ids)
+    if missing := sorted(set(ids) - found):
+        raise NotFound(
+            f"Message {missing[0]} of this session was not sent to {role!r}.", code="not_delivered", field="id"
+        )
+
+
+def shown(message: Message) -> dict[str, Any]:
+    """A message as the API and the desk give it."""
+    return {
+        "id": message.id, "from": message.data.get("from"), "to": message.data.get("to"),
+        "body": message.data.get("body"), "run_id": message.run_id, "attempt": message.attempt,
+        "created_at": message.created_at, "deliveries": message.deliveries,
+    }  # fmt: skip

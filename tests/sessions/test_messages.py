@@ -1,0 +1,373 @@
+"""Messages: in commit order, until acknowledged, written in groups."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from house import House
+from waiting import until
+
+from rota.db import messages as rows
+from rota.db.listener import Listener, Wakes
+from rota.db.messages import Message
+from rota.db.pool import Database
+from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError, TooLarge
+from rota.model.ids import RunId, SessionId, new_id
+from rota.model.message import LARGEST_BODY, NewMessage, recipients
+from rota.roster.running import run_agent
+from rota.sessions import messages
+from rota.sessions.messages import Post, subscribe
+from rota.watch.prune import Prune
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+LEASE = (
+    "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + %s::interval WHERE id = %s"
+)
+
+
+class Hall(House):
+    """A session with the roles planner and judge, and its messages."""
+
+    session_id: SessionId
+    run_id: RunId
+
+    async def open(self) -> None:
+        async with self.db.transaction() as conn:
+            self.run_id = await run_agent(conn, self.caller, "worker-bee", {"prompt": "Meet."})
+        self.session_id = await self.value("SELECT session_id FROM runs WHERE id = %s", self.run_id)
+
+    async def declare(self, *roles: str) -> None:
+        for role in roles:
+            await self.execute(
+                "INSERT INTO session_roles (workspace_id, session_id, name, agent_id) "
+                "SELECT workspace_id, session_id, %s, agent_id FROM runs WHERE id = %s",
+                role, self.run_id,
+            )  # fmt: skip
+
+    def message(self, body: Any, to: str = "all", **given: Any) -> NewMessage:
+        return NewMessage(self.caller.workspace_id, given.pop("session_id", self.session_id), body, to, **given)
+
+    async def inbox(self, role: str | None, *, after: int = 0, unacked: bool = True) -> list[Any]:
+        async with self.db.connection() as conn:
+            found = await rows.page(
+                conn, self.caller.workspace_id, self.session_id, role=role, after=after, unacked=unacked, limit=1000
+            )
+        return [each.data["body"] for each in found]
+
+    async def ack(self, role: str, *ids: int) -> None:
+        async with self.db.transaction() as conn:
+            await messages.ack(conn, self.caller.workspace_id, self.session_id, role, ids)
+
+
+@pytest.fixture
+async def hall(db: Database) -> Hall:
+    built = await Hall.build(db)
+    assert isinstance(built, Hall)
+    await built.open()
+    return built
+
+
+@pytest.fixture
+def post(db: Database, wakes: Wakes) -> Post:
+    return Post(db, wakes)
+
+
+# Who gets it -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("to", "sender", "roles", "expected"),
+    [
+        ("all", "user", [], ["agent"]),
+        ("all", "agent", [], ["user"]),
+        ("agent", "user", [], ["agent"]),
+        ("all", "planner", ["judge", "planner"], ["judge", "user"]),
+        ("judge", "planner", ["judge", "planner"], ["judge"]),
+        ("planner", "planner", ["judge", "planner"], ["planner"]),
+    ],
+)
+def test_a_message_goes_to_one_role_or_to_all_others(
+    to: str, sender: str, roles: list[str], expected: list[str]
+) -> None:
+    assert recipients(to, sender, roles) == expected
+
+
+@pytest.mark.parametrize(("to", "sender", "field"), [("jugde", "user", "to"), ("judge", "agent", "from")])
+def test_a_role_that_is_not_there_is_refused_with_those_that_are(to: str, sender: str, field: str) -> None:
+    with pytest.raises(Invalid, match="judge, planner, user") as refused:
+        recipients(to, sender, ["judge", "planner"])
+    assert (refused.value.code, refused.value.field) == ("unknown_role", field)
+
+
+# Until acknowledged ------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_acknowledged_comes_again_and_what_is_never_does(hall: Hall, post: Post) -> None:
+    await hall.declare("planner", "judge")
+    one = await post.publish(hall.message("one"))
+    await post.publish(hall.message("two", to="judge"))
+    assert await hall.inbox("judge") == await hall.inbox("judge") == ["one", "two"]
+    for _ in range(2):  # a repeat changes nothing
+        await hall.ack("judge", one.id)
+    assert (await hall.inbox("judge"), await hall.inbox("planner")) == (["two"], ["one"])
+    assert await hall.inbox("judge", unacked=False) == ["one", "two"]
+    acked = await hall.value("SELECT acked_at FROM deliveries WHERE role = 'judge' AND acked_at IS NOT NULL")
+    await hall.ack("judge", one.id)
+    assert await hall.value("SELECT acked_at FROM deliveries WHERE role = 'judge' AND acked_at IS NOT NULL") == acked
+
+
+async def test_only_who_got_a_message_can_acknowledge_it(hall: Hall, post: Post) -> None:
+    sent = await post.publish(hall.message("one", to="agent"))
+    for role, message in (("user", sent.id), ("agent", sent.id + 1)):
+        with pytest.raises(NotFound) as refused:
+            await hall.ack(role, message)
+        assert refused.value.code == "not_delivered"
+    assert await hall.inbox("agent") == ["one"]
+
+
+async def test_a_message_is_an_event_of_the_one_sequence_with_a_delivery_for_each_recipient(
+    hall: Hall, post: Post
+) -> None:
+    before = await hall.value("SELECT last_seq FROM sessions")
+    sent = await post.publish(hall.message({"plan": [1, 2]}, sender="agent"))
+    assert sent.id == before + 1 == await hall.value("SELECT last_seq FROM sessions")
+    assert await hall.value("SELECT data FROM events WHERE seq = %s AND kind = 'message'", sent.id) == {
+        "from": "agent", "to": "all", "body": {"plan": [1, 2]},
+    }  # fmt: skip
+    assert sent.deliveries == [{"role": "user", "acked_at": None}]
+
+
+async def test_a_publish_that_is_rolled_back_is_never_seen(hall: Hall, db: Database, post: Post) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        async with db.transaction() as conn:
+            await messages.publish(conn, [hall.message("lost")])
+            await conn.execute("SELECT 1 / 0")
+    await post.publish(hall.message("kept"))
+    assert await hall.inbox("agent") == ["kept"]
+    assert await hall.value("SELECT count(*) FROM deliveries") == 1
+
+
+# The late commit ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall, db: Database, post: Post) -> None:
+    """With numbers from an identity column the second would commit first, a reader would go on after it, and the first
+    would never be seen."""
+    seen: list[Any] = []
+
+    async def read(after: int) -> int:
+        async with db.connection() as conn:
+            page = await rows.page(conn, hall.caller.workspace_id, hall.session_id, after=after, limit=100)
+        seen.extend(each.data["body"] for each in page)
+        return page[-1].id if page else after
+
+    async with db.transaction() as conn:
+        await messages.publish(conn, [hall.message("begun first")])
+        second = asyncio.create_task(post.publish(hall.message("begun second")))
+
+        async def second_waits_or_is_done() -> bool:
+            return second.done() or bool(await hall.value(WAITING))
+
+        await until(second_waits_or_is_done)
+        after = await read(0)
+    await second
+    await read(after)
+    assert seen == ["begun first", "begun second"]
+
+
+# Groups ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_arrives_while_a_write_is_out_is_written_together_and_in_order(
+    hall: Hall, db: Database, post: Post
+) -> None:
+    async with db.transaction() as conn:
+        await conn.execute("SELECT 1 FROM sessions FOR UPDATE")
+        sending = [asyncio.create_task(post.publish(hall.message(0)))]
+        await until(lambda: hall.value(WAITING))
+        sending += [asyncio.create_task(post.publish(hall.message(n))) for n in range(1, 100)]
+        await asyncio.sleep(0)
+    sent = await asyncio.gather(*sending)
+    assert [each.id for each in sent] == list(range(sent[0].id, sent[0].id + 100))
+    assert await hall.inbox("agent") == list(range(100))
+    transactions = await hall.value("SELECT count(DISTINCT xmin::text) FROM events WHERE kind = 'message'")
+    assert transactions == 2
+
+
+async def test_a_session_that_is_held_does_not_hold_up_another(hall: Hall, db: Database, post: Post) -> None:
+    other = await _another_session(hall)
+    async with db.transaction() as conn:
+        await conn.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [hall.session_id])
+        held = asyncio.create_task(post.publish(hall.message("held")))
+        await until(lambda: hall.value(WAITING))
+        async with asyncio.timeout(10):
+            await post.publish(hall.message("free", session_id=other))
+        assert not held.done()
+    await held
+
+
+async def test_one_that_is_refused_or_cannot_be_stored_does_not_take_its_group_with_it(
+    hall: Hall, db: Database, post: Post
+) -> None:
+    async with db.transaction() as conn:
+        await conn.execute("SELECT 1 FROM sessions FOR UPDATE")
+        first = asyncio.create_task(post.publish(hall.message("first")))
+        await until(lambda: hall.value(WAITING))
+        group = [
+            asyncio.create_task(post.publish(each))
+            for each in (
+                hall.message("good"),
+                hall.message("to nobody", to="jugde"),
+                hall.message("NUL: \0"),
+                hall.message("nowhere", session_id=SessionId(new_id())),
+                hall.message("good too"),
+            )
+        ]
+        await asyncio.sleep(0)
+    await first
+    told = await asyncio.gather(*group, return_exceptions=True)
+    assert [type(each) for each in told] == [
+        Message,
+        Invalid,
+        psycopg.errors.UntranslatableCharacter,
+        NotFound,
+        Message,
+    ]
+    assert await hall.inbox("agent") == ["first", "good", "good too"]
+
+
+async def test_a_body_may_be_large_but_not_larger_than_a_message(hall: Hall, post: Post) -> None:
+    large = "x" * (LARGEST_BODY - 2)
+    await post.publish(hall.message(large))
+    assert await hall.inbox("agent") == [large]
+    with pytest.raises(TooLarge, match="artifact") as refused:
+        await post.publish(hall.message(large + "x"))
+    assert (refused.value.code, refused.value.facts) == ("message_too_large", {"limit": LARGEST_BODY})
+
+
+async def test_an_archived_session_takes_no_messages(hall: Hall, post: Post) -> None:
+    await hall.execute("UPDATE sessions SET status = 'archived'")
+    with pytest.raises(Conflict) as refused:
+        await post.publish(hall.message("anybody there?"))
+    assert refused.value.code == "session_archived"
+
+
+# Keys --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_with_its_key_is_the_same_message_also_in_one_group(hall: Hall, post: Post) -> None:
+    first = await post.publish(hall.message("once", key="k"))
+    again = await asyncio.gather(*(post.publish(hall.message("once", key="k")) for _ in range(3)))
+    assert again == [first] * 3
+    twins = await asyncio.gather(*(post.publish(hall.message("twin", key="t")) for _ in range(3)))
+    assert twins == [twins[0]] * 3
+    assert await hall.inbox("agent") == ["once", "twin"]
+    with pytest.raises(Invalid) as refused:
+        await post.publish(hall.message("other", key="k"))
+    assert refused.value.code == "key_reused"
+
+
+async def test_two_processes_with_one_key_send_one_message(hall: Hall, db: Database, post: Post, wakes: Wakes) -> None:
+    other = Post(db, wakes)
+    async with db.transaction() as conn:
+        await conn.execute("SELECT 1 FROM sessions FOR UPDATE")
+        both = [asyncio.create_task(each.publish(hall.message("once", key="k"))) for each in (post, other)]
+
+        async def both_wait() -> bool:
+            return bool(await hall.value(WAITING) == 2)
+
+        await until(both_wait)
+    one, two = await asyncio.gather(*both)
+    assert one == two
+    assert await hall.inbox("agent") == ["once"]
+
+
+# Fence -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_lost_its_lease_publishes_nothing(hall: Hall, post: Post) -> None:
+    ours = hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)
+    await hall.execute(LEASE, "1 hour", hall.run_id)
+    await post.publish(ours)
+    await hall.execute(LEASE, "-1 second", hall.run_id)
+    with pytest.raises(Lost):
+        await post.publish(ours)
+    assert await hall.inbox("user") == ["mine"]
+
+
+# Subscribing -------------------------------------------------------------------------------------------------------
+
+
+async def _first(pages: AsyncIterator[list[Message]]) -> list[Any]:
+    async with asyncio.timeout(15):
+        return [each.data["body"] for each in await anext(pages)]
+
+
+async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(hall: Hall, post: Post, listener: Listener) -> None:
+    stored = await post.publish(hall.message("stored"))
+    await post.publish(hall.message("later"))
+    given: dict[str, Any] = {"until": asyncio.Event()}
+    where = (hall.db, listener, hall.caller.workspace_id, hall.session_id)
+    async with (
+        aclosing(subscribe(*where, role="agent", **given)) as everything,
+        aclosing(subscribe(*where, after=stored.id, **given)) as rest,
+    ):
+        assert await _first(everything) == ["stored", "later"]
+        assert await _first(rest) == ["later"]
+        waiting = [asyncio.create_task(_first(each)) for each in (everything, rest)]
+        await post.publish(hall.message("live"))
+        assert await asyncio.gather(*waiting) == [["live"], ["live"]]
+
+
+async def test_without_a_notification_polling_finds_it(hall: Hall, db: Database) -> None:
+    deaf = Listener("postgresql://rota@127.0.0.1:1/rota")  # never connects
+    pages = subscribe(db, deaf, hall.caller.workspace_id, hall.session_id, until=asyncio.Event())
+    async with aclosing(pages):
+        waiting = asyncio.create_task(_first(pages))
+        async with db.transaction() as conn:
+            [sent] = await messages.publish(conn, [hall.message("quiet")])
+        assert not isinstance(sent, RotaError)
+        assert await waiting == ["quiet"]
+
+
+async def test_a_subscriber_who_waits_holds_no_connection(hall: Hall, database_url: str, listener: Listener) -> None:
+    small = Database(database_url, size=2)
+    await small.open()
+    stop = asyncio.Event()
+    where = (small, listener, hall.caller.workspace_id, hall.session_id)
+    subscribers = [subscribe(*where, until=stop) for _ in range(8)]
+    waiting = [asyncio.create_task(anext(each, None)) for each in subscribers]
+    for _ in range(20):
+        async with small.connection() as one, small.connection() as two:
+            await one.execute("SELECT 1")
+            await two.execute("SELECT 1")
+    stop.set()
+    assert await asyncio.gather(*waiting) == [None] * 8
+    await small.close()
+
+
+async def test_pruning_takes_the_deliveries_with_their_messages(hall: Hall, post: Post, db: Database) -> None:
+    await post.publish(hall.message("old"))
+    await hall.execute("UPDATE events SET created_at = now() - interval '91 days'")
+    await post.publish(hall.message("new"))
+    await Prune(db, keep_events=timedelta(days=90), keep_snapshots=timedelta(days=7)).once()
+    assert await hall.inbox("agent") == ["new"]
+    assert await hall.value("SELECT count(*) FROM deliveries") == 1
+
+
+def test_the_ids_of_two_sessions_do_not_share_keys() -> None:
+    one, two = (NewMessage(UUID(int=1), SessionId(UUID(int=n)), "x", key="k") for n in (2, 3))  # type: ignore[arg-type]
+    assert one.scope_id != two.scope_id
+    assert one.body_hash() != two.body_hash()
+
+
+async def _another_session(hall: Hall) -> SessionId:
+    first = hall.session_id
+    await hall.open()
+    other, hall.session_id = hall.session_id, first
+    return other
