@@ -8,7 +8,7 @@ import pytest
 from house import House
 from waiting import until
 
-from rota.db import events
+from rota.db import attempts, events
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkerId
 from rota.model.outcome import Succeeded
@@ -61,8 +61,25 @@ async def test_an_outcome_is_refused_once_the_lease_is_over_or_gone(
 ) -> None:
     await house.execute(f"UPDATE runs SET {loss}")
     async with db.transaction() as conn:
-        assert await settling.settle(conn, [Result(claimed, Succeeded())]) == set()
+        assert not (await settling.settle(conn, [Result(claimed, Succeeded())])).accepted
     assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'") == 0
+
+
+async def test_a_renewal_at_the_same_moment_does_not_cost_the_outcome(
+    house: House, db: Database, claimed: Claimed
+) -> None:
+    """Provoked: the lease is renewed but not committed when the outcome arrives. The row it waits for is a newer one."""
+
+    async def settle() -> settling.Settled:
+        async with db.transaction() as conn:
+            return await settling.settle(conn, [Result(claimed, Succeeded())])
+
+    key = (claimed.workspace_id, claimed.id, claimed.attempt)
+    async with db.transaction() as renewing:
+        assert await attempts.renew(renewing, [key], timedelta(minutes=1)) == {claimed.id: False}
+        arriving = asyncio.create_task(settle())
+        await until(lambda: house.value(WAITS))
+    assert (await arriving).accepted == {(claimed.id, claimed.attempt)}
 
 
 async def test_nobody_can_take_a_run_away_while_its_words_are_being_written(

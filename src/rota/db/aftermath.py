@@ -10,14 +10,18 @@ from rota.db.pool import Connection
 from rota.model.ids import AutomationId, WorkspaceId
 
 CONCERNED = """
--- Of the automations whose runs ended, those where more is to be done. Usually none.
-SELECT a.workspace_id, a.id, a.deleted_at IS NOT NULL, a.failures, t.id IS NOT NULL
-  FROM json_to_recordset(%(automations)s::json) AS g(workspace_id uuid, id uuid)
-       JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.id
-       LEFT JOIN LATERAL (
-           SELECT id FROM triggers t
-            WHERE t.workspace_id = a.workspace_id AND t.after_automation_id = a.id AND t.kind = 'after' LIMIT 1) t ON true
- WHERE a.deleted_at IS NOT NULL OR a.failures > 0 OR t.id IS NOT NULL
+-- Of the lanes and automations whose runs ended, those where more is to be done. Usually none. It must be a statement of its
+-- own: who came to wait while the end was being written is seen by a new snapshot only.
+SELECT * FROM (
+    SELECT g.workspace_id, g.lane, g.automation_id,
+           (SELECT true FROM runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane
+               AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS waited_for,
+           a.deleted_at IS NOT NULL AS deleted, a.failures,
+           (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = g.automation_id
+               AND t.kind = 'after' LIMIT 1) AS awaited
+      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, lane uuid, automation_id uuid)
+           LEFT JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id) found
+ WHERE waited_for OR deleted OR failures > 0 OR awaited
 """
 
 COUNT_FAILURES = """
@@ -54,10 +58,12 @@ UPDATE grants g SET revoked_at = now()
 
 class Concerned(NamedTuple):
     workspace_id: WorkspaceId
-    id: AutomationId
+    lane: UUID | None
+    automation_id: AutomationId | None
+    waited_for: bool | None
     deleted: bool
-    failures: int
-    awaited: bool
+    failures: int | None
+    awaited: bool | None
 
 
 def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
@@ -65,8 +71,10 @@ def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
     return orjson.dumps(rows).decode()
 
 
-async def concerned(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> list[Concerned]:
-    rows = await conn.execute(CONCERNED, {"automations": _given(automations)})
+async def concerned(conn: Connection, ended: Iterable[tuple[UUID, UUID | None, UUID | None]]) -> list[Concerned]:
+    """Of these workspaces, lanes and automations, those where more is to be done."""
+    given = [{"workspace_id": w, "lane": lane, "automation_id": a} for w, lane, a in set(ended)]
+    rows = await conn.execute(CONCERNED, {"ended": orjson.dumps(given).decode()})
     return [Concerned(*row) for row in await rows.fetchall()]
 
 

@@ -64,18 +64,65 @@ ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """
 
-CLAIM = """
--- Hand the next ready runs to one worker, stepping over rows that another worker holds. Each queue is read from where the
--- last claim ended (since): behind it dead entries pile up while somebody holds a transaction open. Workspaces take turns,
--- so that a long queue of one never delays another's single run. `most` keeps the caps of agents and workspaces.
+CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id"""
+
+# The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
+# locked in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair.
+TELL_OF_RUNS = """
+held AS MATERIALIZED (
+    SELECT s.workspace_id, s.id, n.run_ids, n.attempts, n.told, n.session_status
+      FROM (SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts,
+                   array_agg(data) AS told, max(session_status) AS session_status
+              FROM news GROUP BY workspace_id, session_id) n
+           JOIN sessions s ON s.workspace_id = n.workspace_id AND s.id = n.session_id
+  ORDER BY s.workspace_id, s.id
+       FOR NO KEY UPDATE OF s),
+numbered AS (
+    UPDATE sessions s
+       SET last_seq = s.last_seq + cardinality(h.run_ids), status = coalesce(h.session_status, s.status), updated_at = now()
+      FROM held h
+     WHERE s.workspace_id = h.workspace_id AND s.id = h.id
+ RETURNING s.workspace_id, s.id, s.last_seq - cardinality(h.run_ids) AS before, h.run_ids, h.attempts, h.told),
+told AS (
+    INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)
+    SELECT n.workspace_id, n.id, n.before + event.position, 'run', event.run_id, event.attempt, event.data
+      FROM numbered n, unnest(n.run_ids, n.attempts, n.told) WITH ORDINALITY AS event(run_id, attempt, data, position))"""
+
+# The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays.
+TELL_OF_CHANGED = (
+    """news AS (
+    SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
+           CASE WHEN status IN ('queued', 'awaiting_approval') OR lane = session_id THEN NULL
+                WHEN status = 'succeeded' THEN 'done' ELSE 'failed' END AS session_status,
+           jsonb_strip_nulls(jsonb_build_object(
+               'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
+               'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
+                                                            OR error_class = 'stalled' THEN reason END)) AS data
+      FROM changed WHERE session_id IS NOT NULL),"""
+    + TELL_OF_RUNS
+    + """
+SELECT workspace_id, id, session_id, automation_id, agent_id, lane, attempt, status, source,
+       error_class, error_detail, summary, skip_reason, trace_id FROM changed
+"""
+)
+
+CLAIM = (
+    """
+-- Hand the next ready runs to one worker, stepping over rows that another worker holds, and tell their sessions. Each queue
+-- is read from where the last claim ended (since): behind it dead entries pile up while somebody holds a transaction open.
+-- Workspaces take turns, so that a long queue of one never delays another's single run. `most` keeps the caps of agents and
+-- workspaces; who takes a workspace for uncapped gets nothing once it is capped. A run whose grant no longer holds comes
+-- back with the reason and without an event: whoever claimed it refuses it.
 WITH queues AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%(queues)s::json) AS q(
+    SELECT q.* FROM json_to_recordset(%(queues)s::json) AS q(
         workspace_id uuid, queue uuid, pool text, executor text, priority smallint, since timestamptz,
-        most integer, most_in_workspace integer)),
+        most integer, most_in_workspace integer, workspace_capped boolean)
+     WHERE q.workspace_capped OR (SELECT w.max_concurrent FROM workspaces w WHERE w.id = q.workspace_id) IS NULL),
 candidates AS MATERIALIZED (
-    SELECT c.place, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
+    SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
       FROM queues q CROSS JOIN LATERAL (
-           SELECT r.ctid AS place, r.ready_at FROM runs r
+           SELECT r.id, r.ready_at FROM runs r
             WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id = q.workspace_id
               AND r.queue = q.queue AND r.pool = q.pool AND r.executor = q.executor AND r.priority = q.priority
               AND r.ready_at >= q.since AND r.ready_at <= statement_timestamp()
@@ -83,48 +130,60 @@ candidates AS MATERIALIZED (
             LIMIT least(q.most, q.most_in_workspace, %(places)s)
               FOR UPDATE SKIP LOCKED) c),
 allowed AS (
-    SELECT place, ready_at, workspace_id, priority, most_in_workspace
+    SELECT id, ready_at, workspace_id, priority, most_in_workspace
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
      WHERE number <= most),
 turns AS (
     SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed),
 chosen AS MATERIALIZED (
-    SELECT place, (%(token_hashes)s::bytea[])[row_number() OVER ()] AS token_hash
-      FROM (SELECT place FROM turns WHERE turn <= most_in_workspace
-          ORDER BY turn, priority, ready_at LIMIT %(places)s) first)
+    SELECT workspace_id, id, (%(token_hashes)s::bytea[])[row_number() OVER ()] AS token_hash
+      FROM (SELECT workspace_id, id FROM turns WHERE turn <= most_in_workspace
+          ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
+claimed AS (
    UPDATE runs r
       SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s, attempt_token_hash = c.token_hash,
           lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(r.started_at, clock_timestamp())
      FROM chosen c
-    WHERE r.ctid = c.place
+    WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.attempt, r.tries, r.max_attempts, r.source,
           r.executor, r.slot,
-          CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END,
+          CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END AS missed,
           r.payload, r.prompt, r.input,
           (SELECT v.spec FROM revisions v WHERE v.workspace_id = r.workspace_id
-              AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision),
+              AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision) AS spec,
           r.timeout, r.trace_id,
-          (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id),
+          (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired' END
-             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id),
-          r.queue, r.pool, r.priority, r.ready_at, r.attempt_token_hash
+             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
+          r.queue, r.pool, r.priority, r.ready_at, r.attempt_token_hash),
+news AS (
+    SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
+           jsonb_build_object('status', 'running', 'worker_id', %(worker_id)s::text) AS data
+      FROM claimed WHERE refused IS NULL),
 """
+    + TELL_OF_RUNS
+    + """
+SELECT * FROM claimed
+"""
+)
 
-SETTLE = """
+SETTLE = (
+    """
 -- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else.
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(settlements)s::json) AS g(
         workspace_id uuid, id uuid, attempt integer, status text, tries integer, retry_in interval,
-        error_class text, error_detail text, summary text, skip_reason text, rescued boolean)),
+        error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text)),
 locked AS MATERIALIZED (
-    SELECT r.ctid AS place, g.*
+    SELECT g.*
       FROM given g JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = g.id
      WHERE r.attempt = g.attempt AND r.status = 'running'
        AND (g.rescued OR r.lease_until > clock_timestamp())
   ORDER BY r.workspace_id, r.id
-       FOR UPDATE OF r)
+       FOR UPDATE OF r),
+changed AS (
    UPDATE runs r
-      SET status = l.status, tries = l.tries, rescues = r.rescues + (l.rescued AND l.status = 'queued')::integer,
+      SET status = l.status, tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
           finished_at = CASE WHEN l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
           ready_at = CASE WHEN l.status = 'queued' THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
           error_class = CASE WHEN l.status = 'cancelled'
@@ -133,10 +192,13 @@ locked AS MATERIALIZED (
           lease_until = NULL, attempt_token_hash = NULL,
           worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
      FROM locked l
-    WHERE r.ctid = l.place
-RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+    WHERE r.workspace_id = l.workspace_id AND r.id = l.id
+RETURNING """
+    + CHANGED
+    + """, l.reason),
 """
+    + TELL_OF_CHANGED
+)
 
 LEASE_ENDED = """
 SELECT workspace_id, id, attempt, tries, rescues, max_rescues, worker_id, cancel_requested_at IS NOT NULL
@@ -145,63 +207,79 @@ ORDER BY workspace_id, id LIMIT %(limit)s
    FOR UPDATE SKIP LOCKED
 """
 
-END_QUEUED = """
+END_QUEUED = (
+    """
 -- Ends runs that nobody has claimed. Named by id, or all triggered ones of an automation or agent.
 WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place FROM runs
+    SELECT workspace_id, id FROM runs
      WHERE workspace_id = %(workspace_id)s AND status = 'queued'
        AND (id = %(id)s OR ((automation_id = %(automation_id)s OR agent_id = %(agent_id)s)
                             AND trigger_id IS NOT NULL AND retry_of IS NULL))
-  ORDER BY id FOR UPDATE)
+  ORDER BY id FOR UPDATE),
+changed AS (
    UPDATE runs r
       SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
           error_class = %(error_class)s, error_detail = %(error_detail)s
-     FROM chosen WHERE r.ctid = chosen.place
-RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
 """
+    + TELL_OF_CHANGED
+)
 
-END_WAITING_EXCEPT = """
+END_WAITING_EXCEPT = (
+    """
 WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place FROM runs
+    SELECT workspace_id, id FROM runs
      WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'queued'
        AND source NOT IN ('chat', 'task') AND id <> ALL(%(keep)s)
-  ORDER BY id FOR UPDATE)
+  ORDER BY id FOR UPDATE),
+changed AS (
    UPDATE runs r
       SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'replaced',
           error_detail = 'A later run of this automation took its turn.'
-     FROM chosen WHERE r.ctid = chosen.place
-RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
 """
+    + TELL_OF_CHANGED
+)
 
-END_STUCK = """
+END_STUCK = (
+    """
 -- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes.
+WITH chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs
+     WHERE status = 'queued' AND ready_at IS NOT NULL AND start_within IS NOT NULL
+       AND ready_at + start_within < clock_timestamp() AND source <> 'task'
+     LIMIT %(limit)s FOR UPDATE SKIP LOCKED),
+changed AS (
    UPDATE runs r
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
-          error_detail = 'No worker had a free place for it within ' || start_within || '.'
-    WHERE ctid = ANY(ARRAY(
-              SELECT ctid FROM runs
-               WHERE status = 'queued' AND ready_at IS NOT NULL AND start_within IS NOT NULL
-                 AND ready_at + start_within < clock_timestamp() AND source <> 'task'
-               LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+          error_detail = 'No worker had a free place for it within ' || r.start_within || '.'
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
 """
+    + TELL_OF_CHANGED
+)
 
 PROMOTE = """
 -- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation.
 -- Who waits is looked for first: mostly it is nobody.
 WITH waiting AS MATERIALIZED (
-    SELECT g.workspace_id, g.lane, w.place
+    SELECT g.workspace_id, g.lane, w.id
       FROM (SELECT DISTINCT workspace_id, lane FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
            CROSS JOIN LATERAL (
-               SELECT w.ctid AS place FROM runs w
+               SELECT w.id FROM runs w
                 WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
              ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) w)
    UPDATE runs r SET ready_at = clock_timestamp()
      FROM waiting g
-    WHERE r.ctid = g.place
+    WHERE r.workspace_id = g.workspace_id AND r.id = g.id
       AND NOT EXISTS (
               SELECT FROM runs h
                WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
@@ -303,13 +381,23 @@ async def claim(
         return await cursor.fetchall()
 
 
-def settlement_row(run: Claimed | LostLease, settled: Settlement, *, rescued: bool = False) -> dict[str, Any]:
-    return {
+def settlement_row(
+    run: Claimed | LostLease, settled: Settlement, *, rescued: bool = False, reason: str | None = None
+) -> dict[str, Any]:
+    """What SETTLE writes of one attempt. `reason` is told where the run goes back to the queue, or was lost."""
+    row: dict[str, Any] = {
         "workspace_id": run.workspace_id, "id": run.id, "attempt": run.attempt, "status": settled.status,
-        "tries": settled.tries, "retry_in": _interval(settled.retry_in), "error_class": settled.error_class,
-        "error_detail": settled.error_detail if settled.status != Status.QUEUED else None,
-        "summary": settled.summary, "skip_reason": None, "rescued": rescued,
+        "tries": settled.tries,
     }  # fmt: skip
+    if settled.status != Status.SUCCEEDED:
+        row |= {
+            "retry_in": _interval(settled.retry_in), "error_class": settled.error_class,
+            "error_detail": settled.error_detail if settled.status != Status.QUEUED else None,
+            "rescued": rescued, "reason": reason,
+        }  # fmt: skip
+    if settled.summary:
+        row["summary"] = settled.summary
+    return row
 
 
 async def settle(conn: Connection, settlements: Sequence[dict[str, Any]]) -> list[Ended]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from rota.db import events, run_status
-from rota.db.events import NewEvent
+from rota.db import run_status
 from rota.db.pool import Connection
 from rota.model.ids import WorkerId
 from rota.model.run import Claimed, Settlement, Status
@@ -28,14 +27,7 @@ async def claim(
     refused = [run for run in claimed if run.refused]
     if refused:
         await _refuse(conn, refused)
-    taken = [run for run in claimed if not run.refused]
-    await events.append(conn, [_started(run, worker_id) for run in taken])
-    return taken
-
-
-def _started(run: Claimed, worker_id: WorkerId) -> NewEvent:
-    data = {"status": "running", "worker_id": worker_id}
-    return NewEvent(run.workspace_id, run.session_id, "run", data, run.id, run.attempt)
+    return [run for run in claimed if not run.refused] if refused else claimed
 
 
 async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
@@ -43,4 +35,5 @@ async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
         run_status.settlement_row(run, Settlement(Status.SKIPPED, run.tries)) | {"skip_reason": run.refused}
         for run in refused
     ]
-    await ending.end(conn, await run_status.settle(conn, skips))
+    async with conn.transaction():
+        await ending.end(conn, await run_status.settle(conn, skips))

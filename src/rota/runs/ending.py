@@ -1,11 +1,11 @@
-"""One ending for every way a run ends: its last event, its session, its lane's next run, and what follows from it."""
+"""One ending for every way a run ends: its lane's next run, and what follows from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from rota.db import aftermath, events, run_status, triggers
-from rota.db.events import NewEvent
+from rota.db import aftermath, run_status, triggers
+from rota.db.aftermath import Concerned
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AutomationId, WorkspaceId
@@ -14,31 +14,44 @@ from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
 UNCOUNTED = frozenset({"chat", "task"})
 
 
-async def end(conn: Connection, changed: Sequence[Ended], reasons: Mapping[UUID, str] | None = None) -> None:
-    """Apply everything that follows when runs end or go back to the queue, for the whole batch."""
-    await events.append(conn, [_told(each, (reasons or {}).get(each.id)) for each in changed if each.session_id])
+async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
+    """Apply what follows when runs end or go back to the queue; the workspaces in which runs may be ready now.
+
+    Their last events are written with their status. Most endings concern nobody else; one look at the batch finds those
+    that do.
+    """
+    ready = {each.workspace_id for each in changed if each.status == Status.QUEUED}
     ended = [each for each in changed if each.status in TERMINAL]
-    lanes = {(each.workspace_id, lane) for each in ended if (lane := each.lane or each.automation_id)}
-    if lanes:
-        await run_status.promote(conn, lanes)
-    automated = [each for each in ended if each.automation_id and each.source not in UNCOUNTED]
+    concerned = await aftermath.concerned(conn, map(_concern, ended)) if ended else []
+    lanes = {(each.workspace_id, each.lane) for each in concerned if each.waited_for and each.lane}
+    if lanes and await run_status.promote(conn, lanes):
+        ready |= {workspace_id for workspace_id, _ in lanes}
+    automated = [each for each in ended if _automated(each)]
     if automated:
-        await _follow_up(conn, automated)
+        ready |= await _follow_up(conn, automated, concerned)
+    return ready
 
 
-async def _follow_up(conn: Connection, ended: Sequence[Ended]) -> None:
-    """Most endings concern nobody else; one look at the batch finds those that do."""
-    concerned = await aftermath.concerned(
-        conn, [(each.workspace_id, each.automation_id) for each in ended if each.automation_id]
-    )
+def _automated(run: Ended) -> bool:
+    return run.automation_id is not None and run.source not in UNCOUNTED
+
+
+def _concern(run: Ended) -> tuple[UUID, UUID | None, UUID | None]:
+    return run.workspace_id, run.lane or run.automation_id, run.automation_id if _automated(run) else None
+
+
+async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> set[WorkspaceId]:
+    """What the end means for the automations; the workspaces in which runs were started for it."""
     failed = any(each.status == Status.FAILED for each in ended)
     if failed or any(each.failures for each in concerned):
         for workspace_id, automation_id in await aftermath.count_failures(conn, _outcomes(ended)):
             await _pause(conn, workspace_id, automation_id)
     if any(each.awaited for each in concerned):
         await _fire_after(conn, [_for_those_after(each) for each in ended])
-    if any(each.deleted for each in concerned):
-        await aftermath.revoke_of_deleted(conn, [(each.workspace_id, each.id) for each in concerned if each.deleted])
+    deleted = [(each.workspace_id, each.automation_id) for each in concerned if each.deleted and each.automation_id]
+    if deleted:
+        await aftermath.revoke_of_deleted(conn, deleted)
+    return {each.workspace_id for each in concerned if each.awaited}
 
 
 def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
@@ -52,10 +65,9 @@ def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
 async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
     """It failed as often in a row as it may: rest its triggers and skip what waits."""
     await triggers.rest(conn, workspace_id, automation_id)
-    waiting = await run_status.end_queued(
+    await run_status.end_queued(
         conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=SkipReason.PAUSED
     )
-    await events.append(conn, [_told(each, None) for each in waiting if each.session_id])
 
 
 def _for_those_after(run: Ended) -> dict[str, Any]:
@@ -70,7 +82,7 @@ def _for_those_after(run: Ended) -> dict[str, Any]:
 
 async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
     """A run that was skipped as it started has ended too: fire what waits for it."""
-    automations = [(each.workspace_id, each.automation_id) for each in skipped if each.automation_id]
+    automations = [(each.workspace_id, None, each.automation_id) for each in skipped if each.automation_id]
     if any(each.awaited for each in await aftermath.concerned(conn, automations)):
         ended = {"status": Status.SKIPPED, "summary": None}
         given = [
@@ -94,24 +106,3 @@ async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:
 async def revoke_idle(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
     """Revoke the grant of a deleted automation, unless a run of it is still live: then its end does it."""
     await aftermath.revoke_of_deleted(conn, [(workspace_id, automation_id)])
-
-
-def _told(run: Ended, reason: str | None) -> NewEvent:
-    assert run.session_id
-    data: dict[str, Any] = {
-        "status": run.status,
-        "error_class": run.error_class,
-        "error_detail": run.error_detail,
-        "summary": run.summary,
-        "skip_reason": run.skip_reason,
-        "reason": reason if run.status not in TERMINAL or run.error_class == "stalled" else None,
-    }
-    told = {name: value for name, value in data.items() if value is not None}
-    return NewEvent(run.workspace_id, run.session_id, "run", told, run.id, run.attempt or None, _session_status(run))
-
-
-def _session_status(run: Ended) -> str | None:
-    """A session made for one run ends with it; one that goes on stays as it is."""
-    if run.status not in TERMINAL or run.lane == run.session_id:
-        return None
-    return "done" if run.status == Status.SUCCEEDED else "failed"

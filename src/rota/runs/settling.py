@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.db import run_status
 from rota.db.pool import Connection
+from rota.model.ids import WorkspaceId
 from rota.model.outcome import Outcome
 from rota.model.run import Claimed, Settlement, Status, settlement
 from rota.runs import ending
@@ -19,17 +21,24 @@ class Result:
     outcome: Outcome | None
 
 
-async def settle(conn: Connection, results: Sequence[Result]) -> set[tuple[UUID, int]]:
-    """Write the outcomes; the attempts that were accepted. Any other had lost its lease, and nothing of it is kept."""
-    rows = [run_status.settlement_row(each.run, _settlement(each)) for each in results]
-    accepted = await run_status.settle(conn, rows)
-    retried = {each.run.id: each for each in results}
-    await ending.end(
-        conn,
-        accepted,
-        {ended.id: _why(retried[ended.id]) for ended in accepted if ended.status == Status.QUEUED},
-    )
-    return {(ended.id, ended.attempt) for ended in accepted}
+class Settled(NamedTuple):
+    """The attempts whose outcome was accepted, and the workspaces in which runs may be ready now."""
+
+    accepted: set[tuple[UUID, int]]
+    ready: set[WorkspaceId]
+
+
+async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
+    """Write the outcomes. What is not accepted had lost its lease, and nothing of it is kept."""
+    ended = await run_status.settle(conn, [_row(each) for each in results])
+    ready = await ending.end(conn, ended)
+    return Settled({(each.id, each.attempt) for each in ended}, ready)
+
+
+def _row(result: Result) -> dict[str, Any]:
+    settled = _settlement(result)
+    reason = _why(result) if settled.status == Status.QUEUED else None
+    return run_status.settlement_row(result.run, settled, reason=reason)
 
 
 def _settlement(result: Result) -> Settlement:

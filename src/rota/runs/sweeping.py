@@ -1,5 +1,7 @@
 """What nobody ended in order: lost leases, runs that waited too long for a place, lanes that nobody freed."""
 
+from typing import Any
+
 from rota.db import run_status
 from rota.db.pool import Connection
 from rota.model.outcome import ErrorClass
@@ -12,10 +14,14 @@ async def rescue(conn: Connection, limit: int) -> int:
     lost = await run_status.lease_ended(conn, limit)
     if not lost:
         return 0
-    rows = [run_status.settlement_row(each, _after_loss(each), rescued=True) for each in lost]
-    ended = await run_status.settle(conn, rows)
-    await ending.end(conn, ended, {each.id: f"stalled: {each.worker_id} stopped renewing its lease" for each in lost})
+    ended = await run_status.settle(conn, [_row(each) for each in lost])
+    await ending.end(conn, ended)
     return len(ended)
+
+
+def _row(lost: run_status.LostLease) -> dict[str, Any]:
+    reason = f"stalled: {lost.worker_id} stopped renewing its lease"
+    return run_status.settlement_row(lost, _after_loss(lost), rescued=True, reason=reason)
 
 
 def _after_loss(run: run_status.LostLease) -> Settlement:

@@ -73,7 +73,7 @@ class Queues:
         if not in_queue or not in_workspace:
             return None
         limits = {"since": self._since.get(found.key, EVER), "most": in_queue, "most_in_workspace": in_workspace}
-        return {**found.key._asdict(), **limits}
+        return {**found.key._asdict(), **limits, "workspace_capped": found.workspace_capped}
 
     def claimed(self, runs: Iterable[Claimed]) -> None:
         """Read on from here: what is behind has been claimed, but for commits that come late."""

@@ -53,12 +53,13 @@ class Settler:
         while True:
             try:
                 async with self._db.transaction() as conn:
-                    accepted = await settling.settle(conn, results)
+                    accepted, ready = await settling.settle(conn, results)
             except PASSING as failure:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._tell(results, accepted)
+            self._wakes.send(RUNS, ready)
             return accepted
 
     def _tell(self, results: Sequence[Result], accepted: set[tuple[UUID, int]]) -> None:
@@ -69,4 +70,3 @@ class Settler:
                 SETTLED.labels(outcome=outcome).inc()
                 log.info("run.settled", extra={"run_id": run.id, "outcome": outcome, "trace_id": run.trace_id})
                 self._wakes.send(session_channel(run.session_id))
-        self._wakes.send(RUNS, {result.run.workspace_id for result in results})
