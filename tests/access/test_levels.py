@@ -33,6 +33,7 @@ EVERYTHING = (
 async def things(office: Office, owner: Api) -> dict[str, str]:
     """One of each that routes can name."""
     automation = made(await owner.post("/automations", example(schedule=DAILY)))
+    made(await owner.send("PUT", f"/automations/{automation['id']}/memory/last", json={"value": 1}), 200)
     run = made(await owner.post(f"/automations/{automation['id']}/run"))
     message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "from": "agent"}))
     await office.fail(await office.claim())
@@ -45,7 +46,8 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
 
 READS = [
     "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
-    "/automations/{automation}/runs", "/automations/{automation}/revisions", "/runs", "/runs/{run}", "/sessions",
+    "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
+    "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
     "/sessions/{session}/messages", "/workers", "/executors",
     "/snapshots",
@@ -69,6 +71,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/runs/{run}/cancel", None),
     ("POST", "/runs/{run}/retry", None),
     ("POST", "/events", {"event": "rain"}),
+    ("PUT", "/automations/{automation}/memory/last", {"value": 2}),
+    ("DELETE", "/automations/{automation}/memory/last", None),
     ("POST", "/sessions/{session}/messages", {"body": "Hello."}),
     ("POST", "/sessions/{session}/messages/{message}/ack", None),
 ]
@@ -90,6 +94,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         for method in methods
     }
     renamed = {
+        "{key}": "last",
         "{message_id}": "{message}",
         "{session_id}": "{session}",
         "{run_id}": "{run}",

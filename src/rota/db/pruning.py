@@ -32,6 +32,10 @@ WORKERS = """
 DELETE FROM workers WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM workers WHERE last_seen_at < now() - %(kept)s LIMIT %(limit)s))
 """
+MEMORY = """
+DELETE FROM memory WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM memory WHERE expires_at < now() - %(kept)s LIMIT %(limit)s))
+"""
 SIGN_INS = """
 WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now())
 DELETE FROM logins WHERE expires_at < now()

@@ -129,6 +129,19 @@ CREATE TABLE members (
     CONSTRAINT members_level_check CHECK ((level = ANY (ARRAY['viewer'::text, 'member'::text, 'admin'::text])))
 );
 
+CREATE TABLE memory (
+    workspace_id uuid NOT NULL,
+    automation_id uuid NOT NULL,
+    key text NOT NULL,
+    value jsonb NOT NULL,
+    confidence double precision,
+    expires_at timestamptz,
+    run_id uuid,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT memory_confidence_check CHECK (((confidence >= (0)::double precision) AND (confidence <= (1)::double precision)))
+);
+
 CREATE TABLE migrations (
     number integer NOT NULL,
     name text NOT NULL,
@@ -377,6 +390,7 @@ ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
+ALTER TABLE memory ADD CONSTRAINT memory_pkey PRIMARY KEY (workspace_id, automation_id, key);
 ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
 ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
@@ -405,6 +419,7 @@ CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
+CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
 CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
@@ -436,6 +451,7 @@ ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE memory ADD CONSTRAINT memory_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);

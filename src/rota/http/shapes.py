@@ -20,7 +20,8 @@ from pydantic import (
 
 from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
-from rota.model.message import ALL, USER
+from rota.model.memory import KEY
+from rota.model.message import ALL, ROLE, USER
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ Duration = Annotated[
 Instant = Annotated[AwareDatetime, AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
-RoleName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 
 
@@ -432,6 +433,22 @@ class AckIn(In):
     role: RoleName = Field(default=USER, description="Whose inbox it is taken from")
 
 
+class MemoryIn(In):
+    value: JsonValue = Field(description="Any JSON of at most 65,536 bytes")
+    ttl: Duration | None = Field(default=None, description="How long it is remembered; else for good")
+    confidence: float | None = Field(default=None, ge=0, le=1)
+
+
+class MemoryOut(Out):
+    key: str
+    value: Any
+    confidence: float | None
+    expires_at: datetime | None
+    run_id: UUID | None
+    created_at: datetime
+    updated_at: datetime
+
+
 class RevisionOut(Out):
     revision: int
     created_at: datetime
@@ -485,6 +502,17 @@ def read_number_cursor(cursor: str | None, *, largest: int) -> int | None:
         if not (text.isdigit() and len(text) <= 19 and int(text) <= largest):
             raise ValueError
         return int(text)
+
+    return None if cursor is None else _read_cursor(cursor, read)
+
+
+def read_text_cursor(cursor: str | None) -> str | None:
+    """The same for rows that are told apart by a key."""
+
+    def read(text: str) -> str:
+        if not KEY.fullmatch(text):
+            raise ValueError
+        return text
 
     return None if cursor is None else _read_cursor(cursor, read)
 

@@ -1,6 +1,7 @@
 """Messages between the roles of a session: who gets one, and how large it may be."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ AGENT = "agent"  # the one role of a session that declares none
 USER = "user"
 ALL = "all"
 LARGEST_BODY = 524_288
+ROLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Prune:
             (pruning.START_KEYS, KEEP_KEYS),
             (pruning.WRITE_KEYS, KEEP_KEYS),
             (pruning.WORKERS, KEEP_WORKERS),
+            (pruning.MEMORY, timedelta(0)),
         )
 
     async def once(self) -> float:
