@@ -16,8 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bench.stage import Stage, staged
 from rota.db.listener import RUNS, Listener, Wakes
-from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId
+from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import Outcome, Succeeded
 from rota.roster import running
 from rota.scheduler.tick import Scheduler
@@ -42,7 +41,7 @@ class Noop:
         self.began.put_nowait((assignment.run_id, time.perf_counter()))
         return Succeeded("Done.")
 
-    async def abandon(self, run_id: RunId) -> None:
+    async def abandon(self, lost: LostAttempt) -> None:
         pass
 
 

@@ -150,3 +150,32 @@ def test_every_setting_is_documented_as_it_is_and_no_other() -> None:
         f"| `{variable(each.name)}` | {each.metadata['wants']} | {told(each.default, each.metadata['wants'])} | {each.metadata['about']} |"
         for each in fields(Settings)
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"ROTA_RESCUE_SECONDS": "61"}, "ROTA_RESCUE_SECONDS"),
+        ({"ROTA_DEAD_AFTER": "7"}, "ROTA_DEAD_AFTER"),
+        ({"ROTA_HEARTBEAT_SECONDS": "31"}, "ROTA_LEASE_SECONDS"),
+    ],
+)
+def test_spans_that_contradict_each_other_stop_the_start_and_say_which_and_why(
+    given: dict[str, str], field: str
+) -> None:
+    refused = refusal(**given)
+    assert (refused.code, refused.field) == ("invalid_setting", field)
+    assert "ROTA_LEASE_SECONDS" in refused.message
+
+
+@pytest.mark.parametrize("lease", ["0.5", "2", "60", "3600"])
+def test_all_that_is_derived_from_a_lease_is_in_order(lease: str) -> None:
+    spans = read_settings(
+        {"ROTA_LEASE_SECONDS": lease, "ROTA_HEARTBEAT_SECONDS": str(float(lease) / 3), "ROTA_RESCUE_SECONDS": "0.5"}
+    ).timeouts
+    assert spans.heartbeat < spans.answer < spans.stop < spans.stop + spans.kill < spans.lease
+    assert spans.kill <= timedelta(seconds=5)
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "s3cret" not in repr(read_settings({"ROTA_DATABASE_URL": "postgresql://me:s3cret@h/d"}))

@@ -20,9 +20,10 @@ from rota.db.listener import TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database
 from rota.errors import CannotStart
+from rota.hiding import hide
 from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service
-from rota.settings import Settings
+from rota.settings import Settings, secret_variables
 from rota.watch.prune import Prune
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
@@ -55,6 +56,7 @@ async def serve(
     started: Callable[[Ready], Awaitable[None]] | None = None,
 ) -> None:
     """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
+    hide(secret_variables())
     stop, hurry = asyncio.Event(), asyncio.Event()
     _catch_signals(stop, hurry)
     async with AsyncExitStack() as stack:
@@ -98,7 +100,12 @@ async def database(settings: Settings) -> AsyncIterator[tuple[Database, Settings
             stack.push_async_callback(asyncio.to_thread, embedded.stop)
             stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
             settings = replace(settings, database_url=url)
-        db = Database(settings.database_url, size=settings.pool_size, prepared=settings.prepared_statements)
+        db = Database(
+            settings.database_url,
+            size=settings.pool_size,
+            prepared=settings.prepared_statements,
+            answer=settings.timeouts.answer,
+        )
         await db.open()
         stack.push_async_callback(db.close)
         await migrate(settings.database_url)
@@ -125,7 +132,7 @@ async def _end(task: "asyncio.Task[None]") -> None:
 async def _ready(
     settings: Settings, db: Database, listening: socket.socket | None, hurry: asyncio.Event
 ) -> AsyncIterator[Ready]:
-    listener = Listener(settings.listen_url or settings.database_url)
+    listener = Listener(settings.listen_url or settings.database_url, answer=settings.timeouts.answer)
     wakes = Wakes(db, listener)
     task = asyncio.create_task(listener.run())
     try:
@@ -163,10 +170,9 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
-    dead_after = settings.heartbeat_seconds * (settings.dead_after + 1)
     async with (
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
-        _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=dead_after)),
+        _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
         _looping(Prune(ready.db, keep_events=settings.keep_events_days, keep_snapshots=settings.keep_snapshots_days)),
     ):
         yield
@@ -179,6 +185,7 @@ async def _worker(ready: Ready) -> AsyncIterator[None]:
         stack.push_async_callback(_end, asyncio.create_task(recorder.run()))
         await stack.enter_async_context(_looping(lease))
         stack.push_async_callback(lease.leave)
+        await stack.enter_async_context(_looping(worker.abandon))
         loop = await stack.enter_async_context(_looping(worker))
         worker.listen(ready.listener, loop)
         stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.hurry)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rota.errors import CannotStart
+from rota.timeouts import Timeouts
 
 PREFIX = "ROTA_"
 # Names that stand in the environment of agents and of the test suite; Rota itself doesn't read them here.
@@ -101,8 +102,10 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
-def _setting(default: Any, read: Callable[[str], Any], wants: str, about: str) -> Any:
-    return field(default=default, metadata={"read": read, "wants": wants, "about": about})
+def _setting(default: Any, read: Callable[[str], Any], wants: str, about: str, *, secret: bool = False) -> Any:
+    """`secret`: never shown, and wiped from the environment of the process once it is read."""
+    facts = {"read": read, "wants": wants, "about": about, "secret": secret}
+    return field(default=default, repr=not secret, metadata=facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,17 @@ class Settings:
     host: str = _setting("127.0.0.1", _text, "an address", "Address the web server listens on")
     port: int = _setting(7682, _port, "a number from 0 to 65535", "Port the web server listens on; 0 picks a free one")
     url: str = _setting("", _url, "a URL", "How browsers and agents reach this server, when it stands behind a proxy")
-    database_url: str = _setting("", _text, "a PostgreSQL URL", "PostgreSQL 14 or newer; without it Rota runs its own")
-    listen_url: str = _setting("", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer")
+    database_url: str = _setting(
+        "", _text, "a PostgreSQL URL", "PostgreSQL 14 or newer; without it Rota runs its own", secret=True
+    )
+    listen_url: str = _setting(
+        "", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer", secret=True
+    )
     pool_size: int = _setting(10, _count, "a whole number from 1", "Most database connections of this process")
     prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.22")
-    vault_keys: str = _setting("", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home")
+    vault_keys: str = _setting(
+        "", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home", secret=True
+    )
     workspace: str = _setting("default", _slug, "a slug", "Workspace made at the first start")
     tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")
     jitter_threshold: int = _setting(3, _whole, "a whole number", "Late runs that may start together after an outage")
@@ -149,12 +158,11 @@ class Settings:
     log_file: str = _setting("", _text, "a path", "Where JSON logs go besides the standard error")
 
     def __post_init__(self) -> None:
-        if self.heartbeat_seconds * 2 > self.lease_seconds:
-            raise CannotStart(
-                "ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats.",
-                code="invalid_setting",
-                field="ROTA_LEASE_SECONDS",
-            )
+        self.timeouts.check()
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return Timeouts(self.lease_seconds, self.heartbeat_seconds, self.rescue_seconds, self.dead_after)
 
     def with_options(self, **options: Any) -> "Settings":
         """The settings with what was said on the command line, which wins over the environment."""
@@ -163,6 +171,11 @@ class Settings:
 
 def variable(name: str) -> str:
     return PREFIX + name.upper()
+
+
+def secret_variables() -> list[str]:
+    """The variables that no agent may find in the environment of its worker."""
+    return [variable(each.name) for each in fields(Settings) if each.metadata["secret"]]
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:

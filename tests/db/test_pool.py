@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -183,3 +184,14 @@ async def test_a_reserved_connection_is_outside_the_pool(database_url: str) -> N
     finally:
         await reserved.close()
         await db.close()
+
+
+async def test_a_database_that_says_nothing_is_hung_up_on(database_url: str) -> None:
+    db = Database(database_url, answer=timedelta(seconds=0.2))
+    await db.open()
+    with pytest.raises(psycopg.OperationalError):
+        async with asyncio.timeout(10), db.connection() as conn:
+            await conn.execute("SELECT pg_sleep(60)")
+    async with db.connection() as conn:
+        assert await (await conn.execute("SELECT 1")).fetchone() == (1,)
+    await db.close()

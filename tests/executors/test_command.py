@@ -21,7 +21,7 @@ from executors.stand_ins import RecordingDesk, carrying, lives, read_pids, until
 from rota.executors import launcher
 from rota.executors.command import CommandExecutor
 from rota.model.executor import Assignment, Turn
-from rota.model.ids import RunId, new_id
+from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
@@ -263,10 +263,6 @@ async def test_cancelling_at_any_moment_of_the_start_leaves_nothing_and_needs_no
         with pytest.raises(asyncio.CancelledError):
             await attempt
         assert carrying(mark) == []
-
-
-async def test_abandoning_needs_nothing_since_a_program_dies_with_its_worker() -> None:
-    await CommandExecutor().abandon(RunId(new_id()))
 
 
 def test_a_program_that_is_not_on_this_machine_is_a_warning() -> None:

@@ -29,7 +29,7 @@ from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.model.caller import Level
-from rota.model.executor import Assignment, Desk
+from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.ids import RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.roster import agents
@@ -183,7 +183,7 @@ class Waiting:
         self._at_work.put_nowait(begun)
         return await begun.outcome
 
-    async def abandon(self, run_id: RunId) -> None:
+    async def abandon(self, lost: LostAttempt) -> None:
         pass
 
 

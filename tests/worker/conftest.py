@@ -12,7 +12,7 @@ from house import House
 
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
-from rota.model.executor import Assignment, Desk
+from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.ids import RunId
 from rota.model.outcome import Outcome
 from rota.roster import running
@@ -40,7 +40,7 @@ class Scripted:
         self.assignments.append(assignment)
         return await self.script(assignment, desk)
 
-    async def abandon(self, run_id: RunId) -> None:
+    async def abandon(self, lost: LostAttempt) -> None:
         pass
 
 

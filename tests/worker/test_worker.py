@@ -9,14 +9,16 @@ import pytest
 from house import House
 from waiting import until
 
-from rota.db import events, runs
+from rota.db import events, runs, workers
 from rota.db.listener import CANCELS, Wakes
 from rota.db.pool import Database
 from rota.errors import Conflict, Lost
 from rota.model.executor import Assignment, Desk
+from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.runs import cancelling, sweeping
 from rota.sessions.story import attempts
+from rota.sessions.transcript import lines
 from rota.watch.rescue import Rescue
 
 
@@ -181,6 +183,25 @@ async def test_cancelling_a_running_run_ends_it_through_its_executor(
         wakes.send(CANCELS, asked)
         run = await until(ended(house, run_id))
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+
+
+async def test_asking_to_cancel_stands_in_the_log_once_and_ends_no_attempt(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation())
+    async with shift(forever) as at_work:
+        await until(status_is(house, run_id, "running"))
+        for _ in range(2):
+            async with house.db.transaction() as conn:
+                await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+        run = await _run(house, run_id)
+        async with house.db.connection() as conn:
+            told = await events.of_run(conn, house.caller.workspace_id, run["session_id"], run_id)
+        assert [event.data for event in told][2:] == [{"cancel_requested": "cancelled_by_user"}]
+        assert [each.ended_at for each in attempts(told)] == [None]
+        assert [line.text for line in lines(told) if line.speaker == "rota"] == ["Asked to stop."]
+        await at_work.lease.once()
+        await until(ended(house, run_id))
 
 
 async def test_a_cancellation_is_found_at_renewal_when_its_notification_was_lost(
@@ -381,3 +402,51 @@ async def test_a_worker_that_cannot_renew_stops_its_agents_before_the_lease_ends
 
 async def _no_connection() -> Any:
     raise psycopg.OperationalError("the network is gone")
+
+
+async def test_one_row_that_cannot_be_read_fails_itself_and_the_others_go_on(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    ids = [await run_now(await house.automation()) for _ in range(3)]
+    await house.execute("UPDATE runs SET missed_since = 'infinity', slot = 'infinity' WHERE id = %s", ids[1])
+    async with shift(succeed, places=3):
+        ended_as = [(await until(_ended_as(house, run_id))) for run_id in ids]
+    assert ended_as == ["succeeded", "failed", "succeeded"]
+    detail = await house.value("SELECT error_detail FROM runs WHERE id = %s AND error_class = 'executor_error'", ids[1])
+    assert detail.startswith("What is stored of this run cannot be read: ")
+
+
+def _ended_as(house: House, run_id: Any) -> Any:
+    return lambda: house.value("SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL", run_id)
+
+
+async def test_a_heartbeat_tells_the_runs_in_a_workers_hands_and_their_last_line_to_their_workspace_only(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say("One.\nTwo.\n")
+        return await forever(assignment, desk)
+
+    async def fleet(workspace_id: Any) -> Any:
+        async with house.db.connection() as conn:
+            return await workers.all_of(conn, workspace_id, dead_after=timedelta(seconds=30))
+
+    async with shift(speak, places=2) as at_work:
+        await at_work.lease.once()
+        assert [(each["status"], each["runs"]) for each in await fleet(house.caller.workspace_id)] == [("idle", [])]
+        run_id = await run_now(await house.automation())
+        await until(lambda: house.value("SELECT count(*) FROM events WHERE kind = 'output'"))
+        await at_work.lease.once()
+        [mine], [theirs] = await fleet(house.caller.workspace_id), await fleet(new_id())
+        assert mine["status"] == "alive"
+        assert mine["runs"] == [{"run_id": str(run_id), "attempt": 1, "last_line": "Two."}]
+        assert theirs["runs"] == []
+        await run_now(await house.automation())
+        await until(lambda: house.value("SELECT count(*) = 2 FROM runs WHERE status = 'running'"))
+        await at_work.lease.once()
+        assert [each["status"] for each in await fleet(house.caller.workspace_id)] == ["busy"]
+        await house.execute("UPDATE workers SET last_seen_at = now() - interval '31 seconds'")
+        assert [each["status"] for each in await fleet(house.caller.workspace_id)] == ["dead"]
+        await house.execute("DELETE FROM workers")  # pruned while it slept: the next beat makes it known again
+        await at_work.lease.once()
+        assert [each["status"] for each in await fleet(house.caller.workspace_id)] == ["busy"]

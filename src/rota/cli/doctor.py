@@ -48,7 +48,7 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
         version = conn.info.server_version
         where = "ROTA_DATABASE_URL" if settings.database_url else "embedded"
         yield Finding(True, "database", f"PostgreSQL {version // 10000}.{version % 10000}, {where}")
-        seen = await health.examine(conn, now=time.time(), dead_after=used.heartbeat_seconds * (used.dead_after + 1))
+        seen = await health.examine(conn, now=time.time(), dead_after=used.timeouts.dead)
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")
         yield Finding(seen.workers > 0, "workers", f"{seen.workers} alive")

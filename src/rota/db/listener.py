@@ -5,12 +5,13 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from rota.db.pool import Database
+from rota.db.pool import ANSWER, CONNECT_SECONDS, Database, PatientConnection
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,9 @@ class Wakes:
 class Listener:
     """The process's one LISTEN connection. After every (re)connect it wakes everybody, who then read the tables."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, answer: timedelta = ANSWER) -> None:
         self._url = url
+        self._answer = answer.total_seconds()
         self._handlers: dict[str, list[Handler]] = defaultdict(list)
         self._conn: AsyncConnection[tuple[object, ...]] | None = None
         self._changed = asyncio.Event()
@@ -110,7 +112,9 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:
-        async with await AsyncConnection.connect(self._url, autocommit=True, application_name="rota listener") as conn:
+        options = {"autocommit": True, "application_name": "rota listener", "connect_timeout": CONNECT_SECONDS}
+        async with await PatientConnection.connect(self._url, **options) as conn:  # type: ignore[arg-type]
+            conn.patience = self._answer
             conn.add_notify_handler(lambda told: self.dispatch(told.channel, told.payload))
             self._conn, self._listening = conn, set()
             self._lost.clear()
@@ -129,7 +133,7 @@ class Listener:
         assert self._conn
         self._watch()
         try:
-            async with asyncio.timeout(PING_SECONDS):
+            async with asyncio.timeout(min(PING_SECONDS, self._answer)):
                 await self._changed.wait()
         except TimeoutError:
             self._unwatch()

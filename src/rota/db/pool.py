@@ -1,8 +1,12 @@
 """Connections: a pool for the work of a process, and single ones for what must never wait for a place in it."""
 
+import asyncio
+import os
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import orjson
@@ -11,7 +15,7 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import Busy, CannotStart
 
@@ -19,7 +23,9 @@ Connection: TypeAlias = AsyncConnection[TupleRow]
 
 OLDEST = 140_000
 CONNECT_SECONDS = 10
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
+MOST_WAITING = 500
+ANSWER = timedelta(seconds=30)
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
 PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
@@ -28,20 +34,51 @@ PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
 set_json_loads(orjson.loads)
 
 
+class PatientConnection(AsyncConnection[TupleRow]):
+    """Hangs up when the database says nothing for too long. TCP alone would wait for a quarter of an hour, and for ever
+    if something in between still answers for it."""
+
+    patience = ANSWER.total_seconds()
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        # Not by a cancellation: psycopg would first ask the server, through the same silence, to end the statement.
+        alarm = asyncio.get_running_loop().call_later(self.patience, self._hang_up)
+        try:
+            return await super().wait(*args, **options)
+        finally:
+            alarm.cancel()
+
+    def _hang_up(self) -> None:
+        if not self.closed:
+            with socket.socket(fileno=os.dup(self.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+
+def _quick_to_notice(answer: timedelta) -> dict[str, int]:
+    """How TCP finds out that the other side is gone: while it is quiet, and while we send."""
+    seconds = max(1, int(answer.total_seconds() / 3))
+    return {
+        "keepalives_idle": seconds, "keepalives_interval": seconds, "keepalives_count": 2,
+        "tcp_user_timeout": int(answer.total_seconds() * 1000),
+    }  # fmt: skip
+
+
 class Database:
     """One process's way to PostgreSQL. Connections commit each statement unless a transaction is open."""
 
-    def __init__(self, url: str, *, size: int = 10, prepared: bool = True) -> None:
+    def __init__(self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER) -> None:
         self.url = url
+        self._answer = answer
         self._options: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": 5 if prepared else None,
             "connect_timeout": CONNECT_SECONDS,
             "application_name": "rota",
+            **_quick_to_notice(answer),
         }
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            url, kwargs=self._options, min_size=1, max_size=max(size, 2), timeout=WAIT_SECONDS, open=False,
-            configure=_in_utc,
+        self._pool: AsyncConnectionPool[PatientConnection] = AsyncConnectionPool(
+            url, connection_class=PatientConnection, kwargs=self._options, min_size=1, max_size=max(size, 2),
+            timeout=WAIT_SECONDS, max_waiting=MOST_WAITING, open=False, configure=self._prepare,
         )  # fmt: skip
 
     async def open(self) -> None:
@@ -55,7 +92,7 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         try:
             conn = await self._pool.getconn()
-        except PoolTimeout:
+        except (PoolTimeout, TooManyRequests):
             raise Busy("No database connection became free; try again in a moment.") from None
         try:
             yield conn
@@ -67,16 +104,16 @@ class Database:
         async with self.connection() as conn, conn.transaction():
             yield conn
 
-    async def reserve(self) -> Connection:
+    async def reserve(self) -> PatientConnection:
         """A connection of its own, outside the pool."""
-        conn = await AsyncConnection.connect(self.url, **self._options)
-        await _in_utc(conn)
+        conn = await PatientConnection.connect(self.url, **self._options)
+        await self._prepare(conn)
         return conn
 
-
-async def _in_utc(conn: Connection) -> None:
-    """Times come back in UTC, whatever the database's own zone is."""
-    await conn.execute("SET TIME ZONE 'UTC'")
+    async def _prepare(self, conn: PatientConnection) -> None:
+        """Times come back in UTC, whatever the database's own zone is."""
+        conn.patience = self._answer.total_seconds()
+        await conn.execute("SET TIME ZONE 'UTC'")
 
 
 async def check(url: str) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from psycopg import AsyncCursor, DataError
 from psycopg.rows import args_row
 
 from rota.db.pool import Connection
 from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkerId, WorkspaceId
 from rota.model.run import Claimed, Settlement, SkipReason, Start, Status
+
+UNREADABLE = (DataError, ValueError, OverflowError)
 
 START = """
 -- The slot's UNIQUE is the second guard behind the trigger's row lock: a slot that has its run gets no second one,
@@ -302,13 +305,43 @@ SELECT DISTINCT w.workspace_id, w.lane FROM runs w
 """
 
 REQUEST_CANCEL = """
--- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED.
-   UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
-                   cancel_reason = coalesce(cancel_reason, %(reason)s)
-    WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')
-      AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task')))
-RETURNING id, status
+-- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED, what is parked by END_PARKED.
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place, cancel_requested_at IS NULL AS first FROM runs
+     WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')
+       AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task')))
+  ORDER BY id FOR UPDATE)
+   UPDATE runs r SET cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
+                     cancel_reason = coalesce(r.cancel_reason, %(reason)s)
+     FROM chosen WHERE r.ctid = chosen.place
+RETURNING r.id, r.session_id, r.attempt, r.cancel_reason, chosen.first
 """
+
+END_PARKED = """
+-- A run that waits for an answer in nobody's hands has no worker to end it.
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place FROM runs
+     WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) AND status = 'awaiting_approval' AND lease_until IS NULL
+       AND cancel_requested_at IS NOT NULL
+  ORDER BY id FOR UPDATE)
+   UPDATE runs r
+      SET status = 'cancelled', finished_at = clock_timestamp(), error_class = r.cancel_reason,
+          error_detail = 'Cancelled while it waited for an answer.'
+     FROM chosen WHERE r.ctid = chosen.place
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A live run that somebody asked to cancel; `first` unless somebody had before."""
+
+    id: RunId
+    session_id: SessionId
+    attempt: int
+    reason: str
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +376,16 @@ class LostLease:
     cancel_requested: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A claimed run whose row holds something that cannot be read, such as a time beyond the calendar."""
+
+    workspace_id: WorkspaceId
+    id: RunId
+    attempt: int
+    reason: str
+
+
 def _interval(span: timedelta | None) -> str | None:
     return None if span is None else f"{span.total_seconds()} seconds"
 
@@ -372,17 +415,44 @@ async def claim(
     places: int,
     lease: timedelta,
     token_hashes: Sequence[bytes],
-) -> list[Claimed]:
+) -> tuple[list[Claimed], list[Unreadable]]:
     """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
     given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": list(token_hashes)}
     given["queues"] = orjson.dumps(queues).decode()
     async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
         await cursor.execute(CLAIM, given)
-        return await cursor.fetchall()
+        try:
+            return await cursor.fetchall(), []
+        except UNREADABLE:
+            return await _read_one_by_one(cursor)
+
+
+async def _read_one_by_one(cursor: AsyncCursor[Claimed]) -> tuple[list[Claimed], list[Unreadable]]:
+    claimed, unreadable = [], []
+    for place in range(cursor.rowcount):
+        await cursor.scroll(place, mode="absolute")
+        try:
+            claimed += await cursor.fetchmany(1)
+        except UNREADABLE as failure:
+            unreadable.append(_named(cursor, place, failure))
+    return claimed, unreadable
+
+
+def _named(cursor: AsyncCursor[Claimed], place: int, failure: Exception) -> Unreadable:
+    """Which row it is can be told from the bytes that the server sent."""
+    assert cursor.pgresult
+    assert cursor.description
+    columns = [column.name for column in cursor.description]
+    workspace_id, run_id, attempt = (
+        (cursor.pgresult.get_value(place, columns.index(name)) or b"").decode()
+        for name in ("workspace_id", "id", "attempt")
+    )
+    reason = str(failure).strip() or type(failure).__name__
+    return Unreadable(WorkspaceId(UUID(workspace_id)), RunId(UUID(run_id)), int(attempt), reason)
 
 
 def settlement_row(
-    run: Claimed | LostLease, settled: Settlement, *, rescued: bool = False, reason: str | None = None
+    run: Claimed | LostLease | Unreadable, settled: Settlement, *, rescued: bool = False, reason: str | None = None
 ) -> dict[str, Any]:
     """What SETTLE writes of one attempt. `reason` is told where the run goes back to the queue, or was lost."""
     row: dict[str, Any] = {
@@ -471,7 +541,14 @@ async def request_cancel(
     run_id: RunId | None = None,
     automation_id: AutomationId | None = None,
     reason: str,
-) -> list[UUID]:
+) -> list[Asked]:
     given = {"workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "reason": reason}
-    rows = await conn.execute(REQUEST_CANCEL, given)
-    return [found for found, _ in await rows.fetchall()]
+    async with conn.cursor(row_factory=args_row(Asked)) as cursor:
+        await cursor.execute(REQUEST_CANCEL, given)
+        return await cursor.fetchall()
+
+
+async def end_parked(conn: Connection, workspace_id: WorkspaceId, ids: list[RunId]) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(END_PARKED, {"workspace_id": workspace_id, "ids": ids})
+        return await cursor.fetchall()

@@ -13,6 +13,17 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE TABLE abandonments (
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    executor text NOT NULL,
+    pool text NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    due_at timestamptz DEFAULT now() NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
 CREATE TABLE accounts (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -358,7 +369,8 @@ CREATE TABLE workers (
     pools text[] NOT NULL,
     started_at timestamptz DEFAULT now() NOT NULL,
     last_seen_at timestamptz DEFAULT now() NOT NULL,
-    stopped_at timestamptz
+    stopped_at timestamptz,
+    at_work jsonb DEFAULT '[]'::jsonb NOT NULL
 );
 
 CREATE TABLE workspaces (
@@ -382,6 +394,7 @@ CREATE TABLE write_keys (
     created_at timestamptz DEFAULT now() NOT NULL
 );
 
+ALTER TABLE abandonments ADD CONSTRAINT abandonments_pkey PRIMARY KEY (workspace_id, run_id, attempt);
 ALTER TABLE accounts ADD CONSTRAINT accounts_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE agents ADD CONSTRAINT agents_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
@@ -410,6 +423,7 @@ ALTER TABLE workers ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_slug_key UNIQUE (slug);
 ALTER TABLE write_keys ADD CONSTRAINT write_keys_pkey PRIMARY KEY (workspace_id, scope_id, key);
+CREATE INDEX abandonments_due ON abandonments USING btree (due_at);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
@@ -439,6 +453,7 @@ CREATE UNIQUE INDEX triggers_webhook ON triggers USING btree (id) WHERE (kind = 
 CREATE INDEX write_keys_by_time ON write_keys USING brin (created_at);
 
 CREATE TRIGGER runs_ended_stay BEFORE UPDATE ON runs FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION refuse_change_of_ended_run();
+ALTER TABLE abandonments ADD CONSTRAINT abandonments_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE accounts ADD CONSTRAINT accounts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE agents ADD CONSTRAINT agents_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE agents ADD CONSTRAINT agents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

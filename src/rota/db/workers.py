@@ -1,21 +1,27 @@
 """The fleet: one row for each worker process."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
+import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import WorkerId
+from rota.model.ids import WorkerId, WorkspaceId
 
-JOIN = """
-INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES (%(id)s, %(host)s, %(pid)s, %(places)s, %(kinds)s, %(pools)s)
+BEAT = """
+INSERT INTO workers AS w (id, host, pid, places, busy, kinds, pools, at_work)
+VALUES (%(id)s, %(host)s, %(pid)s, %(places)s, %(busy)s, %(kinds)s, %(pools)s, %(at_work)s)
+    ON CONFLICT (id) DO UPDATE SET last_seen_at = clock_timestamp(), busy = excluded.busy, at_work = excluded.at_work
 """
-BEAT = "UPDATE workers SET last_seen_at = clock_timestamp(), busy = %(busy)s WHERE id = %(id)s"
-LEAVE = "UPDATE workers SET stopped_at = clock_timestamp(), busy = 0 WHERE id = %(id)s"
+LEAVE = "UPDATE workers SET stopped_at = clock_timestamp(), busy = 0, at_work = '[]' WHERE id = %(id)s"
 
 LIST = """
+-- A worker serves every workspace; each sees only its own runs in its hands.
 SELECT id, host, pid, places, busy, kinds, pools, started_at, last_seen_at,
+       (SELECT coalesce(jsonb_agg(run - 'workspace_id'), '[]') FROM jsonb_array_elements(at_work) AS run
+         WHERE run ->> 'workspace_id' = %(workspace_id)s::text) AS runs,
        CASE WHEN last_seen_at < clock_timestamp() - %(dead_after)s THEN 'dead'
             WHEN busy = 0 THEN 'idle' WHEN busy >= places THEN 'busy' ELSE 'alive' END AS status
   FROM workers WHERE stopped_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 day'
@@ -25,40 +31,35 @@ ORDER BY started_at DESC
 SERVED = "SELECT DISTINCT unnest(kinds) FROM workers WHERE stopped_at IS NULL AND last_seen_at >= clock_timestamp() - %(dead_after)s"
 
 
-async def join(
+async def beat(
     conn: Connection,
     worker_id: WorkerId,
     *,
     host: str,
     pid: int,
     places: int,
+    busy: int,
     kinds: Sequence[str],
     pools: Sequence[str],
+    at_work: Sequence[dict[str, Any]],
 ) -> None:
+    """The worker lives, and these are the runs in its hands. Its first beat makes it known."""
     given = {
-        "id": worker_id,
-        "host": host,
-        "pid": pid,
-        "places": places,
-        "kinds": list(kinds),
-        "pools": list(pools),
-    }
-    await conn.execute(JOIN, given)
-
-
-async def beat(conn: Connection, worker_id: WorkerId, busy: int) -> None:
-    await conn.execute(BEAT, {"id": worker_id, "busy": busy})
+        "id": worker_id, "host": host, "pid": pid, "places": places, "busy": busy, "kinds": list(kinds),
+        "pools": list(pools), "at_work": orjson.dumps(at_work).decode(),
+    }  # fmt: skip
+    await conn.execute(BEAT, given)
 
 
 async def leave(conn: Connection, worker_id: WorkerId) -> None:
     await conn.execute(LEAVE, {"id": worker_id})
 
 
-async def all_of(conn: Connection, *, dead_after: Any) -> list[dict[str, Any]]:
+async def all_of(conn: Connection, workspace_id: WorkspaceId, *, dead_after: timedelta) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(LIST, {"dead_after": dead_after})
+        await cursor.execute(LIST, {"workspace_id": str(workspace_id), "dead_after": dead_after})
         return await cursor.fetchall()
 
 
-async def served_kinds(conn: Connection, *, dead_after: Any) -> set[str]:
+async def served_kinds(conn: Connection, *, dead_after: timedelta) -> set[str]:
     return {kind for (kind,) in await (await conn.execute(SERVED, {"dead_after": dead_after})).fetchall()}

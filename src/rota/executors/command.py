@@ -15,8 +15,7 @@ from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend,
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import CommandConfig, Stdin
-from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId
+from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 
@@ -41,7 +40,7 @@ class CommandExecutor:
             return unprepared(shortage)
         return await _Attempt(assignment, config, desk).attend(program)
 
-    async def abandon(self, run_id: RunId) -> None:
+    async def abandon(self, lost: LostAttempt) -> None:
         """Nothing: a program dies with its worker."""
 
     def _start(self, assignment: Assignment, config: CommandConfig) -> Program:

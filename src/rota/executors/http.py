@@ -20,8 +20,7 @@ from rota.executors.sse import ServerSentEvents
 from rota.executors.transcript import Tail, Transcript, Words
 from rota.model import agent_config, webhook
 from rota.model.agent_config import HttpConfig
-from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId
+from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 PATIENCE = Patience(head=timedelta(seconds=60), idle=timedelta(seconds=120))
@@ -88,7 +87,7 @@ class HttpExecutor:
         except CutShort as end:
             return end.failure
 
-    async def abandon(self, run_id: RunId) -> None:
+    async def abandon(self, lost: LostAttempt) -> None:
         """Nothing: the connection ended with the worker, and the idempotency key tells the agent of a repetition."""
 
     def _patience_of(self, config: HttpConfig) -> Patience:

@@ -19,8 +19,7 @@ from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend,
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import PythonConfig
-from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId
+from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 CHILD = str(Path(__file__).with_name("python_child.py"))
@@ -51,7 +50,7 @@ class PythonExecutor:
             return unprepared(shortage)
         return await _Attempt(assignment, config, desk, self._grace).attend(program, line)
 
-    async def abandon(self, run_id: RunId) -> None:
+    async def abandon(self, lost: LostAttempt) -> None:
         """Nothing: the child dies with its worker."""
 
     def _start(self, assignment: Assignment, config: PythonConfig) -> tuple[Program, Pipe]:

@@ -457,6 +457,12 @@ class RevisionOut(Out):
     changed: dict[str, Any]
 
 
+class RunAtWork(Out):
+    run_id: UUID
+    attempt: int
+    last_line: str
+
+
 class WorkerOut(Out):
     id: str
     host: str
@@ -466,6 +472,7 @@ class WorkerOut(Out):
     busy: int
     kinds: list[str]
     pools: list[str]
+    runs: list[RunAtWork]
     started_at: datetime
     last_seen_at: datetime
 

@@ -41,6 +41,24 @@ class Assignment:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt whose worker was lost. `ended` says that the run has ended; otherwise another attempt follows, which
+    may rather want to go on with what is there."""
+
+    executor: str
+    workspace_id: WorkspaceId
+    run_id: RunId
+    session_id: SessionId
+    attempt: int
+    config: Mapping[str, Any]
+    ended: bool
+
+    @property
+    def idempotency_key(self) -> str:
+        return str(self.run_id)
+
+
 class Desk(Protocol):
     """What an agent may do while it works. Every call is fenced by run and attempt, and raises `Lost` once
     the attempt belongs to somebody else."""
@@ -71,6 +89,7 @@ class Executor(Protocol):
         """Run one attempt to its end. Cancelling the task stops the agent and everything it started."""
         ...
 
-    async def abandon(self, run_id: RunId) -> None:
-        """Clean up what a lost attempt left outside this machine."""
+    async def abandon(self, lost: LostAttempt) -> None:
+        """Clean up what a lost attempt left outside this machine. Called at least once, perhaps more often, before the
+        run's next attempt begins or after the run has ended."""
         ...

@@ -2,8 +2,10 @@
 
 from uuid import UUID
 
-from rota.db import run_status, runs
+from rota.db import abandonments, events, run_status, runs
+from rota.db.events import NewEvent
 from rota.db.pool import Connection
+from rota.db.run_status import Asked
 from rota.errors import Conflict, NotFound
 from rota.model.ids import AgentId, AutomationId, RunId, WorkspaceId
 from rota.model.outcome import ErrorClass
@@ -23,7 +25,7 @@ async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> 
         error_detail="Cancelled before it began.",
     )
     await ending.end(conn, ended)
-    asked = [] if ended else await run_status.request_cancel(conn, workspace_id, run_id=run_id, reason=reason)
+    asked = [] if ended else await _request(conn, workspace_id, run_id=run_id, reason=reason)
     if not ended and not asked:
         await _refuse(conn, workspace_id, run_id)
     return asked
@@ -47,7 +49,32 @@ async def replace(
     """Make room for a run that replaces what is in flight: cancel all others of the automation."""
     ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, list(keep))
     await ending.end(conn, ended)
-    return await run_status.request_cancel(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
+    return await _request(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
+
+
+async def _request(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    reason: ErrorClass,
+    run_id: RunId | None = None,
+    automation_id: AutomationId | None = None,
+) -> list[UUID]:
+    """Ask for the end of what is live, on the record; what nobody holds ends here."""
+    asked = await run_status.request_cancel(
+        conn, workspace_id, run_id=run_id, automation_id=automation_id, reason=reason
+    )
+    await events.append(conn, [_asked(workspace_id, each) for each in asked if each.first])
+    ids = [each.id for each in asked]
+    if ids:
+        parked = await run_status.end_parked(conn, workspace_id, ids)
+        await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in parked])
+        await ending.end(conn, parked)
+    return list(ids)
+
+
+def _asked(workspace_id: WorkspaceId, run: Asked) -> NewEvent:
+    return NewEvent(workspace_id, run.session_id, "run", {"cancel_requested": run.reason}, run.id, run.attempt)
 
 
 async def skip_waiting_of_agent(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from rota.db import run_status
 from rota.db.pool import Connection
+from rota.db.run_status import Unreadable
 from rota.model.ids import WorkerId
+from rota.model.outcome import ErrorClass
 from rota.model.run import Claimed, Settlement, Status
 from rota.runs import ending
 
@@ -20,10 +22,13 @@ async def claim(
     lease: timedelta,
     token_hashes: Sequence[bytes] = (),
 ) -> list[Claimed]:
-    """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead."""
-    claimed = await run_status.claim(
+    """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead, and one
+    whose row cannot be read fails, so that the others go on."""
+    claimed, unreadable = await run_status.claim(
         conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes
     )
+    if unreadable:
+        await _fail(conn, unreadable)
     refused = [run for run in claimed if run.refused]
     if refused:
         await _refuse(conn, refused)
@@ -37,3 +42,14 @@ async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
     ]
     async with conn.transaction():
         await ending.end(conn, await run_status.settle(conn, skips))
+
+
+async def _fail(conn: Connection, unreadable: Sequence[Unreadable]) -> None:
+    rows = [run_status.settlement_row(run, _unreadable(run)) for run in unreadable]
+    async with conn.transaction():
+        await ending.end(conn, await run_status.settle(conn, rows))
+
+
+def _unreadable(run: Unreadable) -> Settlement:
+    detail = f"What is stored of this run cannot be read: {run.reason}"
+    return Settlement(Status.FAILED, 0, error_class=ErrorClass.EXECUTOR_ERROR, error_detail=detail)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rota.db import run_status
+from rota.db import abandonments, run_status
 from rota.db.pool import Connection
 from rota.model.outcome import ErrorClass
 from rota.model.run import Settlement, Status
@@ -15,6 +15,7 @@ async def rescue(conn: Connection, limit: int) -> int:
     if not lost:
         return 0
     ended = await run_status.settle(conn, [_row(each) for each in lost])
+    await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in ended])
     await ending.end(conn, ended)
     return len(ended)
 

@@ -5,12 +5,13 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from uuid import UUID
 
 from psycopg import DataError
 from psycopg.errors import UniqueViolation
 
 from rota.db import triggers
-from rota.db.listener import RUNS, Wakes
+from rota.db.listener import CANCELS, RUNS, Wakes
 from rota.db.pool import Connection, Database
 from rota.failpoints import reach
 from rota.metrics import FIRED, LATENESS, SKIPPED
@@ -92,9 +93,10 @@ class Scheduler:
                 return 0
             now = found[0][1]
             firings = await self._decide(conn, [due for due, _ in found], now)
-            started = await self._write(conn, firings, now)
+            started, replaced = await self._write(conn, firings, now)
             reach("scheduler.written")
         reach("scheduler.committed")
+        self._wakes.send(CANCELS, replaced)
         self._tell(firings, now, started)
         return len(found)
 
@@ -117,18 +119,20 @@ class Scheduler:
         await triggers.park(conn, due.policy.workspace_id, due.trigger_id, error)
         log.warning("trigger.parked", extra={"trigger_id": due.trigger_id, "error": error})
 
-    async def _write(self, conn: Connection, firings: Sequence[Firing], now: datetime) -> int:
+    async def _write(self, conn: Connection, firings: Sequence[Firing], now: datetime) -> tuple[int, list[UUID]]:
+        """How many runs were written, and which ones a worker must stop for them."""
         starts = [start for firing in firings for start in firing.starts]
         starts = spread(starts, now, late=self._tick, threshold=self._threshold, span=self._span)
         written = await starting.start(conn, starts)
         reach("scheduler.started")
         await triggers.advance(conn, firings)
+        replaced: list[UUID] = []
         for firing in firings:
             if firing.replaces:
                 start = firing.starts[-1]
                 assert start.automation_id
-                await cancelling.replace(conn, firing.workspace_id, start.automation_id, keep={start.id})
-        return len(written)
+                replaced += await cancelling.replace(conn, firing.workspace_id, start.automation_id, keep={start.id})
+        return len(written), replaced
 
     def _tell(self, firings: Sequence[Firing], now: datetime, started: int) -> None:
         starts = [start for firing in firings for start in firing.starts]

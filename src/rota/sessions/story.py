@@ -18,13 +18,13 @@ class AttemptStory:
 
 
 def attempts(events: Iterable[Event]) -> list[AttemptStory]:
-    """One entry for each claim. An attempt ends with the next thing that the log says of its run."""
+    """One entry for each claim. An attempt ends with the next status that the log gives its run."""
     stories: list[AttemptStory] = []
     for event in events:
         status = event.data.get("status")
         if status == "running" and event.attempt:
             stories.append(AttemptStory(event.attempt, event.data.get("worker_id", ""), event.created_at))
-        elif stories and stories[-1].ended_at is None:
+        elif status and stories and stories[-1].ended_at is None:
             stories[-1].ended_at = event.created_at
             stories[-1].ended_as = status
             stories[-1].detail = event.data.get("error_detail") or event.data.get("reason")

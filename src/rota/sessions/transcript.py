@@ -70,7 +70,11 @@ def _of_run(event: Event) -> Iterator[Line]:
         if prompt := event.data.get("prompt"):
             yield _line(event, "user", str(prompt))
         return
-    if text := _told(event.data):
+    if asked := event.data.get("cancel_requested"):
+        yield _line(
+            event, "rota", "Asked to stop." if asked != "replaced" else "Asked to stop: a later run takes its turn."
+        )
+    elif text := _told(event.data):
         yield _line(event, "rota", text)
 
 

@@ -11,12 +11,17 @@ from rota.worker.worker import Worker
 
 def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[Worker, Lease, Recorder]:
     """A worker of this process with the executors it has, the keeper of its leases, and the writer of its words."""
+    timeouts = settings.timeouts
     recorder = Recorder(db, wakes)
     worker = Worker(
         db,
         wakes,
         recorder,
-        executors.load(http={"allow": settings.http_allow}),
+        executors.load(
+            command={"grace": timeouts.kill},
+            python={"grace": timeouts.kill},
+            http={"grace": timeouts.kill, "allow": settings.http_allow},
+        ),
         url=url,
         home=settings.home,
         places=settings.max_concurrent,
@@ -26,6 +31,6 @@ def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[W
     )
     return (
         worker,
-        Lease(db, worker, lease=settings.lease_seconds, heartbeat=settings.heartbeat_seconds),
+        Lease(db, worker, lease=timeouts.lease, heartbeat=timeouts.heartbeat),
         recorder,
     )

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from rota.db import events
@@ -23,6 +24,7 @@ from rota.trace.record import RecordingDesk
 log = logging.getLogger(__name__)
 
 TRANSCRIPT_EVENTS = 2000
+LONGEST_LINE = 200
 
 
 class Attempt:
@@ -35,6 +37,12 @@ class Attempt:
         self._desk = desk
         self._executing: asyncio.Task[object] | None = None
         self._stopped_for: str | None = None
+
+    def at_work(self) -> dict[str, Any]:
+        """What a heartbeat tells of it."""
+        line = self._desk.last_line[:LONGEST_LINE]
+        workspace_id, run_id, attempt = self.key
+        return {"workspace_id": workspace_id, "run_id": run_id, "attempt": attempt, "last_line": line}
 
     def cancel(self) -> None:
         """Somebody asked to cancel the run."""

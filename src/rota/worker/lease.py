@@ -5,17 +5,19 @@ import logging
 import os
 import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import psycopg
 
 from rota.db import attempts, workers
-from rota.db.pool import Connection, Database
+from rota.db.pool import Database, PatientConnection
+from rota.timeouts import STOP_AT
 from rota.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-MARGIN = 0.15  # of the lease: agents are stopped this long before it ends
+RETRY_SECONDS = 0.5
 
 
 class Lease:
@@ -27,38 +29,39 @@ class Lease:
         self._db = db
         self._worker = worker
         self._lease = lease
-        self._heartbeat = heartbeat
-        self._conn: Connection | None = None
-        self._renewed_at = time.monotonic()
-        self._joined = False
+        self._heartbeat = heartbeat.total_seconds()
+        self._stop = lease.total_seconds() * STOP_AT
+        self._conn: PatientConnection | None = None
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def once(self) -> float:
-        started = time.monotonic()
+        asked = time.monotonic()
+        self._alarm = self._alarm or self._alarm_at(asked)
         try:
-            async with asyncio.timeout(self._patience()):
-                await self._renew()
-            self._renewed_at = started
-            return self._heartbeat.total_seconds()
+            await self._renew()
         except (psycopg.Error, OSError, TimeoutError) as failure:
             log.warning("lease.unrenewed", extra={"error": str(failure).strip() or type(failure).__name__})
             await self._forget_connection()
-            if time.monotonic() - self._renewed_at >= self._patience_limit():
-                self._worker.drop_all()
-            return min(0.5, self._heartbeat.total_seconds())
+            return min(RETRY_SECONDS, self._heartbeat)
+        self._alarm.cancel()
+        self._alarm = self._alarm_at(asked)
+        return self._heartbeat
 
-    def _patience_limit(self) -> float:
-        return self._lease.total_seconds() * (1 - MARGIN)
+    def _alarm_at(self, asked: float) -> asyncio.TimerHandle:
+        """Whatever a renewal is waiting for then: agents stop before the lease ends, which began after we asked."""
+        in_seconds = asked + self._stop - time.monotonic()
+        return asyncio.get_running_loop().call_later(in_seconds, self._too_late)
 
-    def _patience(self) -> float:
-        left = self._patience_limit() - (time.monotonic() - self._renewed_at)
-        return max(0.5, min(left, self._heartbeat.total_seconds()))
+    def _too_late(self) -> None:
+        self._worker.drop_all()  # and what may be claimed before the next renewal too
+        self._alarm = asyncio.get_running_loop().call_later(self._heartbeat, self._too_late)
 
     async def _renew(self) -> None:
         if self._conn is None or self._conn.closed:
-            self._conn = await self._db.reserve()
-        if not self._joined:
-            await self._join(self._conn)
-        await workers.beat(self._conn, self._worker.id, self._worker.busy)
+            async with asyncio.timeout(self._heartbeat):
+                self._conn = await self._db.reserve()
+            self._conn.patience = self._heartbeat
+        await self._beat(self._conn)
         held = dict(self._worker.attempts)
         if not held:
             return
@@ -69,18 +72,20 @@ class Lease:
             elif ours.get(run_id):
                 attempt.cancel()
 
-    async def _join(self, conn: Connection) -> None:
+    async def _beat(self, conn: PatientConnection) -> None:
         worker = self._worker
-        await workers.join(
+        at_work = [attempt.at_work() for attempt in worker.attempts.values()]
+        await workers.beat(
             conn,
             worker.id,
             host=socket.gethostname(),
             pid=os.getpid(),
             places=worker.places,
+            busy=worker.busy,
             kinds=worker.kinds,
             pools=worker.pools,
+            at_work=at_work,
         )
-        self._joined = True
 
     async def _forget_connection(self) -> None:
         conn, self._conn = self._conn, None
@@ -89,6 +94,9 @@ class Lease:
 
     async def leave(self) -> None:
         """Say goodbye, so that the fleet shows no dead worker."""
+        if self._alarm:
+            self._alarm.cancel()
         if self._conn and not self._conn.closed:
-            await workers.leave(self._conn, self._worker.id)
+            with suppress(psycopg.Error, OSError):  # then it counts as dead soon enough
+                await workers.leave(self._conn, self._worker.id)
         await self._forget_connection()

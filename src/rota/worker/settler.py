@@ -8,6 +8,7 @@ from uuid import UUID
 from rota.db.listener import RUNS, Wakes, session_channel
 from rota.db.pool import PASSING, Database
 from rota.errors import Lost
+from rota.failpoints import reach
 from rota.metrics import SETTLED
 from rota.runs import settling
 from rota.runs.settling import Result
@@ -54,6 +55,7 @@ class Settler:
             try:
                 async with self._db.transaction() as conn:
                     accepted, ready = await settling.settle(conn, results)
+                    reach("worker.written")
             except PASSING as failure:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)

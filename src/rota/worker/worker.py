@@ -25,6 +25,7 @@ from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
 from rota.trace.record import Recorder
+from rota.worker.abandoning import Abandon
 from rota.worker.attempt import Attempt, assign
 from rota.worker.queues import Queues
 from rota.worker.settler import Settler
@@ -71,6 +72,7 @@ class Worker:
         self.kinds = tuple(executors)
         self.attempts: dict[UUID, Attempt] = {}
         self.settler = Settler(db, wakes)
+        self.abandon = Abandon(db, executors, pools=self.pools, every=poll)
         self._db = db
         self._recorder = recorder
         self._executors = executors
@@ -142,6 +144,8 @@ class Worker:
             claimed = await claiming.claim(
                 conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=list(secret_of)
             )
+        if claimed:
+            reach("worker.claimed")
         self._secrets.update({run.id: secret_of[bytes(run.token_hash)] for run in claimed})
         self._queues.claimed(claimed)
         return claimed
@@ -163,6 +167,7 @@ class Worker:
             outcome = await self._outcome(attempt)
             reach("worker.executed")
             await self._settle(Result(run, outcome))
+            reach("worker.settled")
         except Lost:
             log.warning("run.lost", extra=facts)
         finally:
@@ -187,6 +192,8 @@ class Worker:
     async def _outcome(self, attempt: Attempt) -> Outcome | None:
         secret = self._secrets.pop(attempt.run.id)
         try:
+            if attempt.run.attempt > 1:
+                await self.abandon.before(attempt.run)
             assignment = await assign(self._db, attempt.run, secret=secret, url=self._url, home=self._home)
         except PASSING as failure:
             log.warning("run.unassigned", extra={"run_id": attempt.run.id, "error": str(failure).strip()})

@@ -7,21 +7,17 @@ from fastapi import APIRouter
 
 from rota.db import snapshots, workers
 from rota.http.api.paging import DEFAULT_LIMIT, Limit
-from rota.http.context import InUnit, Shared, Web
+from rota.http.context import InUnit, Shared
 from rota.http.shapes import Page, SnapshotOut, WorkerOut
 from rota.model import agent_config
 
 router = APIRouter(tags=["fleet"])
 
 
-def _dead_after(shared: Web) -> Any:
-    return shared.settings.heartbeat_seconds * (shared.settings.dead_after + 1)
-
-
 @router.get("/workers")
 async def list_workers(unit: InUnit, shared: Shared) -> Page[WorkerOut]:
-    """Workers and how they are."""
-    found = await workers.all_of(unit.conn, dead_after=_dead_after(shared))
+    """Workers, how they are, and the runs of this workspace in their hands with the last line each has said."""
+    found = await workers.all_of(unit.conn, unit.caller.workspace_id, dead_after=shared.settings.timeouts.dead)
     return Page(items=[WorkerOut.model_validate(each) for each in found])
 
 
@@ -37,6 +33,6 @@ async def list_snapshots(
 @router.get("/executors")
 async def list_executors(unit: InUnit, shared: Shared) -> Page[dict[str, Any]]:
     """Kinds of agents, and whether a live worker serves them."""
-    served = await workers.served_kinds(unit.conn, dead_after=_dead_after(shared))
+    served = await workers.served_kinds(unit.conn, dead_after=shared.settings.timeouts.dead)
     kinds = sorted(served | set(agent_config.KINDS))
     return Page(items=[{"kind": kind, "served": kind in served} for kind in kinds])

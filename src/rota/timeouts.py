@@ -1,0 +1,73 @@
+"""How long the parts of the house wait for each other: derived from the lease, and in order, or nothing starts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from rota.errors import CannotStart
+
+STOP_AT = 0.85  # of the lease: who could not renew by then stops its agents
+KILL_WITHIN = 0.1  # of the lease, between TERM and KILL: together they end before the lease does
+ANSWER_WITHIN = 0.5  # of the lease: a statement that got no answer is given up while its worker can still renew
+LONGEST_KILL = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """What an operator sets, and what follows from it. A run's own `timeout` ends an attempt; these end a silence."""
+
+    lease: timedelta
+    heartbeat: timedelta
+    rescue: timedelta
+    missed: int
+
+    @property
+    def dead(self) -> timedelta:
+        """A worker not heard of for so long counts as dead."""
+        return self.heartbeat * (self.missed + 1)
+
+    @property
+    def answer(self) -> timedelta:
+        """A connection on which the database says nothing for so long is hung up."""
+        return self.lease * ANSWER_WITHIN
+
+    @property
+    def stop(self) -> timedelta:
+        """A worker that could not renew for so long stops its agents."""
+        return self.lease * STOP_AT
+
+    @property
+    def kill(self) -> timedelta:
+        """An agent that was asked to end is killed after so long."""
+        return min(LONGEST_KILL, self.lease * KILL_WITHIN)
+
+    def check(self) -> None:
+        """Refuse spans that would contradict each other."""
+        for holds, variable, told in self._rules():
+            if not holds:
+                raise CannotStart(told, code="invalid_setting", field=variable)
+        assert self.heartbeat <= self.answer < self.stop < self.stop + self.kill < self.lease
+
+    def _rules(self) -> Iterator[tuple[bool, str, str]]:
+        yield (
+            self.heartbeat * 2 <= self.lease,
+            "ROTA_LEASE_SECONDS",
+            "ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats.",
+        )
+        yield (
+            self.rescue <= self.lease,
+            "ROTA_RESCUE_SECONDS",
+            (
+                "ROTA_RESCUE_SECONDS must be at most ROTA_LEASE_SECONDS, or lost runs wait longer for somebody to look "
+                "than for their lease to end."
+            ),
+        )
+        yield (
+            self.dead <= self.lease + self.rescue,
+            "ROTA_DEAD_AFTER",
+            (
+                "ROTA_DEAD_AFTER is too high: a worker would be shown as alive after its runs were taken from it. "
+                "ROTA_HEARTBEAT_SECONDS times one more than it must be at most ROTA_LEASE_SECONDS and "
+                "ROTA_RESCUE_SECONDS together."
+            ),
+        )

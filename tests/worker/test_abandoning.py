@@ -1,0 +1,162 @@
+"""What a lost attempt left outside is cleaned up: before the next attempt, or after the end, at least once."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from house import House
+from waiting import until
+
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.model.executor import Assignment, Desk, LostAttempt
+from rota.model.outcome import Outcome, Succeeded
+from rota.runs import cancelling
+from rota.watch.rescue import Rescue
+from rota.worker.abandoning import Abandon
+
+LOSE = """UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = 'gone',
+                          started_at = coalesce(started_at, now()), lease_until = now() - interval '1 s'"""
+
+
+class Outside:
+    """An executor with a thing outside for every attempt: `execute` puts it there, `abandon` takes it away."""
+
+    kind = "command"
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.abandoned: list[LostAttempt] = []
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
+        return []
+
+    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
+        raise AssertionError("nothing is executed here")
+
+    async def abandon(self, lost: LostAttempt) -> None:
+        self.abandoned.append(lost)
+        if len(self.abandoned) <= self.failures:
+            raise ConnectionError("the cluster does not answer")
+
+
+def keeper(db: Database, executor: Outside, *pools: str) -> Abandon:
+    return Abandon(db, {"command": executor}, pools=pools or ("default",), every=timedelta(seconds=5))
+
+
+async def lose(house: House, db: Database, wakes: Wakes) -> None:
+    await house.execute(LOSE)
+    await Rescue(db, wakes).once()
+
+
+async def left(house: House) -> int:
+    count: int = await house.value("SELECT count(*) FROM abandonments")
+    return count
+
+
+async def test_a_run_that_rescue_ended_is_cleaned_up_after_with_all_that_an_executor_needs(
+    house: House, db: Database, wakes: Wakes, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation(max_rescues=0))
+    await lose(house, db, wakes)
+    assert await house.value("SELECT error_class FROM runs") == "stalled"
+    outside = Outside()
+    await keeper(db, outside).once()
+    [lost] = outside.abandoned
+    session_id = await house.value("SELECT session_id FROM runs")
+    assert (lost.workspace_id, lost.run_id, lost.session_id) == (house.caller.workspace_id, run_id, session_id)
+    assert (lost.attempt, lost.config, lost.ended) == (1, {"argv": ["true"]}, True)
+    assert lost.idempotency_key == str(run_id)
+    assert await left(house) == 0
+
+
+async def test_a_run_that_goes_on_is_cleaned_up_after_by_its_next_worker_before_it_begins(
+    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any
+) -> None:
+    order: list[str] = []
+
+    async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+        order.append(f"execute {assignment.attempt}")
+        return Succeeded()
+
+    async def abandon(lost: LostAttempt) -> None:
+        order.append(f"abandon {lost.attempt} {lost.ended}")
+
+    await run_now(await house.automation(max_rescues=2))
+    for _ in range(2):
+        await lose(house, db, wakes)
+    await keeper(db, untouched := Outside()).once()
+    assert untouched.abandoned == []  # only its next attempt may: nobody else knows when that begins
+    async with shift(succeed) as at_work:
+        at_work.executor.abandon = abandon
+        at_work.loop.wake()
+        await until(lambda: house.value("SELECT status = 'succeeded' FROM runs"))
+    assert order == ["abandon 1 False", "abandon 2 False", "execute 3"]
+    assert await left(house) == 0
+
+
+async def test_cleaning_up_that_failed_is_tried_again_and_not_at_once(
+    house: House, db: Database, wakes: Wakes, run_now: Any
+) -> None:
+    await run_now(await house.automation(max_rescues=0))
+    await lose(house, db, wakes)
+    outside = Outside(failures=1)
+    for _ in range(2):
+        await keeper(db, outside).once()
+    assert (len(outside.abandoned), await left(house)) == (1, 1)
+    await house.execute("UPDATE abandonments SET due_at = now()")
+    await keeper(db, outside).once()
+    assert (len(outside.abandoned), await left(house)) == (2, 0)
+
+
+async def test_a_worker_cleans_up_only_for_the_kinds_and_pools_it_serves(
+    house: House, db: Database, wakes: Wakes, run_now: Any
+) -> None:
+    await run_now(await house.automation(max_rescues=0))
+    await lose(house, db, wakes)
+    elsewhere = Outside()
+    await keeper(db, elsewhere, "gpu").once()
+    await Abandon(db, {"http": elsewhere}, pools=["default"], every=timedelta(seconds=5)).once()
+    assert (elsewhere.abandoned, await left(house)) == ([], 1)
+
+
+@pytest.mark.parametrize("workers", [2])
+async def test_two_workers_do_not_clean_up_the_same_at_the_same_time(
+    house: House, db: Database, wakes: Wakes, run_now: Any, workers: int
+) -> None:
+    await run_now(await house.automation(max_rescues=0))
+    await lose(house, db, wakes)
+    outside = Outside()
+    await asyncio.gather(*(keeper(db, outside).once() for _ in range(workers)))
+    assert len(outside.abandoned) == 1
+
+
+async def test_a_run_cancelled_while_it_waits_for_an_answer_ends_at_once_and_is_cleaned_up_after(
+    house: House, db: Database, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation())
+    await house.execute(
+        "UPDATE runs SET status = 'awaiting_approval', attempt = 1, worker_id = 'w', lease_until = NULL"
+    )
+    async with db.transaction() as conn:
+        assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == [run_id]
+    [run] = await house.ledger()
+    assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+    outside = Outside()
+    await keeper(db, outside).once()
+    assert [lost.attempt for lost in outside.abandoned] == [1]
+
+
+async def test_a_run_that_waits_for_an_answer_in_its_workers_hands_is_left_to_its_worker(
+    house: House, db: Database, run_now: Any
+) -> None:
+    run_id = await run_now(await house.automation())
+    await house.execute(
+        "UPDATE runs SET status = 'awaiting_approval', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h'"
+    )
+    async with db.transaction() as conn:
+        assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == [run_id]
+    assert await house.value("SELECT status, cancel_requested_at FROM runs") == "awaiting_approval"
+    assert await house.value("SELECT cancel_requested_at IS NOT NULL FROM runs")
