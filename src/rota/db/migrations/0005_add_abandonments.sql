@@ -1,5 +1,6 @@
 -- Why: what a lost attempt left outside is cleaned up by a worker, at least once, also when the run has ended; and a
--- heartbeat tells which runs are in a worker's hands. Locks: workers, for an instant.
+-- heartbeat tells which runs are in a worker's hands.
+-- Locks: workers, for an instant.
 
 CREATE TABLE abandonments (
     workspace_id uuid NOT NULL,
