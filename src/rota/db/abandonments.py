@@ -36,7 +36,7 @@ TAKE = f"""
 -- Of runs that have ended, which never changes again: nobody can begin another attempt meanwhile. Whoever takes one has
 -- so long for it; then it is due again, and later each time.
 WITH due AS MATERIALIZED (
-    SELECT a.ctid AS place
+    SELECT a.workspace_id, a.run_id, a.attempt
       FROM abandonments a JOIN runs r ON r.workspace_id = a.workspace_id AND r.id = a.run_id
      WHERE a.due_at <= clock_timestamp() AND r.finished_at IS NOT NULL
        AND a.executor = ANY(%(kinds)s) AND a.pool = ANY(%(pools)s)
@@ -45,7 +45,8 @@ WITH due AS MATERIALIZED (
    UPDATE abandonments a
       SET tries = a.tries + 1, due_at = clock_timestamp() + %(patience)s * (2 ^ least(a.tries, 8))
      FROM due, runs r
-    WHERE a.ctid = due.place AND r.workspace_id = a.workspace_id AND r.id = a.run_id
+    WHERE a.workspace_id = due.workspace_id AND a.run_id = due.run_id AND a.attempt = due.attempt
+      AND r.workspace_id = a.workspace_id AND r.id = a.run_id
 RETURNING {LOST}
 """  # noqa: S608 — made of constants
 

@@ -307,30 +307,35 @@ SELECT DISTINCT w.workspace_id, w.lane FROM runs w
 REQUEST_CANCEL = """
 -- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED, what is parked by END_PARKED.
 WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place, cancel_requested_at IS NULL AS first FROM runs
+    SELECT workspace_id, id, cancel_requested_at IS NULL AS first FROM runs
      WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')
        AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task')))
   ORDER BY id FOR UPDATE)
    UPDATE runs r SET cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
                      cancel_reason = coalesce(r.cancel_reason, %(reason)s)
-     FROM chosen WHERE r.ctid = chosen.place
-RETURNING r.id, r.session_id, r.attempt, r.cancel_reason, chosen.first
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING r.id, r.session_id, r.attempt, r.cancel_reason, c.first
 """
 
-END_PARKED = """
+END_PARKED = (
+    """
 -- A run that waits for an answer in nobody's hands has no worker to end it.
 WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place FROM runs
+    SELECT workspace_id, id FROM runs
      WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) AND status = 'awaiting_approval' AND lease_until IS NULL
        AND cancel_requested_at IS NOT NULL
-  ORDER BY id FOR UPDATE)
+  ORDER BY id FOR UPDATE),
+changed AS (
    UPDATE runs r
       SET status = 'cancelled', finished_at = clock_timestamp(), error_class = r.cancel_reason,
           error_detail = 'Cancelled while it waited for an answer.'
-     FROM chosen WHERE r.ctid = chosen.place
-RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
 """
+    + TELL_OF_CHANGED
+)
 
 
 @dataclass(frozen=True, slots=True)
