@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rota.access.vault import open_vault
+from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
@@ -200,6 +201,7 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
     from rota.http.context import Web  # noqa: PLC0415
 
     assert ready.listening
+    await _second_line(ready)
     vault = open_vault(ready.settings.home, ready.settings.vault_keys)
     web = Web(ready.db, ready.wakes, ready.listener, ready.settings, vault)
     options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
@@ -214,6 +216,20 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
         web.closing.set()
         server.should_exit = True
         await serving
+
+
+async def _second_line(ready: Ready) -> None:
+    """Say so if the database does not keep workspaces apart for the API; refuse if it must."""
+    async with ready.db.connection() as conn:
+        role = await isolation.role_of(ready.db, conn)
+    if not role and ready.settings.require_rls:
+        raise CannotStart(
+            "ROTA_REQUIRE_RLS is on, but this database has no role for the API. `rota doctor` says how to make it.",
+            code="rls_required",
+            field="ROTA_REQUIRE_RLS",
+        )
+    if not role:
+        log.warning("rls.off")
 
 
 _START = {"api": _api, "watch": _watch, "scheduler": _scheduler, "worker": _worker}

@@ -124,6 +124,7 @@ class Settings:
     )
     pool_size: int = _setting(10, _count, "a whole number from 1", "Most database connections of this process")
     prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.22")
+    require_rls: bool = _setting(False, _switch, "on or off", "Refuse to start the API without row-level security")
     vault_keys: str = _setting(
         "", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home", secret=True
     )

@@ -7,6 +7,7 @@ import pytest_asyncio
 from httpx import Response
 
 from rota.access import signing_in
+from rota.db import isolation
 from rota.http.context import COOKIE
 
 from ..http import api_client
@@ -178,6 +179,31 @@ async def test_another_workspaces_things_answer_exactly_as_missing_ones(office: 
         missing = await send(api, method, path.format(**unknown), body)
         assert theirs_answer.status_code == 404, path
         assert (theirs_answer.content, dict(theirs_answer.headers)) == (missing.content, dict(missing.headers)), path
+    assert await theirs.count(*EVERYTHING) == before
+
+
+FLEET = {"/workers", "/executors", "/snapshots"}  # of the house, not of a workspace
+
+
+async def test_when_every_query_asks_for_another_workspace_the_database_gives_nothing_of_it(
+    office: Office, api: Api, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line is gone on purpose: the queries name the one workspace, row-level security holds the other."""
+    theirs = await furnish(site)
+    asking = await theirs.api()
+    names = await things(theirs, asking)
+    await theirs.leave()
+    before = await theirs.count(*EVERYTHING)
+    confine = isolation.confine
+    monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, office.caller.workspace_id))
+    for method, path, body in [("GET", path, None) for path in [*READS, "/sessions/{session}/trace"]] + WRITES:
+        answer = await send(asking, method, path.format(**names), body)
+        if "{" in path:
+            refused(answer, 404, "not_found")
+        elif method == "GET":
+            assert path in FLEET or made(answer, 200)["items"] == [], path
+        else:
+            assert answer.status_code >= 400 or answer.json() == {"runs": []}, path
     assert await theirs.count(*EVERYTHING) == before
 
 

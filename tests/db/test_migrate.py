@@ -15,6 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from waiting import until
 
+from rota.db import isolation
 from rota.db import migrate as chain
 from rota.db.migrate import LOCK, Migration, migrate, migrations, missing
 from rota.errors import CannotStart
@@ -237,10 +238,12 @@ def schema() -> Any:
     return module
 
 
-def test_schema_sql_makes_what_the_migrations_make(
+async def test_schema_sql_makes_what_the_migrations_make(
     schema: Any, database_url: str, empty_database_url: str, conn: psycopg.Connection
 ) -> None:
     conn.execute(schema.FILE.read_text().encode())
+    async with await psycopg.AsyncConnection.connect(empty_database_url) as other:
+        await isolation.protect(other)
     assert catalog(empty_database_url) == catalog(database_url)
 
 

@@ -115,8 +115,7 @@ async def call(house: House, vault: Any, trigger_id: Any, secret: str, message_i
         "timestamp": timestamp,
         "signatures": sign(secret, message_id, timestamp, body),
     }
-    async with house.db.transaction() as conn:
-        return await receive_webhook(conn, vault, trigger_id, headers=headers, body=body, payload={"hello": "world"})
+    return await receive_webhook(house.db, vault, trigger_id, headers=headers, body=body, payload={"hello": "world"})
 
 
 async def test_a_signed_webhook_starts_a_run_with_its_body_and_a_repeat_is_the_same_run(

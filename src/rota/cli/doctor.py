@@ -11,7 +11,7 @@ import click
 
 from rota.cli import options
 from rota.daemon import database
-from rota.db import health
+from rota.db import health, isolation
 from rota.errors import RotaError
 from rota.settings import Settings
 
@@ -48,6 +48,13 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
         version = conn.info.server_version
         where = "ROTA_DATABASE_URL" if settings.database_url else "embedded"
         yield Finding(True, "database", f"PostgreSQL {version // 10000}.{version % 10000}, {where}")
+        role = await isolation.role_of(db, conn)
+        told = (
+            f"on, as {role}"
+            if role
+            else f"off. Let an administrator of the database run: {await isolation.advice(conn)}"
+        )
+        yield Finding(bool(role), "row-level security", told)
         seen = await health.examine(conn, now=time.time(), dead_after=used.timeouts.dead)
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")

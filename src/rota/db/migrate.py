@@ -10,6 +10,7 @@ from importlib.resources import files
 import psycopg
 from psycopg import AsyncConnection, sql
 
+from rota.db import isolation
 from rota.db.pool import Connection, shown
 from rota.errors import CannotStart
 
@@ -53,7 +54,9 @@ async def migrate(url: str) -> list[str]:
             present = await _begin(conn)
             _refuse_newer(present, chain)
             missing = [each for each in chain if each.number not in present]
-            return [each.name for each in missing if await _apply(conn, each)]
+            done = [each.name for each in missing if await _apply(conn, each)]
+            await _protect(conn)
+            return done
 
 
 async def _begin(conn: Connection) -> set[int]:
@@ -104,6 +107,14 @@ async def _apply(conn: Connection, migration: Migration) -> bool:
         await conn.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [migration.number, migration.name])
     log.info("schema.migrated", extra={"migration": f"{migration.number:04}_{migration.name}"})
     return True
+
+
+async def _protect(conn: Connection) -> None:
+    """Whatever the chain made, no table with a workspace stays open to all."""
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        await conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
+        await isolation.protect(conn)
 
 
 def _refuse_newer(present: set[int], chain: list[Migration]) -> None:

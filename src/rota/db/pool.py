@@ -69,6 +69,8 @@ class Database:
     def __init__(self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER) -> None:
         self.url = url
         self._answer = answer
+        self.api_role: str | None = None  # found by rota.db.isolation at its first use
+        self.knows_api_role = False
         self._options: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": 5 if prepared else None,

@@ -1,4 +1,5 @@
 -- The schema as all migrations together leave it, for reading. Made by scripts/schema.py: change a migration, not this.
+-- Every table with a workspace is put under row-level security by db/isolation.py, which is not repeated here.
 
 CREATE FUNCTION refuse_change_of_ended_run() RETURNS trigger
     LANGUAGE plpgsql

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from fastapi import Depends, Request
 
 from rota.access import signing_in
 from rota.access.vault import Vault
+from rota.db import isolation
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
@@ -34,11 +36,17 @@ class Web:
 
 @dataclass(slots=True)
 class Unit:
-    """One transaction of one caller. It is committed before the answer is sent; the wakes go out after the commit."""
+    """One transaction of one caller, confined to their workspace by the database too. It is committed before the answer
+    is sent; the wakes go out after the commit."""
 
     conn: Connection
     caller: Caller
+    _role: str | None = None
     _wakes: list[tuple[str, str]] = field(default_factory=list)
+
+    def beyond_workspace(self) -> AbstractAsyncContextManager[None]:
+        """For the few looks that a workspace doesn't bound: a person's other memberships, what they sign in with."""
+        return isolation.lifted(self.conn, self._role)
 
     def wake(self, channel: str, payload: object = "") -> None:
         self._wakes.append((channel, str(payload)))
@@ -91,7 +99,8 @@ def _host(origin: str) -> str | None:
 async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
     shared = web(request)
     async with shared.db.transaction() as conn:
-        unit = Unit(conn, await caller_of(request, conn, workspace))
+        caller = await caller_of(request, conn, workspace)
+        unit = Unit(conn, caller, await isolation.confine(shared.db, conn, caller.workspace_id))
         yield unit
     unit.send_wakes(shared.wakes)
 

@@ -26,10 +26,9 @@ async def receive(
     """Start a run of the webhook's automation with the body as payload; the same `webhook-id` gives the same run."""
     body = await request.body()
     headers = {"message_id": webhook_id, "timestamp": webhook_timestamp, "signatures": webhook_signature}
-    async with shared.db.transaction() as conn:
-        run_id = await receive_webhook(
-            conn, shared.vault, trigger_id, headers=headers, body=body, payload=_payload(body)
-        )
+    run_id = await receive_webhook(
+        shared.db, shared.vault, trigger_id, headers=headers, body=body, payload=_payload(body)
+    )
     shared.wakes.send(RUNS)
     return FiredOut(runs=[run_id])
 

@@ -5,12 +5,12 @@ from typing import Any
 from uuid import UUID
 
 from rota.access.vault import Vault
-from rota.db import triggers, webhook_secrets
-from rota.db.pool import Connection
+from rota.db import isolation, triggers, webhook_secrets
+from rota.db.pool import Connection, Database
 from rota.errors import Broken, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller, Level
-from rota.model.ids import RunId, new_id
+from rota.model.ids import RunId, WorkspaceId, new_id
 from rota.model.run import Source
 from rota.roster.automations import now_of
 from rota.roster.triggers import event_name
@@ -19,13 +19,28 @@ from rota.runs.triggering import Occurrence
 
 
 async def receive_webhook(
-    conn: Connection, vault: Vault, trigger_id: UUID, *, headers: dict[str, str | None], body: bytes, payload: Any
+    db: Database, vault: Vault, trigger_id: UUID, *, headers: dict[str, str | None], body: bytes, payload: Any
 ) -> RunId:
     """Check the signature and start the run. The same webhook-id gives the same run."""
-    found = await triggers.find_webhook(conn, trigger_id)
-    if not found:
-        raise NotFound("There is no such webhook.")
-    workspace_id, _ = found
+    async with db.transaction() as conn:
+        # The trigger's id is all that is known: the one look that is not within a workspace.
+        found = await triggers.find_webhook(conn, trigger_id)
+        if not found:
+            raise NotFound("There is no such webhook.")
+        workspace_id = WorkspaceId(found[0])
+        await isolation.confine(db, conn, workspace_id)
+        return await _fire_webhook(conn, vault, workspace_id, trigger_id, headers, body, payload)
+
+
+async def _fire_webhook(
+    conn: Connection,
+    vault: Vault,
+    workspace_id: WorkspaceId,
+    trigger_id: UUID,
+    headers: dict[str, str | None],
+    body: bytes,
+    payload: Any,
+) -> RunId:
     sealed = await webhook_secrets.valid(conn, workspace_id, trigger_id)
     places = [(each, f"webhook/{workspace_id}/{trigger_id}/{secret_id}") for secret_id, each in sealed]
     key = webhook.verify(_opened(vault, places), **headers, body=body, now=await now_of(conn))

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from rota.db import events, messages, write_keys
+from rota.db import events, isolation, messages, write_keys
 from rota.db.listener import Listener, Wakes, session_channel
 from rota.db.messages import Locked, Message, Where
 from rota.db.pool import Connection, Database
@@ -223,7 +223,7 @@ async def subscribe(
         quiet_since = asyncio.get_running_loop().time()
         while not until.is_set():
             changed.clear()
-            async with db.connection() as conn:
+            async with isolation.in_workspace(db, workspace_id) as conn:
                 page = await messages.page(
                     conn, workspace_id, session_id, role=role, after=after, unacked=unacked, limit=PAGE
                 )

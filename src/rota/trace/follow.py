@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from rota.db import events
+from rota.db import events, isolation
 from rota.db.events import Event
 from rota.db.listener import Listener, session_channel
 from rota.db.pool import Database
@@ -33,7 +33,7 @@ async def follow(
         quiet = 0.0
         while not until.is_set():
             changed.clear()
-            async with db.connection() as conn:
+            async with isolation.in_workspace(db, workspace_id) as conn:
                 page = await events.page(conn, workspace_id, session_id, after=after, limit=PAGE)
             if page:
                 after, quiet = page[-1].seq, 0.0

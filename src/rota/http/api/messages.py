@@ -7,6 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 
+from rota.db import isolation
 from rota.db import messages as rows
 from rota.db.messages import Message
 from rota.errors import Invalid
@@ -35,7 +36,7 @@ async def next_page(
     """What is there, or what comes within the time; no connection is held meanwhile."""
     if wait is not None and wait > LONGEST_WAIT:
         raise Invalid("Wait 60s at most, then ask again.", field="wait")
-    async with shared.db.connection() as conn:
+    async with isolation.in_workspace(shared.db, workspace_id) as conn:
         found = await rows.page(conn, workspace_id, session_id, limit=limit + 1, **chosen)
     if not found and wait:
         found = await _first_that_comes(shared, workspace_id, session_id, wait=wait, **chosen)
@@ -70,7 +71,7 @@ async def list_messages(
     """Messages, oldest first; with `wait`, an empty inbox is watched until something comes. What is not acknowledged
     comes again."""
     after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
-    async with shared.db.connection() as conn:
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         await find(conn, caller.workspace_id, session_id)
         if role is not None:
             await messages.check_role(conn, caller.workspace_id, SessionId(session_id), role)
@@ -91,7 +92,7 @@ async def publish_message(
 ) -> MessageOut:
     """Send a message to one role or to all. Answers once it is committed; the same `Idempotency-Key` sends it once."""
     check_key(idempotency_key)
-    async with shared.db.connection() as conn:
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "send messages to this session")
     message = NewMessage(

@@ -9,7 +9,7 @@ import orjson
 from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
-from rota.db import events, sessions
+from rota.db import events, isolation, sessions
 from rota.db.events import Event
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
@@ -98,7 +98,7 @@ async def follow_trace(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
     """Server-sent events: what is stored, then live. `Last-Event-ID` resumes exactly, on any replica."""
-    async with shared.db.connection() as conn:
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     start = min(read_last_event_id(last_event_id, after), session["last_seq"])
     pages = follow(

@@ -116,9 +116,11 @@ def is_live(request: Request) -> bool:
 async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> Response:
     """A whole page of a workspace."""
     caller = unit.caller
+    async with unit.beyond_workspace():
+        workspaces = await people.workspaces_of(unit.conn, caller.user_id)
     frame = {
         "workspace": caller.workspace_slug,
-        "workspaces": await people.workspaces_of(unit.conn, caller.user_id),
+        "workspaces": workspaces,
         "name": caller.name,
         "root": f"/w/{caller.workspace_slug}",
     }

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from rota.db import events, runs, sessions
+from rota.db import events, isolation, runs, sessions
 from rota.db.events import Event
 from rota.db.pool import Connection
 from rota.errors import NotFound
@@ -83,7 +83,7 @@ async def session_stream(
     lost the line goes on exactly where its page ends, also on another replica or after a restart.
     """
     session_id = _id(session)
-    async with shared.db.connection() as conn:
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         found = await sessions.find(conn, caller.workspace_id, session_id)
         if not found:
             raise NotFound("There is no such session.")
@@ -110,7 +110,7 @@ async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: T
     told = teller.tell(found)
     head: dict[str, Any] | None = None
     if told.runs_changed:
-        async with shared.db.connection() as conn:
+        async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
             head = await _head(conn, caller.workspace_id, session_id)
     facts = {"told": told, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": caller.timezone}
     return message(found[-1].seq, render("sessions/_message.html", **facts))
