@@ -10,13 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from rota.model.approval import Answer
 from rota.model.executor import Assignment
-from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
+from rota.model.ids import ApprovalId, RunId, SessionId, WorkspaceId, new_id
+from rota.model.outcome import Parked
 
 
 class RecordingDesk:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.answers: asyncio.Queue[Answer] = asyncio.Queue()
 
     async def say(self, text: str) -> None:
         self.calls.append(("say", text))
@@ -26,6 +29,17 @@ class RecordingDesk:
 
     async def usage(self, unit: str, amount: float) -> None:
         self.calls.append(("usage", unit, amount))
+
+    async def checkpoint(self, data: bytes) -> None:
+        self.calls.append(("checkpoint", data))
+
+    async def ask(self, question: str, **about: Any) -> Answer:
+        self.calls.append(("ask", question, about))
+        return await self.answers.get()
+
+    async def park(self, question: str, **about: Any) -> Answer | Parked:
+        self.calls.append(("park", question, about))
+        return Parked(ApprovalId(new_id())) if self.answers.empty() else self.answers.get_nowait()
 
     @property
     def text(self) -> str:

@@ -171,6 +171,7 @@ class Waiting:
     """An executor whose agents wait for the test to say how they end."""
 
     kind = "command"
+    resumes = True
 
     def __init__(self, at_work: "asyncio.Queue[AtWork]") -> None:
         self._at_work = at_work

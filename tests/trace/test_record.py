@@ -92,7 +92,7 @@ async def test_readers_are_woken_after_the_commit_and_not_before(
     async def listening() -> bool:
         return bool(asking)
 
-    wakes._listener.on(session_channel(run.session_id), lambda _: asking.append(asyncio.create_task(look())))
+    wakes.listener.on(session_channel(run.session_id), lambda _: asking.append(asyncio.create_task(look())))
     await until(listening)  # it is told to read once when it begins to listen
     asking.clear()
     await desk.say("Hello.")

@@ -28,6 +28,7 @@ class Scripted:
     """An executor whose agent is a coroutine of the test."""
 
     kind = "command"
+    resumes = True
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -15,7 +15,7 @@ RENEW = """
    UPDATE runs r SET lease_until = clock_timestamp() + %(lease)s
      FROM json_to_recordset(%(attempts)s::json) AS g(workspace_id uuid, id uuid, attempt integer)
     WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt
-      AND r.status = 'running' AND r.lease_until > clock_timestamp()
+      AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp()
 RETURNING r.id, r.cancel_requested_at IS NOT NULL
 """
 
@@ -24,7 +24,7 @@ BY_TOKEN = """
 SELECT g.user_id, r.session_id, r.id AS run_id, r.attempt
   FROM runs r JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
  WHERE r.workspace_id = %(workspace_id)s AND r.id = %(id)s AND r.attempt = %(attempt)s
-   AND r.status = 'running' AND r.lease_until > clock_timestamp() AND r.attempt_token_hash = %(hash)s
+   AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp() AND r.attempt_token_hash = %(hash)s
    AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())
 """
 

@@ -39,7 +39,7 @@ HOLD = """
 SELECT r.workspace_id, r.id, r.attempt
   FROM json_to_recordset(%(attempts)s::json) AS given(workspace_id uuid, run_id uuid, attempt integer)
        JOIN runs r ON r.workspace_id = given.workspace_id AND r.id = given.run_id
- WHERE r.attempt = given.attempt AND r.status = 'running' AND r.lease_until > clock_timestamp()
+ WHERE r.attempt = given.attempt AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp()
 ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 TRIGGERS = "rota_triggers"
 RUNS = "rota_runs"
 CANCELS = "rota_cancels"
+ANSWERS = "rota_answers"
 
 WINDOW_SECONDS = 0.001
 RETRY_SECONDS = 0.5
@@ -41,14 +42,14 @@ class Wakes:
     """
 
     def __init__(self, db: Database, listener: "Listener") -> None:
+        self.listener = listener
         self._db = db
-        self._listener = listener
         self._pending: dict[tuple[str, str], None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def send(self, channel: str, payloads: Iterable[object] = ("",)) -> None:
         for payload in payloads:
-            self._listener.dispatch(channel, str(payload))
+            self.listener.dispatch(channel, str(payload))
             self._pending[channel, str(payload)] = None
         if self._pending and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._flush())

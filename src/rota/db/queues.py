@@ -47,8 +47,13 @@ SELECT id, max_concurrent FROM spaces UNION ALL SELECT id, max_concurrent FROM w
 """
 
 RUNNING = """
-SELECT workspace_id, agent_id, count(*) FROM runs
- WHERE status = 'running' AND workspace_id = ANY(%(workspaces)s) GROUP BY 1, 2
+-- Who waits for an answer and keeps its process takes its place too. Each half has its partial index.
+SELECT workspace_id, agent_id, count(*) FROM (
+    SELECT workspace_id, agent_id FROM runs WHERE status = 'running' AND workspace_id = ANY(%(workspaces)s)
+    UNION ALL
+    SELECT workspace_id, agent_id FROM runs
+     WHERE status = 'awaiting_approval' AND lease_until IS NOT NULL AND workspace_id = ANY(%(workspaces)s)) busy
+GROUP BY 1, 2
 """
 
 MOVE = """

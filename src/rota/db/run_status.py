@@ -12,7 +12,7 @@ from psycopg.rows import args_row
 
 from rota.db.pool import Connection
 from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkerId, WorkspaceId
-from rota.model.run import Claimed, Settlement, SkipReason, Start, Status
+from rota.model.run import FIRST_IN_LINE, Claimed, Settlement, SkipReason, Start, Status
 
 UNREADABLE = (DataError, ValueError, OverflowError)
 
@@ -180,7 +180,7 @@ WITH given AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT g.*
       FROM given g JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = g.id
-     WHERE r.attempt = g.attempt AND r.status = 'running'
+     WHERE r.attempt = g.attempt AND r.status IN ('running', 'awaiting_approval')
        AND (g.rescued OR r.lease_until > clock_timestamp())
   ORDER BY r.workspace_id, r.id
        FOR UPDATE OF r),
@@ -205,7 +205,9 @@ RETURNING """
 
 LEASE_ENDED = """
 SELECT workspace_id, id, attempt, tries, rescues, max_rescues, worker_id, cancel_requested_at IS NOT NULL
-  FROM runs WHERE status = 'running' AND lease_until <= clock_timestamp()
+  FROM runs
+ WHERE (status = 'running' AND lease_until <= clock_timestamp())
+    OR (status = 'awaiting_approval' AND lease_until <= clock_timestamp())
 ORDER BY workspace_id, id LIMIT %(limit)s
    FOR UPDATE SKIP LOCKED
 """
@@ -303,6 +305,74 @@ SELECT DISTINCT w.workspace_id, w.lane FROM runs w
               AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
  LIMIT %(limit)s
 """
+
+WAIT = """
+-- The agent waits for an answer and keeps its process, place and lease.
+UPDATE runs SET status = 'awaiting_approval'
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND attempt = %(attempt)s
+   AND status = 'running' AND lease_until > clock_timestamp()
+"""
+
+GO_ON = """
+-- All is answered, and the process that waits still holds its lease. One that does not is rescued.
+UPDATE runs r SET status = 'running'
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND status = 'awaiting_approval' AND lease_until > clock_timestamp()
+   AND NOT EXISTS (SELECT FROM approvals a
+                    WHERE a.workspace_id = r.workspace_id AND a.run_id = r.id AND a.status = 'pending')
+"""
+
+RESUME = (
+    """
+-- All is answered: a parked run is queued before everybody else, and stays there if it has to be tried again.
+WITH changed AS (
+   UPDATE runs r
+      SET status = 'queued', ready_at = clock_timestamp(), priority = %(priority)s, worker_id = NULL
+    WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND status = 'awaiting_approval' AND lease_until IS NULL
+      AND NOT EXISTS (SELECT FROM approvals a
+                       WHERE a.workspace_id = r.workspace_id AND a.run_id = r.id AND a.status = 'pending')
+RETURNING """
+    + CHANGED
+    + """, 'answered' AS reason),
+"""
+    + TELL_OF_CHANGED
+)
+
+FAIL_PARKED = (
+    """
+-- A run that waits for an answer that nobody can give any more.
+WITH changed AS (
+   UPDATE runs r
+      SET status = 'failed', finished_at = clock_timestamp(), error_class = %(error_class)s, error_detail = %(error_detail)s
+    WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND status = 'awaiting_approval' AND lease_until IS NULL
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
+"""
+    + TELL_OF_CHANGED
+)
+
+END_EXPIRED = (
+    """
+-- Nobody answered in time. A process that still waits loses its lease with it, and is stopped by its worker.
+WITH due AS MATERIALIZED (
+    SELECT DISTINCT workspace_id, run_id FROM (
+        SELECT workspace_id, run_id FROM approvals
+         WHERE status = 'pending' AND expires_at <= clock_timestamp() ORDER BY expires_at LIMIT %(limit)s) first),
+chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM due d JOIN runs r ON r.workspace_id = d.workspace_id AND r.id = d.run_id
+     WHERE r.status = 'awaiting_approval'
+  ORDER BY r.workspace_id, r.id FOR UPDATE OF r),
+changed AS (
+   UPDATE runs r
+      SET status = 'failed', finished_at = clock_timestamp(), error_class = 'approval_expired',
+          error_detail = 'Nobody answered in time.', lease_until = NULL, attempt_token_hash = NULL
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
+"""
+    + TELL_OF_CHANGED
+)
 
 REQUEST_CANCEL = """
 -- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED, what is parked by END_PARKED.
@@ -556,4 +626,36 @@ async def request_cancel(
 async def end_parked(conn: Connection, workspace_id: WorkspaceId, ids: list[RunId]) -> list[Ended]:
     async with conn.cursor(row_factory=args_row(Ended)) as cursor:
         await cursor.execute(END_PARKED, {"workspace_id": workspace_id, "ids": ids})
+        return await cursor.fetchall()
+
+
+async def wait(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> None:
+    """Running → awaiting approval, in the same place."""
+    await conn.execute(WAIT, {"workspace_id": workspace_id, "id": run_id, "attempt": attempt})
+
+
+async def go_on(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> bool:
+    """Awaiting approval → running, in the same place."""
+    return (await conn.execute(GO_ON, {"workspace_id": workspace_id, "id": run_id})).rowcount > 0
+
+
+async def resume(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> list[Ended]:
+    """Awaiting approval, parked → queued, first in line."""
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(RESUME, {"workspace_id": workspace_id, "id": run_id, "priority": FIRST_IN_LINE})
+        return await cursor.fetchall()
+
+
+async def fail_parked(
+    conn: Connection, workspace_id: WorkspaceId, run_id: RunId, *, error_class: str, error_detail: str
+) -> list[Ended]:
+    given = {"workspace_id": workspace_id, "id": run_id, "error_class": error_class, "error_detail": error_detail}
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(FAIL_PARKED, given)
+        return await cursor.fetchall()
+
+
+async def end_expired(conn: Connection, limit: int) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(END_EXPIRED, {"limit": limit})
         return await cursor.fetchall()

@@ -52,6 +52,30 @@ CREATE TABLE agents (
     CONSTRAINT agents_status_check CHECK ((status = ANY (ARRAY['active'::text, 'paused'::text])))
 );
 
+CREATE TABLE approvals (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    key text,
+    question text NOT NULL,
+    detail jsonb,
+    options jsonb NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    option_id text,
+    answer_text text,
+    answered_by uuid,
+    ran interval,
+    created_at timestamptz DEFAULT clock_timestamp() NOT NULL,
+    asked_at timestamptz DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamptz NOT NULL,
+    answered_at timestamptz,
+    CONSTRAINT approvals_check CHECK (((status = 'pending'::text) = (answered_at IS NULL))),
+    CONSTRAINT approvals_check1 CHECK (((status = ANY (ARRAY['approved'::text, 'refused'::text])) = (option_id IS NOT NULL))),
+    CONSTRAINT approvals_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text, 'expired'::text, 'cancelled'::text])))
+);
+
 CREATE TABLE automations (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -81,6 +105,7 @@ CREATE TABLE automations (
     created_at timestamptz DEFAULT now() NOT NULL,
     updated_at timestamptz DEFAULT now() NOT NULL,
     deleted_at timestamptz,
+    pre_approvals text[] DEFAULT '{}'::text[] NOT NULL,
     CONSTRAINT automations_catch_up_check CHECK ((catch_up = ANY (ARRAY['one'::text, 'skip'::text, 'all'::text]))),
     CONSTRAINT automations_catch_up_limit_check CHECK ((catch_up_limit > 0)),
     CONSTRAINT automations_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
@@ -93,6 +118,16 @@ CREATE TABLE automations (
     CONSTRAINT automations_status_check CHECK ((status = ANY (ARRAY['active'::text, 'paused'::text])))
 )
 WITH (fillfactor='80');
+
+CREATE TABLE checkpoints (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    thread uuid NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    data bytea NOT NULL,
+    stored_at timestamptz DEFAULT clock_timestamp() NOT NULL
+);
 
 CREATE TABLE deliveries (
     workspace_id uuid NOT NULL,
@@ -398,7 +433,9 @@ CREATE TABLE write_keys (
 ALTER TABLE abandonments ADD CONSTRAINT abandonments_pkey PRIMARY KEY (workspace_id, run_id, attempt);
 ALTER TABLE accounts ADD CONSTRAINT accounts_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE agents ADD CONSTRAINT agents_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE approvals ADD CONSTRAINT approvals_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE checkpoints ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (workspace_id, session_id, thread);
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
@@ -427,14 +464,19 @@ ALTER TABLE write_keys ADD CONSTRAINT write_keys_pkey PRIMARY KEY (workspace_id,
 CREATE INDEX abandonments_due ON abandonments USING btree (due_at);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX approvals_of_run ON approvals USING btree (workspace_id, run_id);
+CREATE UNIQUE INDEX approvals_one_per_key ON approvals USING btree (workspace_id, run_id, key) WHERE ((key IS NOT NULL) AND (status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text])));
+CREATE INDEX approvals_pending ON approvals USING btree (expires_at) WHERE (status = 'pending'::text);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
 CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX runs_awaiting ON runs USING btree (workspace_id, agent_id) WHERE (status = 'awaiting_approval'::text);
 CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
 CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
@@ -458,6 +500,8 @@ ALTER TABLE abandonments ADD CONSTRAINT abandonments_workspace_id_run_id_fkey FO
 ALTER TABLE accounts ADD CONSTRAINT accounts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE agents ADD CONSTRAINT agents_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE agents ADD CONSTRAINT agents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE approvals ADD CONSTRAINT approvals_answered_by_fkey FOREIGN KEY (answered_by) REFERENCES users(id);
+ALTER TABLE approvals ADD CONSTRAINT approvals_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES users(id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_agent_id_fkey FOREIGN KEY (workspace_id, agent_id) REFERENCES agents(workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

@@ -23,6 +23,7 @@ class CommandExecutor:
     """Exit code 0 is the explicit completion of a program, unless it wrote an event `error` last."""
 
     kind = "command"
+    resumes = False
 
     def __init__(self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED) -> None:
         self._grace, self._allowed = grace, allowed

@@ -55,6 +55,7 @@ class HttpExecutor:
     """A plain answer completes by being whole; a stream of events only by its event `done`."""
 
     kind = "http"
+    resumes = False
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class PythonExecutor:
     """A function that returns has completed; a process that merely ends has not."""
 
     kind = "python"
+    resumes = True
 
     def __init__(self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED) -> None:
         self._grace, self._allowed = grace, allowed

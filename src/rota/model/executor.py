@@ -6,8 +6,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from rota.model.ids import RunId, SessionId, WorkspaceId
-from rota.model.outcome import Outcome
+from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option
+from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
+from rota.model.outcome import Outcome, Parked
+
+LARGEST_CHECKPOINT = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """All that an executor needs to know about one attempt. `idempotency_key` is the same for every attempt."""
+    """All that an executor needs to know about one attempt. `idempotency_key` is the same for every attempt.
+
+    `timeout` is the running time that is left. `checkpoint` is the session's last (a task has its own), and `answer`
+    what was answered to this run since: together they are where a kind that can resume goes on.
+    """
 
     workspace_id: WorkspaceId
     run_id: RunId
@@ -39,6 +46,10 @@ class Assignment:
     idempotency_key: str
     directory: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    automation_id: AutomationId | None = None
+    role: str | None = None
+    checkpoint: bytes | None = None
+    answer: Answer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +86,40 @@ class Desk(Protocol):
         """Charge the grant's account."""
         ...
 
+    async def checkpoint(self, data: bytes) -> None:
+        """Keep this, in place of what was kept before, for the attempt that goes on from here."""
+        ...
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Option] = APPROVE_OR_REFUSE,
+        detail: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Answer:
+        """Ask a person and wait, keeping process, place and lease; the time does not count. Asked again with the
+        same key, also by a later attempt of the run, it is the same question. One that expires ends the run."""
+        ...
+
+    async def park(
+        self,
+        question: str,
+        *,
+        options: Sequence[Option] = APPROVE_OR_REFUSE,
+        detail: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Answer | Parked:
+        """Ask a person without waiting. What is answered already, or beforehand, has its answer at once; otherwise
+        the executor returns the `Parked` as its outcome, and is executed again with the answer."""
+        ...
+
 
 class Executor(Protocol):
     """Runs agents of one kind. An adapter per file stands in `executors/`."""
 
     kind: str
+    resumes: bool  # whether it may return `Parked` and go on from a checkpoint
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
         """Warnings for a configuration that may not work; raises `Invalid` for one that cannot."""

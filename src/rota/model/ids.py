@@ -16,6 +16,7 @@ AutomationId = NewType("AutomationId", UUID)
 TriggerId = NewType("TriggerId", UUID)
 SessionId = NewType("SessionId", UUID)
 RunId = NewType("RunId", UUID)
+ApprovalId = NewType("ApprovalId", UUID)
 WorkerId = NewType("WorkerId", str)
 
 _lock = threading.Lock()

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rota.model.ids import ApprovalId
+
 
 class ErrorClass(StrEnum):
     """The closed list of reasons for which a run fails or is cancelled."""
@@ -46,7 +48,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The agent waits for an answer and has freed its place."""
+    """The agent waits for an answer and has freed its place. `Desk.park` gives this value."""
+
+    approval_id: ApprovalId
 
 
 Outcome = Succeeded | Failed | TimedOut | Cancelled | Parked

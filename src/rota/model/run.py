@@ -38,6 +38,7 @@ class Source(StrEnum):
 
 
 PRIORITY: Mapping[Source, int] = {Source.CHAT: 0, Source.RUN_NOW: 1, Source.RETRY: 1}
+FIRST_IN_LINE = -1  # a run that was parked and has its answer
 
 
 class SkipReason(StrEnum):

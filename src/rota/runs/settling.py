@@ -2,23 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.db import run_status
 from rota.db.pool import Connection
+from rota.db.run_status import Ended
 from rota.model.ids import WorkspaceId
-from rota.model.outcome import Outcome
+from rota.model.outcome import Outcome, Parked
 from rota.model.run import Claimed, Settlement, Status, settlement
-from rota.runs import ending
+from rota.runs import ending, parking
+from rota.runs.parking import ParkedRun
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one attempt ended; `None` hands the run back, which counts as nothing."""
+    """How one attempt ended; `None` hands the run back, which counts as nothing. `ran` is how long its try has run."""
 
     run: Claimed
     outcome: Outcome | None
+    ran: timedelta = timedelta()
 
 
 class Settled(NamedTuple):
@@ -32,6 +36,10 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
     """Write the outcomes. What is not accepted had lost its lease, and nothing of it is kept."""
     ended = await run_status.settle(conn, [_row(each) for each in results])
     ready = await ending.end(conn, ended)
+    parked = [each for each in ended if each.status == Status.AWAITING_APPROVAL]
+    if parked:
+        asked = {each.run.id: each for each in results}
+        ready |= await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked])
     return Settled({(each.id, each.attempt) for each in ended}, ready)
 
 
@@ -39,6 +47,11 @@ def _row(result: Result) -> dict[str, Any]:
     settled = _settlement(result)
     reason = _why(result) if settled.status == Status.QUEUED else None
     return run_status.settlement_row(result.run, settled, reason=reason)
+
+
+def _parked(run: Ended, result: Result) -> ParkedRun:
+    assert isinstance(result.outcome, Parked)
+    return ParkedRun(run, result.outcome.approval_id, result.ran)
 
 
 def _settlement(result: Result) -> Settlement:

@@ -4,39 +4,45 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from rota.db import events
+from rota.db import approvals, checkpoints, events
 from rota.db.events import Event
-from rota.db.pool import Database
+from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Lost
 from rota.logs import trace_id
 from rota.metrics import DURATION
+from rota.model.approval import Answer
 from rota.model.duration import format_duration
 from rota.model.executor import Assignment, Executor
-from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Succeeded, TimedOut
-from rota.model.run import Claimed
+from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
+from rota.model.run import Claimed, Source
 from rota.sessions import transcript
-from rota.trace.record import RecordingDesk
+from rota.sessions.desk import AttemptDesk
 
 log = logging.getLogger(__name__)
 
 TRANSCRIPT_EVENTS = 2000
 LONGEST_LINE = 200
+LOOK_AGAIN_SECONDS = 0.5
 
 
 class Attempt:
     """A claimed run in one place of this worker. It can be stopped from outside; the reason decides the outcome."""
 
-    def __init__(self, run: Claimed, executor: Executor, desk: RecordingDesk) -> None:
+    def __init__(self, run: Claimed, executor: Executor, desk: AttemptDesk) -> None:
         self.run = run
         self.key = (run.workspace_id, run.id, run.attempt)
         self._executor = executor
         self._desk = desk
         self._executing: asyncio.Task[object] | None = None
         self._stopped_for: str | None = None
+        self._clock: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._started = 0.0
+        self.ran = timedelta()  # running time of this try, once it has parked
 
     def at_work(self) -> dict[str, Any]:
         """What a heartbeat tells of it."""
@@ -64,25 +70,25 @@ class Attempt:
     async def execute(self, assignment: Assignment) -> Outcome | None:
         """Run to the end. None hands the run back; `Lost` means that nothing may be written."""
         trace_id.set(self.run.trace_id)
-        started = time.monotonic()
+        self._started = time.monotonic()
         try:
             outcome = await self._outcome(assignment)
             if self._stopped_for == "lost":
                 raise Lost("The lease was lost.")
             await self._desk.finish()
+            if isinstance(outcome, Parked):
+                self.ran = await self._running_time() + self.run.timeout - assignment.timeout
             return self._named(outcome)
         finally:
-            DURATION.labels(executor=self.run.executor).observe(time.monotonic() - started)
+            DURATION.labels(executor=self.run.executor).observe(time.monotonic() - self._started)
 
     async def _outcome(self, assignment: Assignment) -> Outcome | None:
         if self._stopped_for:
             return self._after_stop()
         self._executing = asyncio.current_task()
+        self._call_time_in(assignment.timeout.total_seconds(), assignment.timeout)
         try:
-            async with asyncio.timeout(self.run.timeout.total_seconds()):
-                return await self._executor.execute(assignment, self._desk)
-        except TimeoutError:
-            return TimedOut(f"It ran longer than {format_duration(self.run.timeout)}, its timeout.")
+            return await self._executor.execute(assignment, self._desk)
         except asyncio.CancelledError:
             return self._after_stop()
         except Lost:
@@ -92,6 +98,31 @@ class Attempt:
             return Failed(ErrorClass.EXECUTOR_ERROR, f"{type(failure).__name__}: {failure}")
         finally:
             self._executing = None
+            if self._clock:
+                self._clock.cancel()
+
+    def _call_time_in(self, seconds: float, timeout: timedelta) -> None:
+        self._clock = asyncio.get_running_loop().call_later(seconds, self._time_is_up, timeout)
+
+    def _time_is_up(self, timeout: timedelta) -> None:
+        self._clock = asyncio.create_task(self._stop_unless_it_waited(timeout))
+
+    async def _stop_unless_it_waited(self, timeout: timedelta) -> None:
+        """Time spent waiting for an answer is given back, wherever the agent asked: the table knows."""
+        left = (timeout - await self._running_time()).total_seconds()
+        if left <= 0:
+            self._stop("timeout")
+        else:
+            self._call_time_in(max(left, 0.01), timeout)
+
+    async def _running_time(self) -> timedelta:
+        while True:
+            try:
+                waited = await self._desk.waited()
+            except PASSING:
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            else:
+                return timedelta(seconds=time.monotonic() - self._started) - waited
 
     def _after_stop(self) -> Outcome | None:
         if self._stopped_for is None:
@@ -99,21 +130,34 @@ class Attempt:
         task = asyncio.current_task()
         if self._executing and task:
             task.uncancel()  # it has done its work; what follows must not be interrupted
-        return Cancelled() if self._stopped_for == "cancel" else None
+        match self._stopped_for:
+            case "cancel":
+                return Cancelled()
+            case "timeout":
+                return TimedOut(f"It ran longer than {format_duration(self.run.timeout)}, its timeout.")
+            case _:
+                return None
 
     def _named(self, outcome: Outcome | None) -> Outcome | None:
-        if isinstance(outcome, Succeeded) and not outcome.summary:
-            return Succeeded(self._desk.last_line)
-        return outcome
+        match outcome:
+            case Succeeded(None | ""):
+                return Succeeded(self._desk.last_line)
+            case Parked() if not self._executor.resumes:
+                detail = f"The kind {self._executor.kind!r} cannot resume, and so cannot be parked."
+                return Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)
+            case _:
+                return outcome
 
 
 async def assign(db: Database, run: Claimed, *, secret: str, url: str, home: Path) -> Assignment:
     """Gather what the executor needs. The token is for this attempt only and dies with it."""
     token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secret}"
     told: list[Event] = []
+    left_off = LeftOff()
     if not run.first_in_session:
         async with db.connection() as conn:
             told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
+            left_off = await _left_off(conn, run)
     earlier = [event for event in told if event.run_id != run.id]
     return Assignment(
         workspace_id=run.workspace_id,
@@ -129,11 +173,32 @@ async def assign(db: Database, run: Claimed, *, secret: str, url: str, home: Pat
         prompt=run.prompt if run.prompt is not None else run.spec.get("prompt"),
         input=run.input if run.input is not None else run.spec.get("input"),
         transcript=transcript.turns(earlier),
-        timeout=run.timeout,
+        timeout=run.timeout - left_off.ran,
         idempotency_key=str(run.id),
         directory=directory(home, run.workspace_id, run.session_id),
         environment=_environment(run, url, token),
+        automation_id=run.automation_id,
+        checkpoint=left_off.checkpoint,
+        answer=left_off.answer,
     )
+
+
+class LeftOff(NamedTuple):
+    """Where an earlier attempt, or an earlier run of the session, left off."""
+
+    checkpoint: bytes | None = None
+    answer: Answer | None = None
+    ran: timedelta = timedelta()
+
+
+async def _left_off(conn: Connection, run: Claimed) -> LeftOff:
+    thread = run.id if run.source == Source.TASK else run.session_id
+    found = await checkpoints.find(conn, run.workspace_id, run.session_id, thread)
+    data, stored_at = found or (None, None)
+    if run.attempt == 1:
+        return LeftOff(data)
+    answer = await approvals.resumed_with(conn, run.workspace_id, run.id, since=stored_at)
+    return LeftOff(data, answer, await approvals.ran_before(conn, run.workspace_id, run.id, run.attempt))
 
 
 def directory(home: Path, workspace_id: UUID, session_id: UUID) -> Path:

@@ -24,6 +24,7 @@ from rota.model.outcome import Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
+from rota.sessions.desk import AttemptDesk
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
 from rota.worker.attempt import Attempt, assign
@@ -73,7 +74,7 @@ class Worker:
         self.attempts: dict[UUID, Attempt] = {}
         self.settler = Settler(db, wakes)
         self.abandon = Abandon(db, executors, pools=self.pools, every=poll)
-        self._db = db
+        self._db, self._wakes = db, wakes
         self._recorder = recorder
         self._executors = executors
         self._url, self._home = url, home
@@ -151,7 +152,8 @@ class Worker:
         return claimed
 
     def _begin(self, run: Claimed) -> None:
-        attempt = Attempt(run, self._executors[run.executor], self._recorder.desk(run))
+        desk = AttemptDesk(self._db, self._wakes, self._recorder.desk(run), run)
+        attempt = Attempt(run, self._executors[run.executor], desk)
         self.attempts[run.id] = attempt
         CLAIMED.labels(executor=run.executor).inc()
         BUSY_PLACES.set(self.busy)
@@ -166,7 +168,7 @@ class Worker:
         try:
             outcome = await self._outcome(attempt)
             reach("worker.executed")
-            await self._settle(Result(run, outcome))
+            await self._settle(Result(run, outcome, attempt.ran))
             reach("worker.settled")
         except Lost:
             log.warning("run.lost", extra=facts)

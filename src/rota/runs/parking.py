@@ -1,0 +1,63 @@
+"""Running → awaiting approval, with or without its process, and back."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from rota.db import approvals, run_status
+from rota.db.pool import Connection
+from rota.db.run_status import Ended
+from rota.model.approval import ApprovalStatus
+from rota.model.ids import ApprovalId, RunId, WorkspaceId
+from rota.model.outcome import ErrorClass
+from rota.runs import ending
+
+
+class ParkedRun(NamedTuple):
+    """A run that was just parked: the question it waits for, and how long its try has run by now."""
+
+    run: Ended
+    approval_id: ApprovalId
+    ran: timedelta
+
+
+async def wait(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> None:
+    """The agent waits for an answer in its process, and keeps place and lease."""
+    await run_status.wait(conn, workspace_id, run_id, attempt)
+
+
+async def answered(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> set[WorkspaceId]:
+    """Once nothing is left to answer: a parked run goes to the head of the queue, a process that waits goes on. A run
+    whose worker was lost meanwhile is left to the rescue. The workspaces in which runs may be ready now."""
+    resumed = await run_status.resume(conn, workspace_id, run_id)
+    if not resumed:
+        await run_status.go_on(conn, workspace_id, run_id)
+    return await ending.end(conn, resumed)
+
+
+async def follow_up(conn: Connection, parked: Sequence[ParkedRun]) -> set[WorkspaceId]:
+    """What happened to these runs while they were on the way to being parked; the workspaces in which runs may be ready
+    now. Their rows are locked: who answers or cancels from now on finds them parked."""
+    await approvals.set_ran(conn, [(each.run.workspace_id, each.approval_id, each.ran) for each in parked])
+    ready: set[WorkspaceId] = set()
+    for run, approval_id, _ in parked:
+        found = await approvals.find(conn, run.workspace_id, approval_id)
+        if cancelled := await run_status.end_parked(conn, run.workspace_id, [run.id]):
+            ready |= await ending.end(conn, cancelled)
+        elif found is None or found.status in {ApprovalStatus.EXPIRED, ApprovalStatus.CANCELLED}:
+            ready |= await _fail(conn, run, found)
+        elif found.status != ApprovalStatus.PENDING:
+            ready |= await answered(conn, run.workspace_id, run.id)
+    return ready
+
+
+async def _fail(conn: Connection, run: Ended, found: approvals.Approval | None) -> set[WorkspaceId]:
+    expired = found is not None and found.status == ApprovalStatus.EXPIRED
+    ended = await run_status.fail_parked(
+        conn,
+        run.workspace_id,
+        run.id,
+        error_class=ErrorClass.APPROVAL_EXPIRED if expired else ErrorClass.EXECUTOR_ERROR,
+        error_detail="Nobody answered in time." if expired else "It waits for an approval that nobody can give.",
+    )
+    return await ending.end(conn, ended)
