@@ -239,6 +239,8 @@ def bind(host: str, port: int) -> socket.socket:
     """Take the port now, so that a clash is told before anything else starts."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a reader who takes nothing for so long is cut off
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
     try:
         listening.bind((host, port))
         listening.listen(1024)

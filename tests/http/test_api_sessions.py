@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from waiting import until
 from rota.db import events
 from rota.db.events import NewEvent
 from rota.db.listener import session_channel
-from rota.http.api import sessions
 from rota.model.ids import SessionId
 from rota.trace import follow
 
@@ -306,7 +304,7 @@ async def test_a_keep_alive_carries_no_id(
     office: Office, api: Api, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(sessions, "follow", partial(follow.follow, beat=0.02))
+    monkeypatch.setattr(follow, "BEAT_SECONDS", 0.02)
     session = await session_of(api)
     async with reading(address, api, session) as reader:
         assert await reader.events(1) == [1]

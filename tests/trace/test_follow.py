@@ -1,7 +1,6 @@
 """Promise 7: what a reader sees over any number of turns equals the table, whoever writes and whenever they commit."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
@@ -14,6 +13,7 @@ from rota.db.listener import Listener, Wakes, session_channel
 from rota.model.ids import AutomationId, SessionId
 from rota.roster import running
 from rota.trace import follow
+from rota.trace.follow import Readers
 
 WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -46,17 +46,16 @@ class Follower:
     """Somebody who reads on and remembers."""
 
     def __init__(
-        self, house: House, listener: Listener, session: SessionId, after: int = 0, beat: float = 15.0
+        self, house: House, listener: Listener, session: SessionId, after: int = 0, readers: Readers | None = None
     ) -> None:
         self.until = asyncio.Event()
-        self.pages: AsyncIterator[list[Event]] = follow.follow(
-            house.db, listener, house.caller.workspace_id, session, after=after, until=self.until, beat=beat
-        )
+        readers = readers or Readers(house.db, listener, self.until)
+        self.pages = readers.follow(house.caller.workspace_id, session, after=after)
         self.seen: list[int] = []
 
     async def page(self) -> list[Event]:
         async with asyncio.timeout(15):
-            page = await anext(self.pages)
+            page = list((await anext(self.pages)).events)
         self.seen += [event.seq for event in page]
         return page
 
@@ -66,7 +65,7 @@ class Follower:
         return self.seen
 
     async def close(self) -> None:
-        await self.pages.aclose()  # type: ignore[attr-defined]
+        await self.pages.aclose()
 
 
 async def test_what_is_stored_comes_first_in_pages_then_what_is_written(
@@ -171,7 +170,8 @@ async def test_silence_is_broken_by_an_empty_page_now_and_then(
     house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    reader = Follower(house, listener, session, after=1, beat=0.03)
+    monkeypatch.setattr(follow, "BEAT_SECONDS", 0.03)
+    reader = Follower(house, listener, session, after=1)
     assert [await reader.page() for _ in range(2)] == [[], []]
     await write(house, session, "at last")
     while not reader.seen:
@@ -197,3 +197,95 @@ async def test_another_workspaces_session_shows_nothing(house: House, listener: 
     async with house.db.connection() as conn:
         elsewhere = house.caller.user_id  # any id that is not the workspace's
         assert await events.page(conn, elsewhere, session, after=0, limit=10) == []  # type: ignore[arg-type]
+
+
+async def test_however_many_read_a_session_a_change_costs_one_query(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
+    readers = Readers(house.db, listener, asyncio.Event())
+    crowd = [Follower(house, listener, session, after=1, readers=readers) for _ in range(50)]
+    waiting = [asyncio.create_task(each.page()) for each in crowd]
+    await until(lambda: _true(session_channel(session) in listener._listening))
+    looks: list[int] = []
+    look = events.page
+
+    async def counted(*args: object, **given: object) -> list[Event]:
+        found = await look(*args, **given)  # type: ignore[arg-type]
+        looks.append(len(found))
+        return found
+
+    monkeypatch.setattr(events, "page", counted)
+    await write(house, session, "to all")
+    wakes.send(session_channel(session))
+    assert [[event.seq for event in page] for page in await asyncio.gather(*waiting)] == [[2]] * 50
+    assert looks.count(1) == 1
+    assert len(looks) <= 3  # a look that finds nothing says that all is read
+    for each in crowd:
+        await each.close()
+    assert session_channel(session) not in listener._handlers
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_a_reader_who_fell_behind_what_is_kept_reads_the_table_and_misses_nothing(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PAGE", 3)
+    monkeypatch.setattr(follow, "KEPT", 6)
+    readers = Readers(house.db, listener, asyncio.Event())
+    quick = Follower(house, listener, session, readers=readers)
+    slow = Follower(house, listener, session, readers=readers)
+    await slow.until_seen(1)
+    for number in range(10):
+        await write(house, session, f"{number}a", f"{number}b")
+        wakes.send(session_channel(session))
+        await quick.until_seen(3 + 2 * number)
+    assert await slow.until_seen(21) == quick.seen == list(range(1, 22)) == await table(house, session)
+    await quick.close()
+    await slow.close()
+
+
+async def test_who_comes_in_the_middle_of_what_is_kept_gets_only_the_rest(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
+) -> None:
+    readers = Readers(house.db, listener, asyncio.Event())
+    first = Follower(house, listener, session, readers=readers)
+    await first.until_seen(1)
+    await write(house, session, *"abc")
+    wakes.send(session_channel(session))
+    await first.until_seen(4)
+    second = Follower(house, listener, session, after=2, readers=readers)
+    assert await second.until_seen(4) == [3, 4]
+    await first.close()
+    await second.close()
+
+
+async def test_what_was_pruned_is_passed_over(house: House, listener: Listener, session: SessionId) -> None:
+    await write(house, session, *"abc")
+    async with house.db.connection() as conn:
+        await conn.execute("DELETE FROM events WHERE session_id = %s", [session])
+    reader = Follower(house, listener, session)
+    waiting = asyncio.create_task(reader.page())
+    await write(house, session, "after all")
+    assert [event.seq for event in await waiting] == [5]
+    await reader.close()
+
+
+async def test_a_reader_outlives_a_failure_of_the_database(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.05)
+    reader = Follower(house, listener, session)
+    await reader.until_seen(1)
+    waiting = asyncio.create_task(reader.page())
+    async with house.db.connection() as conn:
+        await conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid()"
+        )
+    await write(house, session, "after the storm")
+    assert [event.seq for event in await waiting] == [2]
+    await reader.close()

@@ -50,6 +50,8 @@ SELECT seq, kind, run_id, attempt, data, created_at FROM events
 ORDER BY seq LIMIT %(limit)s
 """
 
+LAST_SEQ = "SELECT last_seq FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s"
+
 OF_RUN = """
 SELECT seq, kind, run_id, attempt, data, created_at FROM events
  WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND run_id = %(run_id)s AND kind = 'run'
@@ -118,6 +120,12 @@ async def page(
             PAGE, {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit}
         )
         return await cursor.fetchall()
+
+
+async def last_seq(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> int:
+    """Where the session's log ends."""
+    row = await (await conn.execute(LAST_SEQ, {"workspace_id": workspace_id, "session_id": session_id})).fetchone()
+    return row[0] if row else 0
 
 
 async def tail(

@@ -18,6 +18,7 @@ from rota.errors import Forbidden, Unauthenticated
 from rota.model.caller import Caller
 from rota.sessions.messages import Post
 from rota.settings import Settings
+from rota.trace.follow import Readers
 
 COOKIE = "rota_login"
 
@@ -32,6 +33,10 @@ class Web:
     settings: Settings
     vault: Vault
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    readers: Readers = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "readers", Readers(self.db, self.listener, self.closing))
 
 
 @dataclass(slots=True)
@@ -105,13 +110,14 @@ async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
     unit.send_wakes(shared.wakes)
 
 
-async def _caller(request: Request, workspace: str) -> Caller:
+async def sign(request: Request) -> Caller:
+    """Who asks, for an answer that goes on after the transaction."""
     async with web(request).db.connection() as conn:
-        return await caller_of(request, conn, workspace)
+        return await caller_of(request, conn, request.path_params["workspace"])
 
 
 # scope="function": FastAPI would otherwise commit after the answer was sent, and a failed commit would come too late.
 InUnit = Annotated[Unit, Depends(_unit, scope="function")]
-Signed = Annotated[Caller, Depends(_caller)]
+Signed = Annotated[Caller, Depends(sign)]
 Shared = Annotated[Web, Depends(web)]
 Posting = Annotated[Post, Depends(_post)]

@@ -1,55 +1,171 @@
 """Stored, then live: everything after a sequence number, without gap or repeat, on any replica."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from rota.db import events, isolation
 from rota.db.events import Event
 from rota.db.listener import Listener, session_channel
-from rota.db.pool import Database
+from rota.db.pool import PASSING, Database
 from rota.model.ids import SessionId, WorkspaceId
 
+log = logging.getLogger(__name__)
+
 PAGE = 500
+KEPT = 2 * PAGE
 POLL_SECONDS = 1.0
+BEAT_SECONDS = 15.0
+
+T = TypeVar("T")
 
 
-async def follow(
-    db: Database,
-    listener: Listener,
-    workspace_id: WorkspaceId,
-    session_id: SessionId,
-    *,
-    after: int,
-    until: asyncio.Event,
-    beat: float = 15.0,
-) -> AsyncGenerator[list[Event]]:
-    """Pages of events as they come; an empty page when nothing came for `beat` seconds, to keep the line alive. Ends
-    soon after `until` is set.
+@dataclass(slots=True)
+class Told:
+    """Events that came together; empty when nothing came for a while. Readers who are up to date all get the same
+    object, so that what one of them makes of it serves the others too."""
 
-    A session's numbers are in commit order, so "after N" can never pass over a row that is committed later.
-    """
-    changed = asyncio.Event()
-    async with listener.subscribed(session_channel(session_id), lambda _: changed.set()):
-        quiet = 0.0
-        while not until.is_set():
-            changed.clear()
-            async with isolation.in_workspace(db, workspace_id) as conn:
-                page = await events.page(conn, workspace_id, session_id, after=after, limit=PAGE)
-            if page:
-                after, quiet = page[-1].seq, 0.0
-                yield page
-                continue
-            quiet += await _rest(changed)
-            if quiet >= beat:
-                quiet = 0.0
-                yield []
+    events: Sequence[Event] = ()
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.events)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What the first reader made under this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: T = self._made[name]
+        return made
 
 
-async def _rest(changed: asyncio.Event) -> float:
-    started = asyncio.get_running_loop().time()
+class Readers:
+    """All who follow sessions in this process. However many follow one session, a change costs one query."""
+
+    def __init__(self, db: Database, listener: Listener, closing: asyncio.Event) -> None:
+        self._db = db
+        self._listener = listener
+        self._closing = closing
+        self._feeds: dict[tuple[WorkspaceId, SessionId], Feed] = {}
+
+    async def follow(self, workspace_id: WorkspaceId, session_id: SessionId, *, after: int) -> AsyncGenerator[Told]:
+        """What comes after this number; something empty when nothing came for BEAT_SECONDS, to keep the line alive.
+        Ends soon after the process begins to close.
+
+        A session's numbers are in commit order, so "after N" can never pass over a row that is committed later.
+        """
+        async with self._feed(workspace_id, session_id) as feed:
+            while not self._closing.is_set():
+                changed = feed.changed  # taken before the look, so that what comes meanwhile is not slept over
+                told = feed.kept_after(after) if after >= feed.floor else await feed.stored_after(after)
+                if told:
+                    after = told.events[-1].seq
+                    yield told
+                elif after < feed.floor:
+                    after = feed.floor  # what stood between was pruned
+                elif not await _within(BEAT_SECONDS, changed) and not self._closing.is_set():
+                    yield Told()
+
+    @asynccontextmanager
+    async def _feed(self, workspace_id: WorkspaceId, session_id: SessionId) -> AsyncIterator["Feed"]:
+        key = (workspace_id, session_id)
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = Feed(self._db, workspace_id, session_id)
+        feed.readers += 1
+        try:
+            await feed.start(self._listener, self._closing)
+            yield feed
+        finally:
+            feed.readers -= 1
+            if not feed.readers:
+                del self._feeds[key]
+                feed.stop()
+
+
+class Feed:
+    """The newest events of one session, read once for all of its readers. `floor` and everything before it is only in
+    the table: who is further behind, or too slow, reads there alone."""
+
+    def __init__(self, db: Database, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+        self.readers = 0
+        self.floor = 0
+        self.changed = asyncio.Event()
+        self._db = db
+        self._of = (workspace_id, session_id)
+        self._kept: deque[Told] = deque()
+        self._head = 0
+        self._woken = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._ear = (session_channel(session_id), lambda _: self._woken.set())
+        self._stop: Callable[[], None] | None = None
+
+    async def start(self, listener: Listener, closing: asyncio.Event) -> None:
+        """Listen, then look where the log ends: what is written in between is read twice rather than never."""
+        async with self._starting:
+            if self._stop:
+                return
+            with ExitStack() as started:
+                started.callback(listener.off, *self._ear)
+                listener.on(*self._ear)
+                async with isolation.in_workspace(self._db, self._of[0]) as conn:
+                    self.floor = self._head = await events.last_seq(conn, *self._of)
+                started.callback(asyncio.create_task(self._read_on(closing)).cancel)
+                self._stop = started.pop_all().close
+
+    def stop(self) -> None:
+        if self._stop:
+            self._stop()
+
+    def kept_after(self, after: int) -> Told:
+        """The next of what is kept: nearly always the newest, so the search begins there."""
+        following = Told()
+        for told in reversed(self._kept):
+            if told.events[-1].seq <= after:
+                break
+            following = told
+        if not following or following.events[0].seq > after:
+            return following
+        return Told([event for event in following.events if event.seq > after])
+
+    async def stored_after(self, after: int) -> Told:
+        async with isolation.in_workspace(self._db, self._of[0]) as conn:
+            return Told(await events.page(conn, *self._of, after=after, limit=PAGE))
+
+    async def _read_on(self, closing: asyncio.Event) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                told = await self.stored_after(self._head)
+            except PASSING as failure:
+                log.warning("trace.unread", extra={"error": str(failure).strip()})
+                told = Told()
+            if told:
+                self._keep(told)
+            elif closing.is_set():
+                self._tell()
+            if not told:
+                await _within(POLL_SECONDS, self._woken)
+
+    def _keep(self, told: Told) -> None:
+        self._kept.append(told)
+        self._head = told.events[-1].seq
+        while sum(len(each.events) for each in self._kept) > KEPT:
+            self.floor = self._kept.popleft().events[-1].seq
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
     try:
-        async with asyncio.timeout(POLL_SECONDS):
-            await changed.wait()
+        async with asyncio.timeout(seconds):
+            return await event.wait()
     except TimeoutError:
-        pass
-    return asyncio.get_running_loop().time() - started
+        return False

@@ -1,13 +1,13 @@
 """Sessions: conversations, and their live trace."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Header, Query
-from starlette.responses import StreamingResponse
+from fastapi import APIRouter, Header, Query, Request
 
 from rota.db import events, isolation, sessions
 from rota.db.events import Event
@@ -25,15 +25,15 @@ from rota.http.shapes import (
     read_cursor,
     read_number_cursor,
 )
+from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
-from rota.trace.follow import follow
+from rota.trace.follow import Told
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
 LARGEST_SEQ = 2**63 - 1
 # Ends of lines to many a reader, though not to the standard of server-sent events.
 LINE_MARKS = [(mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in ("\x85", "\u2028", "\u2029")]
-STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, session_id: UUID) -> dict[str, Any]:
@@ -89,27 +89,21 @@ async def list_events(
     return Page(items=shown, next_cursor=cursor_of(shown[-1].seq) if len(found) > limit else None)
 
 
-@router.get("/{session_id}/trace", response_class=StreamingResponse)
+@router.get("/{session_id}/trace", response_class=EventStream)
 async def follow_trace(
+    request: Request,
     caller: Signed,
     shared: Shared,
     session_id: UUID,
     after: Annotated[int, Query(ge=0, le=LARGEST_SEQ)] = 0,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> StreamingResponse:
+) -> EventStream:
     """Server-sent events: what is stored, then live. `Last-Event-ID` resumes exactly, on any replica."""
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     start = min(read_last_event_id(last_event_id, after), session["last_seq"])
-    pages = follow(
-        shared.db,
-        shared.listener,
-        caller.workspace_id,
-        SessionId(session_id),
-        after=start,
-        until=shared.closing,
-    )
-    return StreamingResponse(_lines(pages), media_type="text/event-stream", headers=STREAM_HEADERS)
+    told = shared.readers.follow(caller.workspace_id, SessionId(session_id), after=start)
+    return EventStream(request, _lines(told))
 
 
 def read_last_event_id(header: str | None, after: int) -> int:
@@ -120,10 +114,14 @@ def read_last_event_id(header: str | None, after: int) -> int:
     return int(header)
 
 
-async def _lines(pages: AsyncGenerator[list[Event]]) -> AsyncIterator[bytes]:
-    async with aclosing(pages):  # a reader who leaves must not stay subscribed
-        async for page in pages:
-            yield b"".join(_line(event) for event in page) or b": still here\n\n"
+async def _lines(told: AsyncGenerator[Told]) -> AsyncGenerator[bytes]:
+    async with aclosing(told):  # a reader who leaves must not stay subscribed
+        async for each in told:
+            yield each.once("lines", partial(_page, each.events)) or STILL_HERE
+
+
+def _page(events: Sequence[Event]) -> bytes:
+    return b"".join(map(_line, events))
 
 
 def _line(event: Event) -> bytes:

@@ -1,27 +1,28 @@
 """The page of a session: what was said and done in it, and what is being said just now."""
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from rota.db import events, isolation, runs, sessions
-from rota.db.events import Event
 from rota.db.pool import Connection
 from rota.errors import NotFound
-from rota.http.api.sessions import LARGEST_SEQ, STREAM_HEADERS, read_last_event_id
+from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
 from rota.http.context import InUnit, Shared, Signed, Web
+from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
 from rota.http.ui.rendering import PageRoute, page, render
 from rota.http.ui.speech import Teller
 from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
 from rota.model.run import TERMINAL
-from rota.trace.follow import follow
+from rota.trace.follow import Told
 
 RECALLED = 20  # events that tell which block of the page is open
 AT_ONCE = 100  # events in one message
@@ -73,6 +74,7 @@ async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: Session
 
 @router.get("/{session}/stream")
 async def session_stream(
+    request: Request,
     caller: Signed,
     shared: Shared,
     session: str,
@@ -89,31 +91,36 @@ async def session_stream(
             raise NotFound("There is no such session.")
         start = min(read_last_event_id(last_event_id, after), found["last_seq"])
         shown = await events.tail(conn, caller.workspace_id, session_id, limit=RECALLED, before=start + 1)
-    told = messages(shared, caller, session_id, start, Teller(shown))
-    return StreamingResponse(told, media_type="text/event-stream", headers=STREAM_HEADERS)
+    return EventStream(request, messages(shared, caller, session_id, start, Teller(shown)))
 
 
 async def messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
-) -> AsyncIterator[bytes]:
-    pages = follow(shared.db, shared.listener, caller.workspace_id, session_id, after=after, until=shared.closing)
-    assert isinstance(pages, AsyncGenerator)
-    async with aclosing(pages):  # a reader who leaves stops listening at once
-        async for found in pages:
-            if not found:
-                yield b": still here\n\n"
-            for place in range(0, len(found), AT_ONCE):
-                yield await _message(shared, caller, session_id, teller, found[place : place + AT_ONCE])
+) -> AsyncGenerator[bytes]:
+    news = shared.readers.follow(caller.workspace_id, session_id, after=after)
+    async with aclosing(news):  # a reader who leaves stops listening at once
+        async for told in news:
+            if not told:
+                yield STILL_HERE
+            for place in range(0, len(told.events), AT_ONCE):
+                yield await _message(shared, caller, session_id, teller, told, place)
 
 
-async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: Teller, found: Sequence[Event]) -> bytes:
-    told = teller.tell(found)
+async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: Teller, told: Told, place: int) -> bytes:
+    found = told.events[place : place + AT_ONCE]
+    spoken = teller.tell(found)
     head: dict[str, Any] | None = None
-    if told.runs_changed:
-        async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-            head = await _head(conn, caller.workspace_id, session_id)
-    facts = {"told": told, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": caller.timezone}
+    if spoken.runs_changed:  # one query for all readers
+        head = await asyncio.shield(
+            told.once("head", lambda: asyncio.ensure_future(_head_now(shared, caller, session_id)))
+        )
+    facts = {"told": spoken, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": caller.timezone}
     return message(found[-1].seq, render("sessions/_message.html", **facts))
+
+
+async def _head_now(shared: Web, caller: Caller, session_id: SessionId) -> dict[str, Any]:
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+        return await _head(conn, caller.workspace_id, session_id)
 
 
 def message(number: int, text: str) -> bytes:

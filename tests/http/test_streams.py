@@ -1,0 +1,88 @@
+"""Who follows a trace must keep up, and must still be allowed to."""
+
+import asyncio
+import socket
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+from waiting import until
+
+from rota.access.signing_in import hashed
+from rota.db.listener import session_channel
+from rota.http import streams
+from rota.trace import follow
+
+from . import api_client
+from .api_client import Api, Office
+from .test_api_sessions import reading, say, session_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
+
+
+async def test_a_reader_who_takes_nothing_is_cut_off_and_nothing_is_kept_for_it(
+    office: Office, api: Api, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CUT_OFF_SECONDS", 0.3)
+    session = await session_of(api)
+    channel, listener = session_channel(session), office.site.web.listener  # type: ignore[arg-type]
+
+    async def followed() -> bool:
+        return channel in listener._handlers
+
+    async def forgotten() -> bool:
+        return channel not in listener._handlers
+
+    with closing(_stalled(address, api, session)):
+        await until(followed)
+        for _ in range(40):
+            await say(office, session, "x" * 500_000)
+        await until(forgotten)
+
+
+def _stalled(address: str, api: Api, session: str) -> socket.socket:
+    """A client that asks and then reads nothing."""
+    there = urlsplit(address)
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect((there.hostname, there.port))
+    path = api.url(f"/sessions/{session}/trace")
+    reader.sendall(f"GET {path} HTTP/1.1\r\nHost: rota\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
+    return reader
+
+
+async def test_a_reader_whose_token_was_revoked_is_shown_no_more(
+    office: Office, api: Api, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "BEAT_SECONDS", 0.05)
+    reader_of_one = await office.api("viewer")
+    session = await session_of(api)
+    async with reading(address, reader_of_one, session) as reader:
+        await reader.events(1)
+        await say(office, session, "still allowed")
+        while "id" not in await reader.block():
+            pass
+        async with office.db.connection() as conn:
+            await conn.execute("UPDATE tokens SET revoked_at = now() WHERE workspace_id = %s AND secret_hash = %s",
+                               [office.caller.workspace_id, hashed(reader_of_one.token)])  # fmt: skip
+        with pytest.raises(EOFError):
+            while True:
+                assert "id" not in await reader.block()
+
+
+async def test_many_readers_are_told_at_once(office: Office, api: Api, address: str) -> None:
+    session = await session_of(api)
+
+    async def read(started: asyncio.Event) -> list[int]:
+        async with reading(address, api, session) as reader:
+            seen = await reader.events(1)
+            started.set()
+            return seen + await reader.events(2)
+
+    begun = [asyncio.Event() for _ in range(60)]
+    crowd = [asyncio.create_task(read(each)) for each in begun]
+    await asyncio.gather(*(each.wait() for each in begun))
+    await say(office, session, "to", "all")
+    assert await asyncio.gather(*crowd) == [[1, 2, 3]] * 60
