@@ -15,7 +15,7 @@ from rota.trace import follow
 
 from . import api_client
 from .api_client import Api, Office
-from .test_api_sessions import reading, say, session_of
+from .test_api_sessions import Reader, reading, say, session_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
@@ -68,8 +68,12 @@ async def test_a_reader_whose_token_was_revoked_is_shown_no_more(
             await conn.execute("UPDATE tokens SET revoked_at = now() WHERE workspace_id = %s AND secret_hash = %s",
                                [office.caller.workspace_id, hashed(reader_of_one.token)])  # fmt: skip
         with pytest.raises(EOFError):
-            while True:
-                assert "id" not in await reader.block()
+            await _nothing_but_beats(reader)
+
+
+async def _nothing_but_beats(reader: Reader) -> None:
+    while True:
+        assert "id" not in await reader.block()
 
 
 async def test_many_readers_are_told_at_once(office: Office, api: Api, address: str) -> None:
