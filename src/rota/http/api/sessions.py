@@ -89,7 +89,7 @@ async def list_events(
     return Page(items=shown, next_cursor=cursor_of(shown[-1].seq) if len(found) > limit else None)
 
 
-@router.get("/{session_id}/trace", response_class=EventStream)
+@router.get("/{session_id}/trace", response_class=EventStream, status_code=200)
 async def follow_trace(
     request: Request,
     caller: Signed,
