@@ -24,8 +24,9 @@ from rota.errors import CannotStart
 from rota.hiding import hide
 from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service
+from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
-from rota.watch.prune import Prune
+from rota.watch.prune import Prune, PruneArtifacts
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
 from rota.worker import hire
@@ -171,9 +172,11 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
+    depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     async with (
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
+        _looping(PruneArtifacts(ready.db, depot, keep=settings.keep_artifacts_days)),
         _looping(Prune(ready.db, keep_events=settings.keep_events_days, keep_snapshots=settings.keep_snapshots_days)),
     ):
         yield

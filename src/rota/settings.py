@@ -155,6 +155,9 @@ class Settings:
     )
     keep_snapshots_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long snapshots are kept")
     max_body_bytes: int = _setting(1_048_576, _count, "a number of bytes", "Largest request body")
+    max_artifact_bytes: int = _setting(104_857_600, _count, "a number of bytes", "Largest content of an artifact")
+    artifacts_url: str = _setting("", _text, "a URL for fsspec", "Where artifacts are kept; else in the home")
+    keep_artifacts_days: timedelta = _setting(timedelta(days=90), _days, "days", "How long artifacts are kept")
     log_level: str = _setting("info", _level, "debug, info, warning or error", "How much is logged")
     log_file: str = _setting("", _text, "a path", "Where JSON logs go besides the standard error")
 

@@ -37,11 +37,12 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     made(await owner.send("PUT", f"/automations/{automation['id']}/memory/last", json={"value": 1}), 200)
     run = made(await owner.post(f"/automations/{automation['id']}/run"))
     message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "from": "agent"}))
+    artifact = made(await owner.send("POST", f"/sessions/{run['session_id']}/artifacts?name=a.txt", content=b"A."))
     await office.fail(await office.claim())
     return {
         "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
         "run": run["id"], "session": run["session_id"],
-        "message": str(message["id"]),
+        "message": str(message["id"]), "artifact": artifact["id"],
     }  # fmt: skip
 
 
@@ -50,7 +51,8 @@ READS = [
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
     "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
-    "/sessions/{session}/messages", "/workers", "/executors",
+    "/sessions/{session}/messages", "/sessions/{session}/artifacts",
+    "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
     "/snapshots",
 ]  # fmt: skip
 WRITES: list[tuple[str, str, Any]] = [
@@ -72,6 +74,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/runs/{run}/cancel", None),
     ("POST", "/runs/{run}/retry", None),
     ("POST", "/events", {"event": "rain"}),
+    ("POST", "/sessions/{session}/artifacts", {"uri": "https://example.org/"}),
+    ("POST", "/sessions/{session}/artifacts?name=report.md", {"any": "content"}),
     ("PUT", "/automations/{automation}/memory/last", {"value": 2}),
     ("DELETE", "/automations/{automation}/memory/last", None),
     ("POST", "/sessions/{session}/messages", {"body": "Hello."}),
@@ -96,6 +100,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
     }
     renamed = {
         "{key}": "last",
+        "{artifact_id}": "{artifact}",
         "{message_id}": "{message}",
         "{session_id}": "{session}",
         "{run_id}": "{run}",
@@ -106,7 +111,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         for name, shown in renamed.items():
             path = path.replace(name, shown)  # noqa: PLW2901
         found.add((method, path))
-    listed = {("GET", path) for path in READS} | {(method, path) for method, path, _ in WRITES}
+    listed = {("GET", path) for path in READS} | {(method, path.partition("?")[0]) for method, path, _ in WRITES}
     assert found - listed == {("GET", "/sessions/{session}/trace"), ("POST", "/automations/preview")}
     assert listed <= found
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -92,8 +93,9 @@ async def _opened(url: str) -> AsyncIterator[Site]:
     await db.open()
     wakes = Wakes(db, listener)
     listening = asyncio.create_task(listener.run())
-    web = Web(db, wakes, listener, Settings(), Vault({"k1": bytes(32)}))
-    yield Site(web, create_app(web), url)
+    with tempfile.TemporaryDirectory(prefix="rota-test-") as home:
+        web = Web(db, wakes, listener, Settings(home=Path(home)), Vault({"k1": bytes(32)}))
+        yield Site(web, create_app(web), url)
     web.closing.set()
     await wakes.close()
     listening.cancel()

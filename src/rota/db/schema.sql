@@ -76,6 +76,22 @@ CREATE TABLE approvals (
     CONSTRAINT approvals_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text, 'expired'::text, 'cancelled'::text])))
 );
 
+CREATE TABLE artifacts (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    run_id uuid,
+    attempt integer,
+    name text NOT NULL,
+    media_type text NOT NULL,
+    uri text,
+    sha256 bytea,
+    size bigint,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT artifacts_check CHECK (((uri IS NULL) = (sha256 IS NOT NULL))),
+    CONSTRAINT artifacts_check1 CHECK (((sha256 IS NULL) = (size IS NULL)))
+);
+
 CREATE TABLE automations (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -127,6 +143,16 @@ CREATE TABLE checkpoints (
     attempt integer NOT NULL,
     data bytea NOT NULL,
     stored_at timestamptz DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE contents (
+    workspace_id uuid NOT NULL,
+    sha256 bytea NOT NULL,
+    size bigint NOT NULL,
+    touched_at timestamptz DEFAULT now() NOT NULL,
+    doomed_at timestamptz,
+    CONSTRAINT contents_sha256_check CHECK ((length(sha256) = 32)),
+    CONSTRAINT contents_size_check CHECK ((size >= 0))
 );
 
 CREATE TABLE deliveries (
@@ -434,8 +460,10 @@ ALTER TABLE abandonments ADD CONSTRAINT abandonments_pkey PRIMARY KEY (workspace
 ALTER TABLE accounts ADD CONSTRAINT accounts_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE agents ADD CONSTRAINT agents_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE approvals ADD CONSTRAINT approvals_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE artifacts ADD CONSTRAINT artifacts_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE checkpoints ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (workspace_id, session_id, thread);
+ALTER TABLE contents ADD CONSTRAINT contents_pkey PRIMARY KEY (workspace_id, sha256);
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
@@ -467,9 +495,13 @@ CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE
 CREATE INDEX approvals_of_run ON approvals USING btree (workspace_id, run_id);
 CREATE UNIQUE INDEX approvals_one_per_key ON approvals USING btree (workspace_id, run_id, key) WHERE ((key IS NOT NULL) AND (status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text])));
 CREATE INDEX approvals_pending ON approvals USING btree (expires_at) WHERE (status = 'pending'::text);
+CREATE INDEX artifacts_by_time ON artifacts USING brin (created_at);
+CREATE INDEX artifacts_of_content ON artifacts USING btree (workspace_id, sha256) WHERE (sha256 IS NOT NULL);
+CREATE INDEX artifacts_of_session ON artifacts USING btree (workspace_id, session_id, id);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
+CREATE INDEX contents_by_time ON contents USING btree (touched_at);
 CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
@@ -502,10 +534,13 @@ ALTER TABLE agents ADD CONSTRAINT agents_created_by_fkey FOREIGN KEY (created_by
 ALTER TABLE agents ADD CONSTRAINT agents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE approvals ADD CONSTRAINT approvals_answered_by_fkey FOREIGN KEY (answered_by) REFERENCES users(id);
 ALTER TABLE approvals ADD CONSTRAINT approvals_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
+ALTER TABLE artifacts ADD CONSTRAINT artifacts_workspace_id_session_id_fkey FOREIGN KEY (workspace_id, session_id) REFERENCES sessions(workspace_id, id);
+ALTER TABLE artifacts ADD CONSTRAINT artifacts_workspace_id_sha256_fkey FOREIGN KEY (workspace_id, sha256) REFERENCES contents(workspace_id, sha256);
 ALTER TABLE automations ADD CONSTRAINT automations_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES users(id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_agent_id_fkey FOREIGN KEY (workspace_id, agent_id) REFERENCES agents(workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_grant_id_fkey FOREIGN KEY (workspace_id, grant_id) REFERENCES grants(workspace_id, id);
+ALTER TABLE contents ADD CONSTRAINT contents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);

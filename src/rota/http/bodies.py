@@ -1,9 +1,11 @@
 """Refuses a body that is too large, not JSON, too deep, or that PostgreSQL could not store, before anybody reads it."""
 
 import json
+import re
 from typing import Any
 
 import orjson
+from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.errors import Invalid, Refused, TooLarge
@@ -11,6 +13,8 @@ from rota.http.errors import answer, of_error
 
 DEEPEST = 64
 FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
+# Contents of any kind and size, which their routes read in pieces and within limits of their own.
+UPLOAD = re.compile(r"/api/v1/workspaces/[^/]+/(sessions/[^/]+/artifacts|runs/[^/]+/desk/(artifact|checkpoint))")
 SMALLEST, LARGEST = -(2**63), 2**64 - 1  # what every JSON reader on the way through keeps exactly
 
 
@@ -27,6 +31,8 @@ class BodyGuard:
         bodiless = scope["method"] in {"GET", "HEAD", "OPTIONS", "DELETE"}
         try:
             _check_address(scope)
+            if _is_upload(scope):
+                return await self._app(scope, receive, send)
             body = b"" if bodiless else await self._read(receive)
             if body is None:
                 return None  # whoever asked is gone, with half of the request
@@ -57,6 +63,13 @@ class BodyGuard:
 def _check_address(scope: Scope) -> None:
     if "\0" in scope["path"] or b"%00" in scope["query_string"]:
         raise Refused("The address holds a NUL character, which cannot be stored.", code="nul_character")
+
+
+def _is_upload(scope: Scope) -> bool:
+    match = UPLOAD.fullmatch(scope["path"])
+    if match is None:
+        return False
+    return match[2] == "checkpoint" or (scope["method"] == "POST" and "name" in QueryParams(scope["query_string"]))
 
 
 def _check_body(scope: Scope, body: bytes) -> None:

@@ -16,6 +16,7 @@ from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.model.caller import Caller
+from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
 from rota.settings import Settings
 from rota.trace.follow import Readers
@@ -71,6 +72,11 @@ def _post(request: Request) -> Post:
     return found
 
 
+def _depot(request: Request) -> Depot:
+    found: Depot = request.app.state.depot
+    return found
+
+
 async def caller_of(request: Request, conn: Connection, workspace: str) -> Caller:
     """Who asks, by bearer token or by cookie."""
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
@@ -121,3 +127,4 @@ InUnit = Annotated[Unit, Depends(_unit, scope="function")]
 Signed = Annotated[Caller, Depends(sign)]
 Shared = Annotated[Web, Depends(web)]
 Posting = Annotated[Post, Depends(_post)]
+Keeping = Annotated[Depot, Depends(_depot)]

@@ -433,6 +433,27 @@ class AckIn(In):
     role: RoleName = Field(default=USER, description="Whose inbox it is taken from")
 
 
+class ArtifactIn(In):
+    """Something outside."""
+
+    uri: str = Field(examples=["https://example.org/pull/7"])
+    name: str | None = None
+    media_type: str | None = None
+
+
+class ArtifactOut(Out):
+    id: UUID
+    session_id: UUID
+    run_id: UUID | None
+    attempt: int | None
+    name: str
+    media_type: str
+    uri: str | None
+    sha256: str | None
+    size: int | None
+    created_at: datetime
+
+
 class MemoryIn(In):
     value: JsonValue = Field(description="Any JSON of at most 65,536 bytes")
     ttl: Duration | None = Field(default=None, description="How long it is remembered; else for good")

@@ -3,8 +3,10 @@
 import logging
 from datetime import timedelta
 
-from rota.db import pruning
+from rota.db import artifacts, pruning
 from rota.db.pool import Database
+from rota.sessions.artifacts import BATCH as CONTENTS
+from rota.sessions.artifacts import Depot
 
 log = logging.getLogger(__name__)
 
@@ -12,6 +14,23 @@ BATCH = 5000
 EVERY_SECONDS = 600.0
 KEEP_KEYS = timedelta(days=30)
 KEEP_WORKERS = timedelta(days=7)
+
+
+class PruneArtifacts:
+    """A pass deletes old artifacts, then contents that none refers to."""
+
+    name = "prune_artifacts"
+
+    def __init__(self, db: Database, depot: Depot, *, keep: timedelta) -> None:
+        self._db, self._depot, self._keep = db, depot, keep
+
+    async def once(self) -> float:
+        async with self._db.connection() as conn:
+            old = await pruning.prune(conn, artifacts.OLD, self._keep, BATCH)
+        cleared = await self._depot.clear()
+        if old or cleared:
+            log.info("artifacts.pruned", extra={"artifacts": old, "contents": cleared})
+        return 0.0 if old == BATCH or cleared == CONTENTS else EVERY_SECONDS
 
 
 class Prune:

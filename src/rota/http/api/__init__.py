@@ -2,8 +2,20 @@
 
 from fastapi import APIRouter
 
-from rota.http.api import agents, automations, events, fleet, memory, messages, preview, runs, sessions, triggers
+from rota.http.api import (
+    agents,
+    artifacts,
+    automations,
+    events,
+    fleet,
+    memory,
+    messages,
+    preview,
+    runs,
+    sessions,
+    triggers,
+)
 
 router = APIRouter(prefix="/api/v1/workspaces/{workspace}")
-for noun in (agents, preview, automations, memory, triggers, runs, sessions, messages, events, fleet):
+for noun in (agents, preview, automations, memory, triggers, runs, sessions, messages, artifacts, events, fleet):
     router.include_router(noun.router)

@@ -1,0 +1,115 @@
+"""Artifacts of a session: uploaded and downloaded in pieces, or pointed to by a URI."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.responses import StreamingResponse
+
+from rota.db import artifacts as rows
+from rota.db import isolation
+from rota.db.listener import session_channel
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.sessions import find
+from rota.http.context import InUnit, Keeping, Shared, Signed, Web
+from rota.http.shapes import ArtifactIn, ArtifactOut, Page, page_of, read_cursor
+from rota.model.artifact import check_uri, named, served_as
+from rota.model.ids import SessionId
+from rota.sessions import artifacts
+from rota.sessions.artifacts import Author, Depot
+
+router = APIRouter(prefix="/sessions/{session_id}/artifacts", tags=["artifacts"])
+
+ArtifactName = Annotated[str | None, Query(description="For an upload: what it is called. The body is the content.")]
+Hash = Annotated[str | None, Query(description="What the content's hash must be", pattern="^[0-9a-fA-F]{64}$")]
+UPLOAD: dict[str, Any] = {
+    "requestBody": {
+        "content": {
+            "application/json": {"schema": ArtifactIn.model_json_schema()},
+            "*/*": {"schema": {"type": "string", "format": "binary"}},
+        }
+    }
+}
+GUARDED = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, no-cache",
+}
+
+
+async def take_in(
+    request: Request, shared: Web, depot: Depot, author: Author, name: str | None, sha256: str | None
+) -> ArtifactOut:
+    """The body is the content if a name is given, else it says where something outside is."""
+    if name is None:
+        body = await _read(request)
+        uri = check_uri(body.uri)
+        called = named(
+            body.name or uri.rstrip("/").rpartition("/")[2][:200] or "link", body.media_type or "text/uri-list"
+        )
+        async with isolation.in_workspace(shared.db, author.workspace_id) as conn:
+            added = await artifacts.link(conn, author, called, uri)
+    else:
+        called = named(name, request.headers.get("Content-Type"))
+        async with depot.receive(request.stream(), sha256=sha256) as draft:
+            await depot.keep(author.workspace_id, draft)
+            async with isolation.in_workspace(shared.db, author.workspace_id) as conn:
+                added = await artifacts.add(conn, author, called, draft)
+    shared.wakes.send(session_channel(author.session_id))
+    return ArtifactOut.model_validate(added)
+
+
+async def _read(request: Request) -> ArtifactIn:
+    try:
+        return ArtifactIn.model_validate_json(await request.body())
+    except ValidationError as wrong:
+        raise RequestValidationError(wrong.errors()) from None
+
+
+@router.get("")
+async def list_artifacts(
+    unit: InUnit, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[ArtifactOut]:
+    """What was left in this session, newest first."""
+    await find(unit.conn, unit.caller.workspace_id, session_id)
+    found = await rows.page(
+        unit.conn, unit.caller.workspace_id, SessionId(session_id), before=read_cursor(cursor), limit=limit + 1
+    )
+    return page_of(found, limit, ArtifactOut)
+
+
+@router.post("", status_code=201, openapi_extra=UPLOAD)
+async def add_artifact(
+    request: Request,
+    caller: Signed,
+    shared: Shared,
+    depot: Keeping,
+    session_id: UUID,
+    name: ArtifactName = None,
+    sha256: Hash = None,
+) -> ArtifactOut:
+    """Keep the body under `?name=report.md`; without a name, the body is JSON with the `uri` of something outside."""
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+        session = await find(conn, caller.workspace_id, session_id)
+    caller.must_own(session["owner_id"], "add artifacts to this session")
+    return await take_in(request, shared, depot, Author(caller.workspace_id, SessionId(session_id)), name, sha256)
+
+
+@router.get("/{artifact_id}/content", response_class=StreamingResponse)
+async def get_content(
+    caller: Signed, shared: Shared, depot: Keeping, session_id: UUID, artifact_id: UUID
+) -> StreamingResponse:
+    """The content, as an attachment. 404 if it is kept elsewhere; `uri` says where."""
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+        found = await artifacts.find(conn, caller.workspace_id, SessionId(session_id), artifact_id)
+    content = await depot.content(caller.workspace_id, found)
+    headers = {
+        **GUARDED,
+        "Content-Length": str(found["size"]),
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found['name'], safe='')}",
+        "ETag": f'"{found["sha256"]}"',
+    }
+    return StreamingResponse(content, headers=headers, media_type=served_as(found["media_type"]))
