@@ -213,3 +213,28 @@ async def test_the_last_line_that_says_something_is_remembered(pieces: list[str]
     for piece in pieces:
         await desk.say(piece)
     assert desk.last_line == last
+
+
+async def test_a_hundred_thousand_pieces_become_few_rows(house: House, recorder: Recorder, desk: RecordingDesk) -> None:
+    writing = asyncio.create_task(recorder.run())
+    for _ in range(100_000):
+        await desk.say("tok ")
+    await desk.finish()
+    writing.cancel()
+    assert sum(len(text) for _, text in await written(house)) == 400_000
+    assert len(await written(house)) < 200
+
+
+def test_words_that_stream_on_are_gathered_ever_longer_and_the_first_ones_are_not() -> None:
+    window, now, waits = record.Window(), 0.0, []
+    for _ in range(6):
+        window.open(now)
+        begun = now
+        while not window.over(now):
+            now += 0.01
+        window.close(now)
+        waits.append(round(now - begun, 2))
+        now += 0.01
+    assert waits == [0.0, 0.08, 0.16, 0.32, 0.32, 0.32]
+    window.open(now + 10)
+    assert window.over(now + 10)

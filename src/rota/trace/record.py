@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from rota.model.run import Claimed
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 0.04
+LONGEST_WINDOW_SECONDS = 0.32
 FULL_BYTES = 256 * 1024
 LONGEST_TEXT = 32 * 1024
 RETRY_SECONDS = 0.5
@@ -43,17 +45,20 @@ class Recorder:
             await self._due.wait()
             await asyncio.sleep(WINDOW_SECONDS)
             try:
-                await self.flush()
+                await self.flush(only_due=True)
             except Exception as failure:  # the top of a loop: what could not be written is kept and tried again
                 log.warning("trace.unwritten", extra={"error": f"{type(failure).__name__}: {failure}"})
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def flush(self) -> None:
-        """Write everything handed in so far."""
+    async def flush(self, *, only_due: bool = False) -> None:
+        """Write everything handed in so far, or what has waited long enough."""
         async with self._flushing:
-            self._due.clear()
-            desks, self._desks = self._desks, {}
-            taken = [(desk, desk.take()) for desk in desks.values()]
+            desks = [desk for desk in self._desks.values() if not only_due or desk.due()]
+            for desk in desks:
+                del self._desks[id(desk)]
+            if not self._desks:
+                self._due.clear()
+            taken = [(desk, desk.take()) for desk in desks]
             try:
                 await self._write(taken)
             except BaseException:
@@ -93,6 +98,7 @@ class RecordingDesk:
         self._unfinished = ""
         self._lost = False
         self._flushed = asyncio.Event()
+        self._window = Window()
 
     async def say(self, text: str) -> None:
         if text:
@@ -121,8 +127,13 @@ class RecordingDesk:
                 log.warning("trace.unwritten", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
 
+    def due(self) -> bool:
+        """Whether what was handed in has waited long enough."""
+        return self._size > FULL_BYTES or self._window.over(time.monotonic())
+
     def take(self) -> tuple[list[NewEvent], list[Charge]]:
         self._end_text()
+        self._window.close(time.monotonic())
         told, self._pending, self._size = self._pending, [], 0
         spent = self._spent if self._uncharged else {}
         self._uncharged = False
@@ -130,6 +141,7 @@ class RecordingDesk:
 
     def give_back(self, told: list[NewEvent], charges: list[Charge]) -> None:
         self._pending = told + self._pending
+        self._window.open(time.monotonic())
         self._uncharged = self._uncharged or bool(charges)
 
     def written(self, *, lost: bool) -> None:
@@ -141,6 +153,7 @@ class RecordingDesk:
         if self._lost:
             raise Lost("This attempt belongs to another worker now.")
         self._owes = True
+        self._window.open(time.monotonic())
         self._recorder.has_something(self)
         while self._size > FULL_BYTES and not self._lost:
             self._flushed.clear()
@@ -160,3 +173,26 @@ class RecordingDesk:
         said = [line for line in (*lines, unfinished) if line.strip()]
         self.last_line = said[-1].strip() if said else self.last_line
         self._unfinished = "" if unfinished.endswith("\n") else unfinished[-4096:]
+
+
+class Window:
+    """How long the words of one desk are gathered before they are stored. The first ones of a sentence are shown at
+    once; while they stream on, ever more go into one row, so that a hundred thousand tokens become a few thousand."""
+
+    def __init__(self) -> None:
+        self._length = 0.0
+        self._opened: float | None = None
+        self._closed = float("-inf")
+
+    def open(self, now: float) -> None:
+        if self._opened is None:
+            goes_on = now - self._closed < LONGEST_WINDOW_SECONDS
+            self._length = min(2 * self._length, LONGEST_WINDOW_SECONDS) if goes_on else 0.0
+            self._opened = now
+
+    def over(self, now: float) -> bool:
+        return self._opened is not None and now - self._opened >= self._length
+
+    def close(self, now: float) -> None:
+        self._opened, self._closed = None, now
+        self._length = max(self._length, WINDOW_SECONDS)
