@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rota.access.vault import open_vault
+from rota.access import sealing
+from rota.access.vault import Vault
 from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import TRIGGERS, Listener, Wakes
@@ -46,6 +47,7 @@ class Ready:
     db: Database
     listener: Listener
     wakes: Wakes
+    vault: Vault
     url: str
     listening: socket.socket | None = None
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,11 +136,13 @@ async def _end(task: "asyncio.Task[None]") -> None:
 async def _ready(
     settings: Settings, db: Database, listening: socket.socket | None, hurry: asyncio.Event
 ) -> AsyncIterator[Ready]:
+    async with db.connection() as conn:
+        vault = await sealing.open_for(conn, settings.home, settings.vault_keys)
     listener = Listener(settings.listen_url or settings.database_url, answer=settings.timeouts.answer)
     wakes = Wakes(db, listener)
     task = asyncio.create_task(listener.run())
     try:
-        yield Ready(settings, db, listener, wakes, address(settings, listening), listening, hurry)
+        yield Ready(settings, db, listener, wakes, vault, address(settings, listening), listening, hurry)
     finally:
         await wakes.close()
         await _end(task)
@@ -185,7 +189,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _worker(ready: Ready) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
-        worker, lease, recorder = hire(ready.settings, ready.db, ready.wakes, url=ready.url)
+        worker, lease, recorder = hire(ready.settings, ready.db, ready.wakes, ready.vault, url=ready.url)
         stack.push_async_callback(_end, asyncio.create_task(recorder.run()))
         await stack.enter_async_context(_looping(lease))
         stack.push_async_callback(lease.leave)
@@ -205,8 +209,7 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
 
     assert ready.listening
     await _second_line(ready)
-    vault = open_vault(ready.settings.home, ready.settings.vault_keys)
-    web = Web(ready.db, ready.wakes, ready.listener, ready.settings, vault)
+    web = Web(ready.db, ready.wakes, ready.listener, ready.settings, ready.vault)
     options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
     server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign] # signals are ours

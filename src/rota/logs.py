@@ -2,7 +2,10 @@
 
 import json
 import logging
+import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TextIO
@@ -17,6 +20,40 @@ _OWN = set(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "taskName",
     "color_message",
 }
+
+
+MASK = "[redacted]"
+# What no line shows, wherever it comes from: a library's error may hold a URL with its password, or a header.
+_SIGNS = ("rota_", "whsec_", "://", "earer", "asic ", "assword", "oken=", "uthorization")
+_SECRETS = re.compile(
+    r"""rota_(?!session_)[\w-]{40,}
+      | whsec_[\w+/=-]{16,}
+      | (?<=://)[^\s:/@"']* : [^\s@/"']+ (?=@)
+      | (?<=\bbearer\s)[\w.~+/=-]{8,}
+      | (?<=\bbasic\s)[\w+/=-]{8,}
+      | (?<=\bpassword=)(?:'[^']*'|[^\s"'&]+)
+      | (?<=\btoken=)[^\s"'&]+
+      | (?<=\brota_login=)[^\s"';]+
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_hiding: list[Callable[[str], str]] = []
+
+
+@contextmanager
+def hiding(redact: Callable[[str], str]) -> Iterator[None]:
+    """Within this, every line of this process's log passes through `redact`."""
+    _hiding.append(redact)
+    try:
+        yield
+    finally:
+        _hiding.remove(redact)
+
+
+def without_secrets(line: str) -> str:
+    for redact in tuple(_hiding):
+        line = redact(line)
+    return _SECRETS.sub(MASK, line) if any(sign in line for sign in _SIGNS) else line
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
@@ -37,7 +74,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return without_secrets(json.dumps(line, default=str, ensure_ascii=False))
 
 
 class Readable(logging.Formatter):
@@ -48,7 +85,7 @@ class Readable(logging.Formatter):
         facts = " ".join(f"\x1b[2m{name}=\x1b[0m{value}" for name, value in _facts(record).items())
         colour = self.COLOURS.get(record.levelname, "\x1b[36m")
         line = f"\x1b[2m{time}\x1b[0m {colour}{record.getMessage():<20}\x1b[0m {facts}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return without_secrets(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
 def _file(path: str) -> logging.Handler:

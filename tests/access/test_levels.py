@@ -28,6 +28,7 @@ EVERYTHING = (
     "events",
     "start_keys",
     "deliveries",
+    "credentials",
 )
 
 
@@ -39,10 +40,13 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "from": "agent"}))
     artifact = made(await owner.send("POST", f"/sessions/{run['session_id']}/artifacts?name=a.txt", content=b"A."))
     await office.fail(await office.claim())
+    secret = {"name": f"key-{run['id']}", "value": "a secret of this office"}
+    credential = made(await (await office.api()).post("/credentials", secret))
     return {
         "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
         "run": run["id"], "session": run["session_id"],
         "message": str(message["id"]), "artifact": artifact["id"],
+        "credential": credential["id"],
     }  # fmt: skip
 
 
@@ -53,7 +57,7 @@ READS = [
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
     "/sessions/{session}/messages", "/sessions/{session}/artifacts",
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
-    "/snapshots",
+    "/snapshots", "/credentials", "/credentials/{credential}",
 ]  # fmt: skip
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/agents", AGENT),
@@ -80,8 +84,14 @@ WRITES: list[tuple[str, str, Any]] = [
     ("DELETE", "/automations/{automation}/memory/last", None),
     ("POST", "/sessions/{session}/messages", {"body": "Hello."}),
     ("POST", "/sessions/{session}/messages/{message}/ack", None),
+    ("POST", "/credentials", {"name": "mine", "value": "some long secret"}),
+    ("PATCH", "/credentials/{credential}", {"description": "Mine"}),
+    ("DELETE", "/credentials/{credential}", None),
 ]
-FOR_ADMINS = {("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}")}
+FOR_ADMINS = {
+    ("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}"),
+    ("POST", "/credentials"), ("PATCH", "/credentials/{credential}"), ("DELETE", "/credentials/{credential}"),
+}  # fmt: skip
 FOR_ANY_MEMBER = {("POST", "/automations"), ("POST", "/agents/{agent}/runs"), ("POST", "/events")}
 
 
@@ -159,11 +169,12 @@ async def test_a_member_does_with_their_own_what_an_admin_may_do_with_everybodys
 
 
 @pytest.mark.parametrize("level", ["member", "viewer"])
-async def test_only_admins_change_agents(office: Office, api: Api, level: str) -> None:
+async def test_only_admins_change_agents_and_credentials(office: Office, api: Api, level: str) -> None:
     other = await office.api(level)
+    bodies = {(method, path): body for method, path, body in WRITES}
     for method, path in FOR_ADMINS:
-        body = {"POST": AGENT, "PATCH": {"name": "Mine"}}.get(method)
-        told = refused(await send(other, method, path.format(agent="worker-bee"), body), 403, "forbidden")
+        target = path.format(agent="worker-bee", credential="mine")
+        told = refused(await send(other, method, target, bodies[method, path]), 403, "forbidden")
         assert told["needs"] == "admin"
 
 

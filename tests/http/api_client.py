@@ -214,11 +214,15 @@ class Office(House):
             await people.add_member(conn, self.caller.workspace_id, user_id, Level(level))
         return user_id
 
-    async def claim(self) -> "AtWork":
-        """The next run of this workspace, as a worker takes it."""
+    async def work(self) -> None:
+        """Have one more run taken by a worker."""
         worker = self._hired = self._hired or self._hire()
         worker.places = len(worker.attempts) + 1
         await worker.once()
+
+    async def claim(self) -> "AtWork":
+        """The next run of this workspace, as a worker takes it."""
+        await self.work()
         async with asyncio.timeout(10):
             return await self._at_work.get()
 
@@ -235,7 +239,7 @@ class Office(House):
         executor = Waiting(self._at_work)
         return Worker(
             web.db, web.wakes, Recorder(web.db, web.wakes), {"command": executor}, url="http://rota.test",
-            home=Path("/nowhere"), pools=[self.pool], lease=HOUR,
+            home=Path("/nowhere"), pools=[self.pool], lease=HOUR, vault=web.vault,
         )  # fmt: skip
 
     async def leave(self) -> None:

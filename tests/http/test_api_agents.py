@@ -13,8 +13,8 @@ site, office, api = api_client.site, api_client.office, api_client.api
 
 SHELL = {"name": "Shell", "executor": "command", "config": {"argv": ["sh", "-c", "true"]}}
 FIELDS = {
-    "id", "slug", "name", "executor", "config", "instructions", "pool", "max_concurrent", "status", "revision",
-    "created_at", "updated_at", "warnings",
+    "id", "slug", "name", "executor", "config", "instructions", "credentials", "pool", "max_concurrent", "status",
+    "revision", "created_at", "updated_at", "warnings",
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
 FIELDS = {
-    "id", "slug", "name", "status", "paused_reason", "deleted_at", "agent_id", "agent", "prompt", "input", "schedule_text",
+    "id", "slug", "name", "status", "paused_reason", "deleted_at", "agent_id", "agent", "prompt", "input",
+    "credentials", "schedule_text",
     "triggers", "next_fire_at", "next_fires", "last_run", "grant_id", "owner", "revision", "session", "session_id",
     "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout", "start_within",
     "approval_expires", "pause_after_failures", "created_at", "updated_at",

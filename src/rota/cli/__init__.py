@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "Run chosen parts of Rota: api, scheduler, worker, watch.",
     "doctor": "Check the settings, the database and the fleet.",
     "tokens": "Make tokens for scripts.",
+    "keys": "Turn the vault's ring of keys, and see what is sealed with which.",
     "sign-in": "Print a new link to sign in with.",
 }
 

@@ -9,8 +9,8 @@ from psycopg.types.json import Jsonb
 from rota.db.pool import Connection
 from rota.model.ids import AgentId, UserId, WorkspaceId, as_uuid
 
-COLUMNS = """id, slug, name, executor, config, instructions, pool, max_concurrent, status, revision, created_by,
-created_at, updated_at, deleted_at"""
+COLUMNS = """id, slug, name, executor, config, instructions, credentials, pool, max_concurrent, status, revision,
+created_by, created_at, updated_at, deleted_at"""
 
 FIND = f"""
 SELECT {COLUMNS} FROM agents
@@ -25,14 +25,15 @@ ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
 
 INSERT = """
-INSERT INTO agents (workspace_id, id, slug, name, executor, config, instructions, pool, max_concurrent, status, created_by)
-VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(executor)s, %(config)s, %(instructions)s, %(pool)s,
-        %(max_concurrent)s, %(status)s, %(created_by)s)
+INSERT INTO agents (workspace_id, id, slug, name, executor, config, instructions, credentials, pool,
+                    max_concurrent, status, created_by)
+VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(executor)s, %(config)s, %(instructions)s, %(credentials)s,
+        %(pool)s, %(max_concurrent)s, %(status)s, %(created_by)s)
 """
 
 UPDATE = """
 UPDATE agents SET slug = %(slug)s, name = %(name)s, executor = %(executor)s, config = %(config)s,
-       instructions = %(instructions)s, pool = %(pool)s, max_concurrent = %(max_concurrent)s, status = %(status)s,
+       instructions = %(instructions)s, credentials = %(credentials)s, pool = %(pool)s, max_concurrent = %(max_concurrent)s, status = %(status)s,
        revision = revision + 1, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
@@ -94,12 +95,16 @@ async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | No
         return await cursor.fetchall()
 
 
+def _given(agent: dict[str, Any]) -> dict[str, Any]:
+    return {**agent, "config": Jsonb(agent["config"]), "credentials": Jsonb(agent["credentials"])}
+
+
 async def insert(conn: Connection, agent: dict[str, Any]) -> None:
-    await conn.execute(INSERT, {**agent, "config": Jsonb(agent["config"])})
+    await conn.execute(INSERT, _given(agent))
 
 
 async def update(conn: Connection, agent: dict[str, Any]) -> None:
-    await conn.execute(UPDATE, {**agent, "config": Jsonb(agent["config"])})
+    await conn.execute(UPDATE, _given(agent))
 
 
 async def delete(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> None:

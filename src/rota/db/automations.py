@@ -14,7 +14,7 @@ from rota.model.ids import AutomationId, WorkspaceId, as_uuid
 
 COLUMNS = """
 a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
-a.input, a.session, a.session_id, a.overlap, a.catch_up, a.catch_up_limit, a.late_after, a.max_attempts, a.max_rescues,
+a.input, a.credentials, a.session, a.session_id, a.overlap, a.catch_up, a.catch_up_limit, a.late_after, a.max_attempts, a.max_rescues,
 a.timeout, a.start_within, a.approval_expires, a.pause_after_failures, a.failures, a.created_at, a.updated_at, a.deleted_at
 """
 
@@ -33,18 +33,18 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
 """  # noqa: S608
 
 INSERT = """
-INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, session, session_id,
+INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, credentials, session, session_id,
                          overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, timeout, start_within,
                          approval_expires, pause_after_failures, status)
 VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(agent_id)s, %(owner_id)s, %(grant_id)s, %(prompt)s, %(input)s,
-        %(session)s, %(session_id)s, %(overlap)s, %(catch_up)s, %(catch_up_limit)s, %(late_after)s, %(max_attempts)s,
+        %(credentials)s, %(session)s, %(session_id)s, %(overlap)s, %(catch_up)s, %(catch_up_limit)s, %(late_after)s, %(max_attempts)s,
         %(max_rescues)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pause_after_failures)s, %(status)s)
 """
 
 UPDATE = """
 UPDATE automations
    SET slug = %(slug)s, name = %(name)s, agent_id = %(agent_id)s, grant_id = %(grant_id)s, prompt = %(prompt)s,
-       input = %(input)s, session = %(session)s, session_id = %(session_id)s, overlap = %(overlap)s,
+       input = %(input)s, credentials = %(credentials)s, session = %(session)s, session_id = %(session_id)s, overlap = %(overlap)s,
        catch_up = %(catch_up)s, catch_up_limit = %(catch_up_limit)s, late_after = %(late_after)s,
        max_attempts = %(max_attempts)s, max_rescues = %(max_rescues)s, timeout = %(timeout)s,
        start_within = %(start_within)s, approval_expires = %(approval_expires)s,
@@ -99,7 +99,8 @@ async def page(
 
 
 def _given(automation: dict[str, Any]) -> dict[str, Any]:
-    return {**automation, "input": None if automation["input"] is None else Jsonb(automation["input"])}
+    asked = None if automation["input"] is None else Jsonb(automation["input"])
+    return {**automation, "input": asked, "credentials": Jsonb(automation["credentials"])}
 
 
 async def insert(conn: Connection, automation: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ CREATE TABLE agents (
     created_at timestamptz DEFAULT now() NOT NULL,
     updated_at timestamptz DEFAULT now() NOT NULL,
     deleted_at timestamptz,
+    credentials jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT agents_max_concurrent_check CHECK ((max_concurrent > 0)),
     CONSTRAINT agents_status_check CHECK ((status = ANY (ARRAY['active'::text, 'paused'::text])))
 );
@@ -122,6 +123,7 @@ CREATE TABLE automations (
     updated_at timestamptz DEFAULT now() NOT NULL,
     deleted_at timestamptz,
     pre_approvals text[] DEFAULT '{}'::text[] NOT NULL,
+    credentials jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT automations_catch_up_check CHECK ((catch_up = ANY (ARRAY['one'::text, 'skip'::text, 'all'::text]))),
     CONSTRAINT automations_catch_up_limit_check CHECK ((catch_up_limit > 0)),
     CONSTRAINT automations_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
@@ -153,6 +155,22 @@ CREATE TABLE contents (
     doomed_at timestamptz,
     CONSTRAINT contents_sha256_check CHECK ((length(sha256) = 32)),
     CONSTRAINT contents_size_check CHECK ((size >= 0))
+);
+
+CREATE TABLE credentials (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    name text NOT NULL,
+    description text DEFAULT ''::text NOT NULL,
+    usable_by text DEFAULT 'admin'::text NOT NULL,
+    sealed bytea NOT NULL,
+    key_id text GENERATED ALWAYS AS (encode(substr(sealed, 2, get_byte(sealed, 0)), 'escape'::text)) STORED NOT NULL,
+    created_by uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    last_used_at timestamptz,
+    CONSTRAINT credentials_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'::text)),
+    CONSTRAINT credentials_usable_by_check CHECK ((usable_by = ANY (ARRAY['admin'::text, 'member'::text])))
 );
 
 CREATE TABLE deliveries (
@@ -418,7 +436,8 @@ CREATE TABLE webhook_secrets (
     id uuid NOT NULL,
     sealed bytea NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
-    expires_at timestamptz
+    expires_at timestamptz,
+    key_id text GENERATED ALWAYS AS (encode(substr(sealed, 2, get_byte(sealed, 0)), 'escape'::text)) STORED NOT NULL
 );
 
 CREATE TABLE workers (
@@ -464,6 +483,7 @@ ALTER TABLE artifacts ADD CONSTRAINT artifacts_pkey PRIMARY KEY (workspace_id, i
 ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE checkpoints ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (workspace_id, session_id, thread);
 ALTER TABLE contents ADD CONSTRAINT contents_pkey PRIMARY KEY (workspace_id, sha256);
+ALTER TABLE credentials ADD CONSTRAINT credentials_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
@@ -502,6 +522,8 @@ CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agen
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
 CREATE INDEX contents_by_time ON contents USING btree (touched_at);
+CREATE INDEX credentials_by_key ON credentials USING btree (key_id);
+CREATE UNIQUE INDEX credentials_name ON credentials USING btree (workspace_id, name);
 CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
@@ -525,6 +547,7 @@ CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fir
 CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);
 CREATE INDEX triggers_of_event ON triggers USING btree (workspace_id, event) WHERE (kind = 'event'::text);
 CREATE UNIQUE INDEX triggers_webhook ON triggers USING btree (id) WHERE (kind = 'webhook'::text);
+CREATE INDEX webhook_secrets_by_key ON webhook_secrets USING btree (key_id);
 CREATE INDEX write_keys_by_time ON write_keys USING brin (created_at);
 
 CREATE TRIGGER runs_ended_stay BEFORE UPDATE ON runs FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION refuse_change_of_ended_run();
@@ -541,6 +564,8 @@ ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_agent_id_fkey FO
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_grant_id_fkey FOREIGN KEY (workspace_id, grant_id) REFERENCES grants(workspace_id, id);
 ALTER TABLE contents ADD CONSTRAINT contents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE credentials ADD CONSTRAINT credentials_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
+ALTER TABLE credentials ADD CONSTRAINT credentials_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);

@@ -20,12 +20,12 @@ from rota.executors.sse import ServerSentEvents
 from rota.executors.transcript import Tail, Transcript, Words
 from rota.model import agent_config, webhook
 from rota.model.agent_config import HttpConfig
+from rota.model.credential import HTTP_SECRET
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 PATIENCE = Patience(head=timedelta(seconds=60), idle=timedelta(seconds=120))
 GRACE = timedelta(seconds=5)
-SECRET = "ROTA_HTTP_SECRET"  # noqa: S105 - the name of one
 SHORTEST_SECRET = 16
 GIVEN_UP_AT = 100  # times the output limit
 LEAST_READ = 1_000_000
@@ -77,7 +77,12 @@ class HttpExecutor:
         try:
             config = agent_config.read_http(assignment.config)
             body = _body(assignment)
-            headers = {**DEFAULTS, **config.headers, **_headers(assignment), **_signature(assignment, body)}
+            headers = {
+                **DEFAULTS,
+                **_filled(config, assignment),
+                **_headers(assignment),
+                **_signature(assignment, body),
+            }
         except Invalid as mistake:
             return misconfigured(mistake)
         try:
@@ -101,6 +106,14 @@ def _body(assignment: Assignment) -> bytes:
     return json.dumps({name: told[name] for name in TOLD}).encode()
 
 
+def _filled(config: HttpConfig, assignment: Assignment) -> dict[str, str]:
+    """The configured headers, with the values of credentials where `${NAME}` stands."""
+    return {
+        name: agent_config.fill_header(text, assignment.environment, f"config.headers.{name}")
+        for name, text in config.headers.items()
+    }
+
+
 def _headers(assignment: Assignment) -> dict[str, str]:
     trace = assignment.environment.get("TRACEPARENT")
     return {
@@ -112,7 +125,7 @@ def _headers(assignment: Assignment) -> dict[str, str]:
 
 
 def _signature(assignment: Assignment, body: bytes) -> dict[str, str]:
-    secret = assignment.environment.get(SECRET)
+    secret = assignment.environment.get(HTTP_SECRET)
     if secret is None:
         return {}
     message_id, timestamp = assignment.idempotency_key, str(int(time.time()))
@@ -127,7 +140,7 @@ def _check(secret: str) -> None:
     except ValueError:
         size = 0
     if size < SHORTEST_SECRET:
-        raise Invalid("is not a secret of Standard Webhooks: whsec_ and base64", field=SECRET)
+        raise Invalid("is not a secret of Standard Webhooks: whsec_ and base64", field=HTTP_SECRET)
 
 
 class _Text:

@@ -12,6 +12,7 @@ from rota.model.executor import Desk
 DEEPEST = 64
 
 # PostgreSQL stores neither of them, in text or in JSON.
+_FIRST_WORD = re.compile(rb"\A\S+")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -95,12 +96,17 @@ class Tail:
 
     def __init__(self) -> None:
         self._kept = b""
+        self._cut = False
 
     def hear(self, data: bytes) -> None:
-        self._kept = (self._kept + data[-self.SIZE :])[-self.SIZE :]
+        kept = self._kept + data[-self.SIZE :]
+        self._cut = self._cut or len(kept) > self.SIZE or len(data) > self.SIZE
+        self._kept = kept[-self.SIZE :]
 
     def last_line(self) -> str:
-        lines = self._kept.decode(errors="replace").split("\n")
+        """Not the end of a word whose beginning is gone: it may be half a secret, which nobody would know as one."""
+        kept = _FIRST_WORD.sub(b"", self._kept) if self._cut else self._kept
+        lines = kept.decode(errors="replace").split("\n")
         return clean(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 

@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     JsonValue,
     PlainSerializer,
+    SecretStr,
 )
 
 from rota.errors import Invalid
@@ -65,6 +66,7 @@ Instant = Annotated[AwareDatetime, AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
+Uses = Annotated[dict[str, str], Field(examples=[{"API_KEY": "openai"}], description="Variables: names of credentials")]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 
 
@@ -86,6 +88,7 @@ class AgentIn(In):
     executor: str = Field(max_length=64, examples=["command"])
     config: dict[str, Any] = Field(default_factory=dict)
     instructions: str = Field(default="", max_length=LONGEST_PROMPT)
+    credentials: Uses = Field(default_factory=dict)
     pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
     max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
     status: Literal["active", "paused"] = "active"
@@ -97,6 +100,7 @@ class AgentPatch(In):
     executor: str = Field(default="", max_length=64)
     config: dict[str, Any] = Field(default_factory=dict)
     instructions: str = Field(default="", max_length=LONGEST_PROMPT)
+    credentials: Uses = Field(default_factory=dict)
     pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
     max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
     status: Literal["active", "paused"] = "active"
@@ -109,6 +113,7 @@ class AgentOut(Out):
     executor: str
     config: dict[str, Any]
     instructions: str
+    credentials: dict[str, str]
     pool: str
     max_concurrent: int | None
     status: str
@@ -207,6 +212,7 @@ class AutomationIn(Policies):
     agent: str = Field(description="Id or slug of an agent")
     prompt: Prompt | None = None
     input: Any = None
+    credentials: Uses = Field(default_factory=dict)
     schedule: TriggerIn | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
     status: Literal["active", "paused"] = "active"
@@ -222,6 +228,7 @@ class AutomationPatch(Policies):
     agent: str = ""
     prompt: Prompt | None = None
     input: Any = None
+    credentials: Uses = Field(default_factory=dict)
     schedule: TriggerIn | None = None
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
 
@@ -285,6 +292,7 @@ class AutomationOut(Out):
     agent: str
     prompt: str | None
     input: Any
+    credentials: dict[str, str]
     schedule_text: str
     triggers: list[TriggerOut]
     next_fire_at: datetime | None
@@ -360,6 +368,40 @@ class AttemptOut(Out):
 
 class RunStory(RunOut):
     attempts: list[AttemptOut]
+
+
+class CredentialIn(In):
+    name: str = Field(max_length=63, examples=["openai"])
+    value: SecretStr = Field(description="Never shown again")
+    description: str = Field(default="", max_length=LONGEST_NAME)
+    usable_by: Literal["admin", "member"] = Field(default="admin", description="Who may name it in automations")
+
+
+class CredentialPatch(In):
+    value: SecretStr | None = Field(default=None, description="The next attempt gets it; null keeps the one there is")
+    description: str = Field(default="", max_length=LONGEST_NAME)
+    usable_by: Literal["admin", "member"] = "admin"
+
+
+class UseOut(Out):
+    kind: Literal["agent", "automation"]
+    id: UUID
+    slug: str
+
+
+class CredentialOut(Out):
+    """Never the value."""
+
+    id: UUID
+    name: str
+    description: str
+    usable_by: str
+    key_id: str
+    used_by: list[UseOut]
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+    last_used_at: datetime | None
 
 
 class RunNowIn(In):

@@ -37,6 +37,7 @@ _NOT_IN_HTTP = {
     "allow_private": f"an operator decides which private targets are called, by {SETTING}",
     "secret": "a secret does not belong here; give the agent a credential named ROTA_HTTP_SECRET",
 }
+_BLANK = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -187,7 +188,8 @@ def _missing_program(config: CommandConfig, which: Which | None) -> list[str]:
 
 
 def _open_secrets(values: Mapping[str, str], at: str = "env") -> list[str]:
-    named = [f"config.{at}.{name}" for name in values if _SECRET_NAME.search(name)]
+    open_ones = [name for name, text in values.items() if _SECRET_NAME.search(name) and not _BLANK.search(text)]
+    named = [f"config.{at}.{name}" for name in open_ones]
     return [f"{name} can be read by everyone who sees the agent; keep it as a credential" for name in named]
 
 
@@ -271,10 +273,10 @@ def _words(value: object, at: str) -> tuple[str, ...]:
 
 
 def _env(value: object, at: str) -> dict[str, str]:
-    return {_env_name(name, at): _text(text, f"{at}.{name}") for name, text in _object(value, at).items()}
+    return {env_name(name, at): _text(text, f"{at}.{name}") for name, text in _object(value, at).items()}
 
 
-def _env_name(name: str, at: str) -> str:
+def env_name(name: str, at: str) -> str:
     if not _ENV_NAME.fullmatch(name):
         raise Invalid(f"{name!r} is not the name of a variable", field=at)
     if name.startswith("ROTA_"):
@@ -364,6 +366,14 @@ def _header_value(value: object, at: str) -> str:
     if not _HEADER_VALUE.fullmatch(text):
         raise Invalid("must be one line of ASCII characters", field=at)
     return text
+
+
+def fill_header(text: str, values: Mapping[str, str], at: str) -> str:
+    """A header with values in the place of `${NAME}`. No refusal repeats any of them."""
+    for name in _BLANK.findall(text):
+        if name not in values:
+            raise Invalid(f"the agent is given no credential as {name}", field=at)
+    return _header_value(_BLANK.sub(lambda blank: values[blank[1]].strip(), text), at)
 
 
 def _wait(value: object, at: str) -> timedelta:

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from rota.access import credentials
 from rota.db import agents, queues, workers
 from rota.db.pool import Connection
 from rota.errors import Conflict, NotFound
 from rota.model import agent_config
 from rota.model.caller import Caller, Level
+from rota.model.credential import check_http_secret
 from rota.model.ids import AgentId, new_id
 from rota.roster import slugs
 from rota.runs import cancelling
@@ -17,6 +19,7 @@ from rota.runs import cancelling
 SERVED_LATELY = timedelta(days=7)
 DEFAULTS: Mapping[str, Any] = {
     "instructions": "",
+    "credentials": {},
     "pool": "default",
     "max_concurrent": None,
     "status": "active",
@@ -26,7 +29,8 @@ DEFAULTS: Mapping[str, Any] = {
 async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
     """Save a new agent; the agent, and warnings about its configuration."""
     caller.must_be(Level.ADMIN, "create an agent")
-    warnings = await _check(conn, values)
+    warnings = await _check(conn, {**DEFAULTS, **values})
+    uses = await credentials.check_uses(conn, caller, values.get("credentials", {}))
     agent_id = AgentId(new_id())
     slug = await slugs.free(
         lambda slug: agents.find(conn, caller.workspace_id, slug), values.get("slug"), values["name"], kind="agent"
@@ -34,6 +38,7 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
     agent = {
         **DEFAULTS,
         **values,
+        "credentials": uses,
         "slug": slug,
         "id": agent_id,
         "workspace_id": caller.workspace_id,
@@ -52,6 +57,7 @@ async def change(
     found = await find(conn, caller, ref, lock=True)
     agent = {**found, **values, "workspace_id": caller.workspace_id}
     warnings = await _check(conn, agent)
+    agent["credentials"] = await credentials.check_uses(conn, caller, agent["credentials"])
     if agent["slug"] != found["slug"]:
         await slugs.free(
             lambda slug: agents.find(conn, caller.workspace_id, slug),
@@ -95,6 +101,7 @@ async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False
 
 async def _check(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
     """Kinds that we don't know are for those workers to judge that serve them."""
+    check_http_secret(agent["executor"], agent["credentials"])
     served = await workers.served_kinds(conn, dead_after=SERVED_LATELY)
     return agent_config.check(agent["executor"], agent["config"], which=shutil.which, also=sorted(served))
 
@@ -103,5 +110,6 @@ def spec(agent: Mapping[str, Any]) -> dict[str, Any]:
     """What of an agent becomes part of a revision."""
     return {
         "id": str(agent["id"]), "slug": agent["slug"], "name": agent["name"], "executor": agent["executor"],
-        "config": agent["config"], "instructions": agent["instructions"], "pool": agent["pool"],
+        "config": agent["config"], "instructions": agent["instructions"],
+        "credentials": agent["credentials"], "pool": agent["pool"],
     }  # fmt: skip

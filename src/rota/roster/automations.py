@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from rota.access import grants
+from rota.access import credentials, grants
 from rota.db import agents as agent_rows
 from rota.db import automations, triggers
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
+from rota.model.credential import check_http_secret
 from rota.model.duration import format_duration
 from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
@@ -19,8 +20,8 @@ from rota.roster import triggers as trigger_forms
 from rota.runs import cancelling, ending
 
 DEFAULTS: Mapping[str, Any] = {
-    "prompt": None, "input": None, "session": "new", "session_id": None, "overlap": None, "catch_up": "one",
-    "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
+    "prompt": None, "input": None, "credentials": {}, "session": "new", "session_id": None, "overlap": None,
+    "catch_up": "one", "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
     "timeout": timedelta(hours=1), "start_within": timedelta(minutes=15), "approval_expires": timedelta(hours=24),
     "pause_after_failures": None, "status": "active",
 }  # fmt: skip
@@ -28,7 +29,7 @@ POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
     "start_within", "approval_expires", "pause_after_failures",
 )  # fmt: skip
-ACTS = ("prompt", "input", "agent_id")  # a change of these needs the editor's own grant
+ACTS = ("prompt", "input", "credentials", "agent_id")  # a change of these needs the editor's own grant
 
 
 async def create(
@@ -40,7 +41,8 @@ async def create(
     agent = await _agent(conn, caller, values["agent"])
     automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}
     automation |= {"agent_id": agent["id"], "owner_id": caller.user_id}
-    _check(automation)
+    _check(automation, agent)
+    automation["credentials"] = await credentials.check_uses(conn, caller, automation["credentials"])
     rows = [await _read(conn, caller, form, now) for form in forms]
     automation["slug"] = await slugs.free(
         lambda slug: automations.find(conn, caller.workspace_id, slug),
@@ -75,7 +77,7 @@ async def change(
     now = await now_of(conn)
     agent = await _agent_after(conn, caller, found, values)
     automation = {**found, **values, "agent_id": agent["id"]}
-    _check(automation)
+    _check(automation, agent)
     if automation["slug"] != found["slug"]:
         await slugs.free(
             lambda slug: automations.find(conn, caller.workspace_id, slug),
@@ -237,7 +239,8 @@ async def _read(conn: Connection, caller: Caller, form: Mapping[str, Any], now: 
     return await trigger_forms.read(conn, caller, form, now=now, field=str(form.get("field", "schedule")))
 
 
-def _check(automation: Mapping[str, Any]) -> None:
+def _check(automation: Mapping[str, Any], agent: Mapping[str, Any]) -> None:
+    check_http_secret(agent["executor"], automation["credentials"])
     if automation["prompt"] is None and automation["input"] is None:
         raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
     if automation["catch_up"] == "all" and automation["catch_up_limit"] is None:
@@ -250,6 +253,8 @@ async def _keep_authority(
     """Who changes what the agent does answers for it: unless the grant is their own, it is replaced by one that is.
     One that no longer holds is replaced too."""
     changed = any(automation[name] != found[name] for name in ACTS)
+    if changed:
+        automation["credentials"] = await credentials.check_uses(conn, caller, automation["credentials"])
     holder = await grants.holder(conn, caller.workspace_id, found["grant_id"])
     if automation["agent_id"] != found["agent_id"] or not holder or (changed and caller.user_id != holder):
         automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, automation["agent_id"])
@@ -260,7 +265,7 @@ def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequenc
     forms = [trigger_forms.form_of(row) for row in rows]
     return {
         "name": automation["name"], "prompt": automation["prompt"], "input": automation["input"],
-        "agent": agents.spec(agent), "triggers": forms, **policies,
+        "credentials": automation["credentials"], "agent": agents.spec(agent), "triggers": forms, **policies,
     }  # fmt: skip
 
 

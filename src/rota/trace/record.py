@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rota.db import events, usage
 from rota.db.events import NewEvent
@@ -12,6 +12,7 @@ from rota.db.listener import Wakes, session_channel
 from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
+from rota.model.redaction import Redactor, Stream
 from rota.model.run import Claimed
 
 log = logging.getLogger(__name__)
@@ -99,17 +100,21 @@ class RecordingDesk:
         self._lost = False
         self._flushed = asyncio.Event()
         self._window = Window()
+        self._redactor = Redactor()
+        self._words: Stream | None = None
+
+    def hide(self, redactor: Redactor) -> None:
+        """From now on these secrets are taken out of everything the attempt writes."""
+        self._redactor, self._words = redactor, Stream(redactor) if redactor else None
 
     async def say(self, text: str) -> None:
         if text:
-            self._remember(text)
-            self._text.append(text)
-            self._size += len(text)
+            self._keep(self._words.feed(text) if self._words else text)
             await self._handed_in()
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         self._end_text()
-        self._pending.append(self._event("tool", {"name": name, **data}))
+        self._pending.append(self._event("tool", self._redacted({"name": name, **data})))
         self._size += 100
         await self._handed_in()
 
@@ -120,6 +125,9 @@ class RecordingDesk:
 
     async def finish(self) -> None:
         """Wait until all of it is stored; a settled run must never be followed by its own words."""
+        if self._words and (rest := self._words.end()) and not self._lost:
+            self._keep(rest)
+            await self._handed_in()
         while self._owes and not self._lost:
             try:
                 await self._recorder.flush()
@@ -159,7 +167,17 @@ class RecordingDesk:
             self._flushed.clear()
             await self._flushed.wait()
 
+    def _keep(self, text: str) -> None:
+        self._remember(text)
+        self._text.append(text)
+        self._size += len(text)
+
+    def _redacted(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", self._redactor.value(data)) if self._redactor else data
+
     def _end_text(self) -> None:
+        if self._words and (paused := self._words.pause()):
+            self._keep(paused)
         text, self._text = "".join(self._text), []
         pieces = (text[at : at + LONGEST_TEXT] for at in range(0, len(text), LONGEST_TEXT))
         self._pending.extend(self._event("output", {"text": piece}) for piece in pieces)

@@ -1,6 +1,7 @@
 """Run → executor → outcome."""
 
 from rota import executors
+from rota.access.vault import Vault
 from rota.db.listener import Wakes
 from rota.db.pool import Database
 from rota.settings import Settings
@@ -9,7 +10,7 @@ from rota.worker.lease import Lease
 from rota.worker.worker import Worker
 
 
-def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[Worker, Lease, Recorder]:
+def hire(settings: Settings, db: Database, wakes: Wakes, vault: Vault, *, url: str) -> tuple[Worker, Lease, Recorder]:
     """A worker of this process with the executors it has, the keeper of its leases, and the writer of its words."""
     timeouts = settings.timeouts
     recorder = Recorder(db, wakes)
@@ -28,6 +29,7 @@ def hire(settings: Settings, db: Database, wakes: Wakes, *, url: str) -> tuple[W
         pools=settings.pools,
         lease=settings.lease_seconds,
         poll=settings.poll_seconds,
+        vault=vault,
     )
     return (
         worker,

@@ -3,22 +3,29 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from rota import logs
+from rota.access import credentials
+from rota.access.vault import Vault
 from rota.db import approvals, checkpoints, events
 from rota.db.events import Event
 from rota.db.pool import PASSING, Connection, Database
-from rota.errors import Lost
+from rota.errors import Broken, Lost, Refused
 from rota.logs import trace_id
 from rota.metrics import DURATION
 from rota.model.approval import Answer
 from rota.model.duration import format_duration
 from rota.model.executor import Assignment, Executor
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
+from rota.model.redaction import Redactor
 from rota.model.run import Claimed, Source
 from rota.sessions import transcript
 from rota.sessions.desk import AttemptDesk
@@ -38,11 +45,20 @@ class Attempt:
         self.key = (run.workspace_id, run.id, run.attempt)
         self._executor = executor
         self._desk = desk
+        self._hidden_in_logs = ExitStack()
         self._executing: asyncio.Task[object] | None = None
         self._stopped_for: str | None = None
         self._clock: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._started = 0.0
         self.ran = timedelta()  # running time of this try, once it has parked
+        self._redactor = Redactor()
+
+    def hide(self, secrets: Collection[str], token: str) -> None:
+        """Nothing that this attempt writes shows the credentials it is given, nor its token."""
+        self._redactor = Redactor(secrets, exactly=[token])
+        self._desk.hide(self._redactor)
+        if secrets:
+            self._hidden_in_logs.enter_context(logs.hiding(self._redactor.text))
 
     def at_work(self) -> dict[str, Any]:
         """What a heartbeat tells of it."""
@@ -78,8 +94,9 @@ class Attempt:
             await self._desk.finish()
             if isinstance(outcome, Parked):
                 self.ran = await self._running_time() + self.run.timeout - assignment.timeout
-            return self._named(outcome)
+            return redacted(self._named(outcome), self._redactor)
         finally:
+            self._hidden_in_logs.close()
             DURATION.labels(executor=self.run.executor).observe(time.monotonic() - self._started)
 
     async def _outcome(self, assignment: Assignment) -> Outcome | None:
@@ -149,7 +166,35 @@ class Attempt:
                 return outcome
 
 
-async def assign(db: Database, run: Claimed, *, secret: str, url: str, home: Path) -> Assignment:
+def redacted(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
+    match outcome:
+        case Succeeded(summary) if summary:
+            return Succeeded(redactor.text(summary))
+        case Failed(detail=detail) | TimedOut(detail):
+            return replace(outcome, detail=redactor.text(detail))
+        case _:
+            return outcome
+
+
+def names_credentials(run: Claimed) -> bool:
+    return bool(run.spec.get("credentials") or run.spec.get("agent", {}).get("credentials"))
+
+
+async def granted(db: Database, vault: Vault | None, run: Claimed) -> Mapping[str, str] | Failed:
+    """The credentials of this attempt, or why it cannot have them, which no further attempt would change."""
+    if vault is None:
+        return Failed(ErrorClass.EXECUTOR_ERROR, "This worker has no vault to open credentials with.", retryable=False)
+    try:
+        async with db.connection() as conn:
+            return await credentials.resolve(conn, vault, run.workspace_id, run.id, run.attempt)
+    except (Refused, Broken) as refused:
+        reason = ErrorClass.GRANT_INVALID if refused.code == "grant_invalid" else ErrorClass.EXECUTOR_ERROR
+        return Failed(reason, refused.message, retryable=False)
+
+
+async def assign(
+    db: Database, run: Claimed, *, secret: str, url: str, home: Path, given: Mapping[str, str] = MappingProxyType({})
+) -> Assignment:
     """Gather what the executor needs. The token is for this attempt only and dies with it."""
     token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secret}"
     told: list[Event] = []
@@ -176,7 +221,7 @@ async def assign(db: Database, run: Claimed, *, secret: str, url: str, home: Pat
         timeout=run.timeout - left_off.ran,
         idempotency_key=str(run.id),
         directory=directory(home, run.workspace_id, run.session_id),
-        environment=_environment(run, url, token),
+        environment={**given, **_environment(run, url, token)},
         automation_id=run.automation_id,
         checkpoint=left_off.checkpoint,
         answer=left_off.answer,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
+from rota.access.vault import Vault
 from rota.db.listener import CANCELS, RUNS, Listener, Wakes
 from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Lost
@@ -20,14 +21,14 @@ from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED
 from rota.model.executor import Executor
 from rota.model.ids import WorkerId
-from rota.model.outcome import Outcome
+from rota.model.outcome import Failed, Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
 from rota.sessions.desk import AttemptDesk
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
-from rota.worker.attempt import Attempt, assign
+from rota.worker.attempt import Attempt, assign, granted, names_credentials
 from rota.worker.queues import Queues
 from rota.worker.settler import Settler
 
@@ -66,6 +67,7 @@ class Worker:
         pools: Sequence[str] = ("default",),
         lease: timedelta = timedelta(seconds=60),
         poll: timedelta = timedelta(seconds=5),
+        vault: Vault | None = None,
     ) -> None:
         self.id = new_worker_id()
         self.places = places
@@ -77,7 +79,7 @@ class Worker:
         self._db, self._wakes = db, wakes
         self._recorder = recorder
         self._executors = executors
-        self._url, self._home = url, home
+        self._url, self._home, self._vault = url, home, vault
         self._lease, self._poll = lease, poll
         self._tasks: set[asyncio.Task[None]] = set()
         self._secrets: dict[UUID, str] = {}
@@ -192,14 +194,19 @@ class Worker:
             self._loop.wake()
 
     async def _outcome(self, attempt: Attempt) -> Outcome | None:
-        secret = self._secrets.pop(attempt.run.id)
+        run = attempt.run
+        secret = self._secrets.pop(run.id)
         try:
-            if attempt.run.attempt > 1:
-                await self.abandon.before(attempt.run)
-            assignment = await assign(self._db, attempt.run, secret=secret, url=self._url, home=self._home)
+            if run.attempt > 1:
+                await self.abandon.before(run)
+            given = await granted(self._db, self._vault, run) if names_credentials(run) else {}
+            if isinstance(given, Failed):
+                return given
+            assignment = await assign(self._db, run, secret=secret, url=self._url, home=self._home, given=given)
         except PASSING as failure:
-            log.warning("run.unassigned", extra={"run_id": attempt.run.id, "error": str(failure).strip()})
+            log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back
+        attempt.hide(given.values(), assignment.environment["ROTA_TOKEN"])
         return await attempt.execute(assignment)
 
     def cancel(self, run_id: str) -> None:

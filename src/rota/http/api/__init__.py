@@ -6,6 +6,7 @@ from rota.http.api import (
     agents,
     artifacts,
     automations,
+    credentials,
     events,
     fleet,
     memory,
@@ -17,5 +18,18 @@ from rota.http.api import (
 )
 
 router = APIRouter(prefix="/api/v1/workspaces/{workspace}")
-for noun in (agents, preview, automations, memory, triggers, runs, sessions, messages, artifacts, events, fleet):
+for noun in (
+    agents,
+    preview,
+    automations,
+    memory,
+    triggers,
+    runs,
+    sessions,
+    messages,
+    artifacts,
+    events,
+    credentials,
+    fleet,
+):
     router.include_router(noun.router)

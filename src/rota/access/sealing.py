@@ -1,0 +1,66 @@
+"""The keys of the vault and what is sealed with them: checked at the start, turned while Rota runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rota.access import key_ring
+from rota.access.vault import Vault, open_vault
+from rota.db import sealed
+from rota.db.pool import Connection, Database
+from rota.errors import Broken, CannotStart, Conflict
+
+BATCH = 100
+
+
+async def open_for(conn: Connection, home: Path, keys: str = "") -> Vault:
+    """The vault, sure to open what is stored. Without its keys nothing starts: a new ring would only hide the loss."""
+    samples = await sealed.samples(conn)
+    if samples and not keys and not (home / key_ring.FILE).exists():
+        raise CannotStart(
+            f"The database holds sealed secrets, but the vault's keys are not in {home / key_ring.FILE}."
+            " Put that file back from the backup, or give the keys by ROTA_VAULT_KEYS.",
+            code="vault_key_missing",
+            field="ROTA_VAULT_KEYS",
+        )
+    vault = open_vault(home, keys)
+    for each in samples:
+        try:
+            vault.unseal(each.sealed, each.place)
+        except Broken as failure:
+            raise CannotStart(_why(failure, each.key_id), code=failure.code, field="ROTA_VAULT_KEYS") from None
+    return vault
+
+
+def _why(failure: Broken, key_id: str) -> str:
+    if failure.code == "vault_key_missing":
+        return (
+            f"The database holds secrets sealed with the key {key_id!r}, which is not in the vault's ring."
+            " Put it back from the backup; keys may go once `rota keys list` shows nothing sealed with them."
+        )
+    return f"The vault's key {key_id!r} does not open what was sealed with it: it is another key of the same name."
+
+
+async def reseal(db: Database, vault: Vault, *, told: Callable[[int], None] = lambda _: None) -> int:
+    """Seal everything with the newest key, in batches, beside those who work. How much it was."""
+    done = 0
+    while True:
+        async with db.transaction() as conn:
+            batch = await sealed.stale(conn, vault.newest, limit=BATCH)
+            for each in batch:
+                await sealed.reseal(conn, each, vault.seal(vault.unseal(each.sealed, each.place), each.place))
+        if not batch:
+            return done
+        done += len(batch)
+        told(len(batch))
+
+
+async def forget(conn: Connection, home: Path, key_id: str) -> None:
+    """Take a key from the ring that nothing is sealed with. Who is just sealing something is waited for."""
+    await sealed.wait_for_writers(conn)
+    used = (await sealed.counts(conn)).get(key_id, 0)
+    if used:
+        raise Conflict(
+            f"{used} secret(s) are sealed with the key {key_id!r}; `rota keys reseal` seals them with the newest.",
+            code="key_in_use",
+        )
+    key_ring.forget(home, key_id)

@@ -1,0 +1,145 @@
+"""Credentials, sealed; who names them; and the one statement that gives them to an attempt."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg.rows import class_row, dict_row
+
+from rota.db.pool import Connection
+from rota.model.ids import CredentialId, RunId, WorkspaceId, as_uuid
+
+# Never `sealed`: what is not read cannot be shown.
+COLUMNS = """
+c.id, c.name, c.description, c.usable_by, c.key_id, c.created_at, c.updated_at, c.last_used_at, u.name AS created_by
+"""
+
+SHOWN = (
+    f"SELECT {COLUMNS} FROM credentials c JOIN users u ON u.id = c.created_by WHERE c.workspace_id = %(workspace_id)s"  # noqa: S608
+)
+
+INSERT = """
+INSERT INTO credentials (workspace_id, id, name, description, usable_by, sealed, created_by)
+VALUES (%(workspace_id)s, %(id)s, %(name)s, %(description)s, %(usable_by)s, %(sealed)s, %(created_by)s)
+    ON CONFLICT (workspace_id, name) DO NOTHING
+"""
+
+UPDATE = """
+UPDATE credentials
+   SET description = %(description)s, usable_by = %(usable_by)s, sealed = coalesce(%(sealed)s, sealed), updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+DELETE = "DELETE FROM credentials WHERE workspace_id = %(workspace_id)s AND id = %(id)s"
+
+KNOWN = """
+-- Held until the one who names them has committed, so that nobody deletes them in between.
+SELECT name, usable_by FROM credentials
+ WHERE workspace_id = %(workspace_id)s AND name = ANY(%(names)s)
+ORDER BY name
+   FOR KEY SHARE
+"""
+
+USES = """
+SELECT used.value AS name, 'agent' AS kind, a.id, a.slug
+  FROM agents a CROSS JOIN LATERAL jsonb_each_text(a.credentials) AS used
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND used.value = ANY(%(names)s)
+ UNION
+SELECT used.value, 'automation', a.id, a.slug
+  FROM automations a CROSS JOIN LATERAL jsonb_each_text(a.credentials) AS used
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND used.value = ANY(%(names)s)
+ORDER BY 1, 2, 4
+"""
+
+RESOLVE = """
+-- One statement, on the database's clock: the attempt holds its lease, under a grant that holds, for this very agent;
+-- and what it gets is what its revision names. An automation may name only what its grant's holder may use; what the
+-- agent names was given to it by an admin. The automation's word wins over its agent's.
+WITH held AS MATERIALIZED (
+    SELECT r.workspace_id, v.spec, m.level, r.status = 'running' AND r.lease_until > clock_timestamp() AS leased,
+           m.level IS NOT NULL AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > clock_timestamp())
+           AND g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] AS granted
+      FROM runs r
+           JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
+           JOIN revisions v ON v.workspace_id = r.workspace_id AND v.revision = r.revision
+                           AND v.subject_id = coalesce(r.automation_id, r.agent_id)
+           LEFT JOIN members m ON m.workspace_id = g.workspace_id AND m.user_id = g.user_id
+     WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s AND r.attempt = %(attempt)s),
+wanted AS (
+    SELECT each.key AS variable, each.value AS name, true AS by_agent
+      FROM held, jsonb_each_text(held.spec -> 'agent' -> 'credentials') AS each
+     WHERE NOT coalesce(held.spec -> 'credentials', '{}') ? each.key
+     UNION ALL
+    SELECT each.key, each.value, false FROM held, jsonb_each_text(held.spec -> 'credentials') AS each),
+used AS (
+    UPDATE credentials c SET last_used_at = now()
+      FROM held
+     WHERE held.leased AND held.granted AND c.workspace_id = held.workspace_id
+       AND c.name IN (SELECT name FROM wanted) AND (c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute'))
+SELECT held.leased, held.granted, w.variable, w.name, c.id,
+       w.by_agent OR c.usable_by = 'member' OR held.level = 'admin' AS allowed,
+       CASE WHEN held.leased AND held.granted THEN c.sealed END AS sealed
+  FROM held
+       LEFT JOIN wanted w ON true
+       LEFT JOIN credentials c ON c.workspace_id = held.workspace_id AND c.name = w.name
+ORDER BY w.variable
+"""
+
+
+class Found(NamedTuple):
+    """One variable of an attempt; the last five are NULL when it names none, the last three when there is no such."""
+
+    leased: bool
+    granted: bool
+    variable: str | None
+    name: str | None
+    id: CredentialId | None
+    allowed: bool | None
+    sealed: bytes | None
+
+
+async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), given)
+        return await cursor.fetchall()
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
+    """One credential by id or name."""
+    query = f"{SHOWN} AND (c.name = %(ref)s OR c.id = %(id)s){' FOR UPDATE OF c' if lock else ''}"
+    found = await _rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+    return found[0] if found else None
+
+
+async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
+    query = f"{SHOWN} AND c.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY c.id DESC LIMIT %(limit)s"
+    return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
+
+
+async def insert(conn: Connection, credential: dict[str, Any]) -> bool:
+    """False if the name is taken."""
+    return (await conn.execute(INSERT, credential)).rowcount == 1
+
+
+async def update(conn: Connection, credential: dict[str, Any]) -> None:
+    await conn.execute(UPDATE, credential)
+
+
+async def delete(conn: Connection, workspace_id: WorkspaceId, credential_id: CredentialId) -> None:
+    await conn.execute(DELETE, {"workspace_id": workspace_id, "id": credential_id})
+
+
+async def known(conn: Connection, workspace_id: WorkspaceId, names: Sequence[str]) -> dict[str, str]:
+    """Those that exist, each with who may use it."""
+    return dict(await (await conn.execute(KNOWN, {"workspace_id": workspace_id, "names": list(names)})).fetchall())
+
+
+async def uses(conn: Connection, workspace_id: WorkspaceId, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The agents and automations that name them."""
+    return await _rows(conn, USES, {"workspace_id": workspace_id, "names": list(names)})
+
+
+async def resolve(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> list[Found]:
+    async with conn.cursor(row_factory=class_row(Found)) as cursor:
+        await cursor.execute(RESOLVE, {"workspace_id": workspace_id, "run_id": run_id, "attempt": attempt})
+        return await cursor.fetchall()

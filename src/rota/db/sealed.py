@@ -1,0 +1,74 @@
+"""Everything that the vault has sealed, whatever it is for: which keys are in use, and sealing it anew."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from rota.db.pool import Connection
+
+# `place` is what the secret is bound to; whoever seals says the same.
+EVERYTHING = """
+SELECT 'credentials' AS kind, workspace_id, id, key_id, sealed, format('credential/%%s/%%s', workspace_id, id) AS place
+  FROM credentials
+ UNION ALL
+SELECT 'webhook_secrets', workspace_id, id, key_id, sealed, format('webhook/%%s/%%s/%%s', workspace_id, trigger_id, id)
+  FROM webhook_secrets
+"""
+
+COUNTS = f"SELECT key_id, count(*) FROM ({EVERYTHING}) every GROUP BY key_id ORDER BY key_id"  # noqa: S608
+
+SAMPLES = f"""
+SELECT DISTINCT ON (key_id) kind, workspace_id, id, key_id, sealed, place FROM ({EVERYTHING}) every ORDER BY key_id
+"""  # noqa: S608
+
+STALE = f"""
+SELECT kind, workspace_id, id, key_id, sealed, place FROM ({EVERYTHING}) every
+ WHERE key_id <> %(newest)s LIMIT %(limit)s
+"""  # noqa: S608
+
+# The old content is the state expected: who gave it a new value meanwhile has sealed it with the newest key.
+RESEAL = {
+    kind: f"UPDATE {kind} SET sealed = %(new)s WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND sealed = %(old)s"  # noqa: S608
+    for kind in ("credentials", "webhook_secrets")
+}
+
+WAIT_FOR_WRITERS = "LOCK TABLE credentials, webhook_secrets IN SHARE MODE"
+
+
+class Sealed(NamedTuple):
+    kind: str
+    workspace_id: UUID
+    id: UUID
+    key_id: str
+    sealed: bytes
+    place: str
+
+
+async def counts(conn: Connection) -> dict[str, int]:
+    """How much is sealed with each key."""
+    return dict(await (await conn.execute(COUNTS.encode(), {})).fetchall())
+
+
+async def samples(conn: Connection) -> list[Sealed]:
+    """One secret for each key in use."""
+    async with conn.cursor(row_factory=class_row(Sealed)) as cursor:
+        await cursor.execute(SAMPLES.encode(), {})
+        return await cursor.fetchall()
+
+
+async def stale(conn: Connection, newest: str, *, limit: int) -> list[Sealed]:
+    """Some of what is sealed with another key than the newest."""
+    async with conn.cursor(row_factory=class_row(Sealed)) as cursor:
+        await cursor.execute(STALE.encode(), {"newest": newest, "limit": limit})
+        return await cursor.fetchall()
+
+
+async def reseal(conn: Connection, each: Sealed, new: bytes) -> None:
+    given = {"workspace_id": each.workspace_id, "id": each.id, "old": each.sealed, "new": new}
+    await conn.execute(RESEAL[each.kind].encode(), given)
+
+
+async def wait_for_writers(conn: Connection) -> None:
+    """Until this transaction ends nobody writes a secret."""
+    await conn.execute(WAIT_FOR_WRITERS)

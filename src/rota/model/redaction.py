@@ -1,0 +1,160 @@
+"""Takes secrets out of what an agent says: exact values and their usual encodings, also when they come in pieces."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+MASK = "[redacted]"
+SHORTEST = 8  # anything shorter stands in ordinary words too
+SHORTEST_LINE = 16
+MOST_SHOWN = 3  # of a secret's beginning, when an agent stops in the middle of it
+_SEED = 8
+_ESCAPE = re.compile("%[0-9A-F]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A text to be masked. Half of it is enough: who cuts an agent's words must not save a secret's beginning."""
+
+    text: str
+
+    @property
+    def head(self) -> str:
+        return self.text[: max(SHORTEST, (len(self.text) + 1) // 2)]
+
+    def spans(self, text: str, before: int) -> Iterator[tuple[int, int]]:
+        """Where it stands, as far as it goes."""
+        head = self.head
+        at = text.find(head)
+        while 0 <= at < before:
+            yield at, at + self._shared(text, at, len(head))
+            at = text.find(head, at + 1)
+
+    def _shared(self, text: str, at: int, least: int) -> int:
+        most = len(self.text)
+        if text.startswith(self.text, at):
+            return most
+        while most - least > 1:
+            middle = (least + most) // 2
+            if text.startswith(self.text[:middle], at):
+                least = middle
+            else:
+                most = middle
+        return least
+
+    def begun(self, text: str) -> int:
+        """Where the end of the text may be the beginning of this one; the text's length if nowhere."""
+        at = max(0, len(text) - len(self.text) + 1)
+        while (at := text.find(self.text[:_SEED], at)) >= 0:
+            if self.text.startswith(text[at:]):
+                return at
+            at += 1
+        for size in range(_SEED - 1, 0, -1):
+            if text.endswith(self.text[:size]):
+                return len(text) - size
+        return len(text)
+
+
+class Redactor:
+    """Knows the secrets of one attempt. False if there are none, and then nothing has to pass through it."""
+
+    def __init__(self, secrets: Iterable[str] = (), *, exactly: Iterable[str] = ()) -> None:
+        """`exactly` are looked for as they are only, which is cheaper."""
+        forms = dict.fromkeys(form for secret in secrets for form in _forms(secret.strip()))
+        self._patterns = [_Pattern(form) for form in (*forms, *exactly)]
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def text(self, text: str) -> str:
+        """A text that comes in one piece."""
+        return self.masked(text, len(text))[0] if self._patterns else text
+
+    def value(self, value: Any) -> Any:
+        """Every text in a JSON value, names of fields too."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {self.text(str(name)): self.value(each) for name, each in value.items()}
+            case list() | tuple():
+                return [self.value(each) for each in value]
+            case bool() | None:
+                return value
+            case _:
+                return value if self.text(str(value)) == str(value) else MASK
+
+    def begun(self, text: str) -> int:
+        """From where on the text may be the beginning of a secret that the next piece completes."""
+        return min((each.begun(text) for each in self._patterns), default=len(text))
+
+    def masked(self, text: str, before: int, shown: int = 0, covered: int = 0) -> tuple[str, int]:
+        """The text up to `before` without what begins there and is secret, and how far the last secret reaches.
+
+        The first `shown` characters were given out already, the first `covered` ones as a mask."""
+        pieces = []
+        for start, end in sorted(span for each in self._patterns for span in each.spans(text, before)):
+            if start >= covered:
+                pieces += [text[shown:start], MASK]
+            shown, covered = max(shown, end), max(covered, end)
+        pieces.append(text[shown:before])
+        return "".join(pieces), covered
+
+
+class Stream:
+    """One text that comes in pieces. Holds back only what may be the beginning of a secret."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+        self._shown = self._covered = 0
+
+    def feed(self, piece: str) -> str:
+        text = self._held + piece
+        return self._told(text, self._redactor.begun(text))
+
+    def pause(self) -> str:
+        """Nothing may come for long: show a letter or two that were held back. A secret that goes on is masked."""
+        if len(self._held) > MOST_SHOWN:
+            return ""
+        shown, self._shown = self._held[self._shown :], len(self._held)
+        return shown
+
+    def end(self) -> str:
+        """What was held back and turned out to be nothing."""
+        return self._told(self._held, len(self._held))
+
+    def _told(self, text: str, before: int) -> str:
+        told, covered = self._redactor.masked(text, before, self._shown, self._covered)
+        self._held, self._covered = text[before:], max(0, covered - before)
+        self._shown = max(0, self._shown - before, self._covered)
+        return told
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The secret as it is, its long lines, and as JSON, URLs and base64 write it."""
+    if len(secret) < SHORTEST:
+        return
+    yield secret
+    yield from (line for each in secret.splitlines() if len(line := each.strip()) >= SHORTEST_LINE)
+    yield from (json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    for quoted in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        yield quoted
+        yield _ESCAPE.sub(lambda escape: escape[0].lower(), quoted)
+    yield from _in_base64(secret.encode(errors="surrogatepass"))
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """Wherever it stands in what was encoded: without the characters that its neighbours have a share in."""
+    for offset in range(3):
+        whole = base64.b64encode(bytes(offset) + secret).decode()
+        core = whole[-(-offset * 8 // 6) : (offset + len(secret)) * 8 // 6]
+        yield core
+        yield core.translate(_URL_SAFE)
+
+
+_URL_SAFE = str.maketrans("+/", "-_")
