@@ -13,6 +13,7 @@ from house import House
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
+from rota.access.vault import Vault
 from rota.daemon import Ready, _second_line
 from rota.db import isolation, people
 from rota.db import migrate as chain
@@ -179,7 +180,7 @@ async def test_an_owner_who_may_not_works_on_without_it_unless_it_is_required(ow
     db = await opened(owned)
     house = await House.build(db)
     listener = Listener(owned)
-    ready = Ready(Settings(), db, listener, Wakes(db, listener), "")
+    ready = Ready(Settings(), db, listener, Wakes(db, listener), Vault({"k1": bytes(32)}), "")
     await _second_line(ready)
     async with isolation.in_workspace(db, house.caller.workspace_id) as conn:
         assert await (await conn.execute("SELECT count(*) FROM members")).fetchone() == (1,)
