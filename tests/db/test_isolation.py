@@ -184,7 +184,7 @@ async def test_an_owner_who_may_not_works_on_without_it_unless_it_is_required(ow
     await _second_line(ready)
     async with isolation.in_workspace(db, house.caller.workspace_id) as conn:
         assert await (await conn.execute("SELECT count(*) FROM members")).fetchone() == (1,)
-    required = Ready(Settings(require_rls=True), db, listener, ready.wakes, "")
+    required = Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, "")
     with pytest.raises(CannotStart, match="rota doctor"):
         await _second_line(required)
     async with db.connection() as conn:
@@ -193,7 +193,7 @@ async def test_an_owner_who_may_not_works_on_without_it_unless_it_is_required(ow
     with psycopg.connect(server_url, autocommit=True) as administrator:
         administrator.execute(advice)
     db = await opened(owned)
-    await _second_line(Ready(Settings(require_rls=True), db, listener, ready.wakes, ""))
+    await _second_line(Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, ""))
     await db.close()
 
 

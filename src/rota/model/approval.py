@@ -1,13 +1,14 @@
 """A question to a person: what an agent may ask, how it may be answered, and what is answered beforehand."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
 from rota.errors import Invalid
 from rota.model.ids import ApprovalId, UserId
+from rota.model.redaction import Redactor
 
 LONGEST_QUESTION = 10_000
 LONGEST_NAME = 200
@@ -59,6 +60,16 @@ class Question:
         """What a pre-approval may call it: its key, or the tool it is about."""
         tool = (self.detail or {}).get("tool")
         return {name for name in (self.key, tool) if isinstance(name, str)}
+
+
+def without(question: Question, redactor: Redactor) -> Question:
+    """The question as it may be read. What its options are called in the agent's code stays."""
+    return Question(
+        redactor.text(question.text),
+        [replace(option, label=redactor.text(option.label)) for option in question.options],
+        redactor.value(question.detail),
+        redactor.value(question.key),
+    )
 
 
 def checked(question: Question) -> Question:

@@ -11,10 +11,11 @@ from rota.db.approvals import Approval
 from rota.db.listener import Wakes, session_channel
 from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Lost, TooLarge
-from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question
+from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId, new_id
 from rota.model.outcome import Parked
+from rota.model.redaction import Redactor
 from rota.model.run import Claimed
 from rota.sessions import approvals as asking
 from rota.trace.record import RecordingDesk
@@ -32,6 +33,7 @@ class AttemptDesk:
     def __init__(self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed) -> None:
         self.run = run
         self._words = words
+        self._redactor = Redactor()
         self._db, self._wakes = db, wakes
         self._attempt = (run.workspace_id, run.id, run.attempt)
 
@@ -41,8 +43,13 @@ class AttemptDesk:
         return self._words.last_line
 
     async def finish(self) -> None:
-        """Wait until all that was said is stored."""
-        await self._words.finish()
+        """Wait until all that was said is stored, also what was held back."""
+        await self._words.end()
+
+    def hide(self, redactor: Redactor) -> None:
+        """From now on these secrets are taken out of everything the attempt writes, but its checkpoint."""
+        self._redactor = redactor
+        self._words.hide(redactor)
 
     async def say(self, text: str) -> None:
         await self._words.say(text)
@@ -104,6 +111,7 @@ class AttemptDesk:
 
     async def _ask(self, question: Question, *, keeps_process: bool) -> Approval:
         await self._words.finish()  # what led to the question is read before it
+        question = without(question, self._redactor) if self._redactor else question
         approval_id = ApprovalId(new_id())
         approval = await self._persist(
             lambda conn: asking.ask(

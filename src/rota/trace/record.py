@@ -125,9 +125,6 @@ class RecordingDesk:
 
     async def finish(self) -> None:
         """Wait until all of it is stored; a settled run must never be followed by its own words."""
-        if self._words and (rest := self._words.end()) and not self._lost:
-            self._keep(rest)
-            await self._handed_in()
         while self._owes and not self._lost:
             try:
                 await self._recorder.flush()
@@ -138,6 +135,13 @@ class RecordingDesk:
     def due(self) -> bool:
         """Whether what was handed in has waited long enough."""
         return self._size > FULL_BYTES or self._window.over(time.monotonic())
+
+    async def end(self) -> None:
+        """The attempt says no more: store also what was held back because it might have become a secret."""
+        if self._words and (rest := self._words.end()) and not self._lost:
+            self._keep(rest)
+            await self._handed_in()
+        await self.finish()
 
     def take(self) -> tuple[list[NewEvent], list[Charge]]:
         self._end_text()
