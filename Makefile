@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SECONDS ?= 60
+SEED ?=
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 
 help: ## Show what can be made
@@ -28,7 +30,10 @@ up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 
 test: $(VENV)/.dev ## Install and run the whole test suite
 	@sh scripts/chromium.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/soak $(ARGS)
+
+soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises
+	ROTA_TEST_SOAK_SECONDS=$(SECONDS) ROTA_TEST_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/soak $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contract, dead code
 	$(BIN)/ruff format --check .
@@ -63,4 +68,4 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 
-.PHONY: help setup up test check bench schema screenshots format lock
+.PHONY: help setup up test soak check bench schema screenshots format lock

@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
     """Leave the process's logging as it was found."""
-    root, noisy = logging.getLogger(), [logging.getLogger(name) for name in ("uvicorn", "psycopg.pool", "asyncio")]
+    root, noisy = logging.getLogger(), [logging.getLogger(name) for name in ("uvicorn", "psycopg", "asyncio")]
     handlers, level, levels = root.handlers[:], root.level, [each.level for each in noisy]
     root.handlers.clear()
     yield

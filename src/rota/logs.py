@@ -106,5 +106,6 @@ def set_up(level: str, *, file: str = "", stream: TextIO | None = None) -> None:
     if file:
         handlers.append(_file(file))
     logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
-    for noisy in ("uvicorn", "psycopg.pool", "asyncio"):
+    for noisy in ("uvicorn", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # who needed the connection tells, in words of its own

@@ -1,0 +1,50 @@
+"""All connections of a process are taken: callers are told at once, and leases go on."""
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from faults.fleet import Fleet
+from psycopg import AsyncConnection
+
+LASTING = "echo begun; until [ -e $evidence/go ]; do sleep 0.05; done; echo Done"
+
+
+def get(url: str, token: str) -> tuple[int, float, Any]:
+    """Status, seconds and answer."""
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.status, time.monotonic() - began, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, time.monotonic() - began, json.load(refused)
+
+
+async def test_an_exhausted_pool_answers_503_quickly_and_does_not_touch_the_heartbeats(fleet: Fleet) -> None:
+    token = await fleet.token()
+    process = fleet.start("api,watch,worker", ROTA_POOL_SIZE="2", ROTA_LEASE_SECONDS="8", ROTA_HEARTBEAT_SECONDS="0.3")
+    url = await asyncio.to_thread(process.url)
+    automations = f"{url}/api/v1/workspaces/default/automations"
+    run_id = await fleet.run(await fleet.agent("lasting", LASTING))
+    await fleet.at_work(run_id)
+    async with await AsyncConnection.connect(fleet.url) as holding:
+        await holding.execute("LOCK TABLE agents IN ACCESS EXCLUSIVE MODE")  # every request waits for it, or claims
+        first = [asyncio.create_task(asyncio.to_thread(get, automations, token)) for _ in range(4)]
+        await fleet.until("SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted AND relation = 'agents'::regclass")
+        status, seconds, told = await asyncio.to_thread(get, automations, token)
+        assert (status, told["code"]) == (503, "busy")
+        assert seconds < 4
+        lease = await fleet.ask("SELECT lease_until FROM runs")
+        await fleet.until("SELECT lease_until > %s FROM runs", lease, within=4)
+    for each in first:
+        assert (await each)[0] in {200, 503}
+    assert (await asyncio.to_thread(get, automations, token))[0] == 200
+    (fleet.directory / "evidence" / "go").touch()
+    assert await fleet.ended(run_id) == "succeeded"
+    assert await fleet.ask("SELECT (attempt, rescues) = (1, 0) FROM runs")
+    await fleet.keeps_its_promises()

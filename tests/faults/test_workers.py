@@ -1,0 +1,104 @@
+"""Workers that die, freeze or are murdered by their agents: nothing is lost, nothing is done twice, nothing is stuck."""
+
+import signal
+
+import psutil
+import pytest
+from faults.fleet import Fleet
+from waiting import until
+
+# The first attempt goes on for ever; later ones come to an end. Each leaves its number, and says if it met another.
+LASTING = """
+echo "$ROTA_ATTEMPT $ROTA_IDEMPOTENCY_KEY" >> $evidence/begun
+if [ "$ROTA_ATTEMPT" -gt 1 ]; then
+    kill -0 $(cat $evidence/pid) 2> /dev/null && echo met >> $evidence/met
+    echo "Done by $ROTA_ATTEMPT"; exit
+fi
+echo $$ > $evidence/pid
+while :; do echo "I am attempt $ROTA_ATTEMPT"; sleep 0.05; done
+"""
+
+
+async def test_a_worker_killed_mid_run_takes_its_agent_along_and_the_run_goes_on_elsewhere(fleet: Fleet) -> None:
+    run_id = await fleet.run(await fleet.agent("lasting", LASTING))
+    worker = fleet.start("worker")
+    await fleet.at_work(run_id)
+    agent = int(fleet.evidence("pid")[0])
+    worker.process.kill()
+    async with fleet.helping():
+        assert await fleet.ended(run_id) == "succeeded"
+        await fleet.keeps_its_promises()
+    assert await fleet.ask("SELECT (attempt, rescues, tries) = (2, 1, 0) FROM runs")
+    assert not psutil.pid_exists(agent)
+    assert fleet.evidence("met") == []
+    assert fleet.evidence("begun") == ["1", str(run_id), "2", str(run_id)]  # with the same idempotency key
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "attempts"),
+    [("worker.claimed", 2), ("worker.executed", 2), ("worker.written", 2), ("worker.settled", 1)],
+)
+async def test_a_worker_killed_between_its_agents_success_and_the_commit_or_beside_it(
+    fleet: Fleet, failpoint: str, attempts: int
+) -> None:
+    run_id = await fleet.run(await fleet.agent("quick", 'echo "$ROTA_ATTEMPT" >> $evidence/begun; echo Done'))
+    worker = fleet.start("worker", ROTA_TEST_FAILPOINT=failpoint)
+    assert worker.ended() == -signal.SIGKILL
+    assert await fleet.ask("SELECT status FROM runs") == ("succeeded" if attempts == 1 else "running")
+    async with fleet.helping():
+        assert await fleet.ended(run_id) == "succeeded"
+        await fleet.keeps_its_promises()
+    assert await fleet.ask("SELECT (attempt, rescues) = (%s, %s) FROM runs", attempts, attempts - 1)
+    assert fleet.evidence("begun") == {1: ["1"], 2: ["2"] if failpoint == "worker.claimed" else ["1", "2"]}[attempts]
+
+
+async def test_nothing_of_a_worker_that_was_frozen_past_its_lease_is_accepted(fleet: Fleet) -> None:
+    run_id = await fleet.run(await fleet.agent("lasting", LASTING))
+    zombie = fleet.start("worker")
+    await fleet.at_work(run_id)
+    zombie.process.send_signal(signal.SIGSTOP)
+    async with fleet.helping():
+        assert await fleet.ended(run_id) == "succeeded"
+        told = await fleet.ask("SELECT count(*) FROM events")
+        zombie.process.send_signal(signal.SIGCONT)
+        zombie.wait_for("run.lost")
+        agent = int(fleet.evidence("pid")[0])
+        await until(lambda: _gone(agent))
+        await fleet.keeps_its_promises()
+        assert await fleet.ask("SELECT count(*) FROM events") == told
+    assert await fleet.ask("SELECT (attempt, rescues, summary) = (2, 1, 'Done by 2') FROM runs")
+    second = await fleet.run(await fleet.agent("quick", "echo Done"))
+    assert await fleet.ended(second) == "succeeded"  # it is a worker like any other again
+
+
+async def _gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid)
+
+
+async def test_an_agent_that_kills_its_worker_every_time_is_not_tried_for_ever(fleet: Fleet) -> None:
+    murder = 'echo "$ROTA_ATTEMPT" >> $evidence/begun; kill -9 $(cut -d " " -f 4 /proc/$PPID/stat); sleep 60'
+    run_id = await fleet.run(await fleet.agent("murderer", murder), max_rescues=1)
+    other = await fleet.run(await fleet.agent("quick", "sleep 0.3; echo Done"), max_rescues=10)
+    for _ in range(2):
+        victim = fleet.start("worker,watch", ROTA_MAX_CONCURRENT="1")
+        assert victim.ended() == -signal.SIGKILL
+    fleet.start("worker,watch", ROTA_MAX_CONCURRENT="1")
+    assert await fleet.ended(run_id) == "failed"
+    assert await fleet.ended(other) == "succeeded"
+    await fleet.keeps_its_promises()
+    assert await fleet.ask("SELECT (attempt, rescues, error_class) = (2, 1, 'stalled') FROM runs WHERE id = %s", run_id)
+    assert fleet.evidence("begun") == ["1", "2"]
+
+
+async def test_a_cancelled_run_whose_worker_is_dead_ends_cancelled(fleet: Fleet) -> None:
+    run_id = await fleet.run(await fleet.agent("lasting", LASTING))
+    worker = fleet.start("worker")
+    await fleet.at_work(run_id)
+    worker.process.kill()
+    await fleet.ask(
+        "WITH u AS (UPDATE runs SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user') SELECT 1"
+    )
+    async with fleet.helping():
+        assert await fleet.ended(run_id) == "cancelled"
+        await fleet.keeps_its_promises()
+    assert fleet.evidence("begun")[::2] == ["1"]
