@@ -9,6 +9,7 @@ from httpx import Response
 from rota.access import signing_in
 from rota.db import isolation
 from rota.http.context import COOKIE
+from rota.model.session import Verb
 
 from ..http import api_client
 from ..http.api_client import DAILY, UNKNOWN, Api, Office, example, furnish, made, refused
@@ -55,7 +56,8 @@ READS = [
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
     "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
-    "/sessions/{session}/messages", "/sessions/{session}/artifacts",
+    "/sessions/{session}/messages", "/sessions/{session}/roles", "/sessions/{session}/tasks",
+    "/sessions/{session}/artifacts",
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
     "/snapshots", "/credentials", "/credentials/{credential}",
 ]  # fmt: skip
@@ -83,7 +85,12 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PUT", "/automations/{automation}/memory/last", {"value": 2}),
     ("DELETE", "/automations/{automation}/memory/last", None),
     ("POST", "/sessions/{session}/messages", {"body": "Hello."}),
+    ("POST", "/sessions/{session}/messages", {"prompt": "And now?"}),
     ("POST", "/sessions/{session}/messages/{message}/ack", None),
+    ("POST", "/sessions", {"agent": "worker-bee"}),
+    *[("POST", f"/sessions/{{session}}/{verb}", None) for verb in Verb],
+    ("POST", "/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}),
+    ("POST", "/sessions/{session}/tasks", {"tasks": [{"role": "judge", "prompt": "Judge."}]}),
     ("POST", "/credentials", {"name": "mine", "value": "some long secret"}),
     ("PATCH", "/credentials/{credential}", {"description": "Mine"}),
     ("DELETE", "/credentials/{credential}", None),
@@ -92,7 +99,12 @@ FOR_ADMINS = {
     ("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}"),
     ("POST", "/credentials"), ("PATCH", "/credentials/{credential}"), ("DELETE", "/credentials/{credential}"),
 }  # fmt: skip
-FOR_ANY_MEMBER = {("POST", "/automations"), ("POST", "/agents/{agent}/runs"), ("POST", "/events")}
+FOR_ANY_MEMBER = {
+    ("POST", "/automations"),
+    ("POST", "/agents/{agent}/runs"),
+    ("POST", "/events"),
+    ("POST", "/sessions"),
+}
 
 
 async def send(api: Api, method: str, path: str, body: Any = None, **options: Any) -> Response:

@@ -218,6 +218,7 @@ class Office(House):
         """Have one more run taken by a worker."""
         worker = self._hired = self._hired or self._hire()
         worker.places = len(worker.attempts) + 1
+        worker._hear("")  # it listens to nobody: look everywhere
         await worker.once()
 
     async def claim(self) -> "AtWork":

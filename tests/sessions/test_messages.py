@@ -44,8 +44,8 @@ class Hall(House):
     async def declare(self, *roles: str) -> None:
         for role in roles:
             await self.execute(
-                "INSERT INTO session_roles (workspace_id, session_id, name, agent_id) "
-                "SELECT workspace_id, session_id, %s, agent_id FROM runs WHERE id = %s",
+                "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) "
+                "SELECT workspace_id, session_id, %s, agent_id, grant_id FROM runs WHERE id = %s",
                 role, self.run_id,
             )  # fmt: skip
 

@@ -7,21 +7,22 @@ from uuid import UUID
 import orjson
 
 from rota.db.pool import Connection
-from rota.model.ids import AutomationId, WorkspaceId
+from rota.model.ids import AutomationId, SessionId, WorkspaceId
 
 CONCERNED = """
--- Of the lanes and automations whose runs ended, those where more is to be done. Usually none. It must be a statement of its
+-- Of the lanes, automations and sessions whose runs ended, those where more is to be done. Usually none. It must be a statement of its
 -- own: who came to wait while the end was being written is seen by a new snapshot only.
 SELECT * FROM (
-    SELECT g.workspace_id, g.lane, g.automation_id,
+    SELECT g.workspace_id, g.lane, g.automation_id, g.session_id,
            (SELECT true FROM runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane
                AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS waited_for,
            a.deleted_at IS NOT NULL AS deleted, a.failures,
            (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = g.automation_id
-               AND t.kind = 'after' LIMIT 1) AS awaited
-      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, lane uuid, automation_id uuid)
+               AND t.kind = 'after' LIMIT 1) AS awaited,
+           (SELECT s.has_tasks FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = g.session_id) AS has_tasks
+      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, lane uuid, automation_id uuid, session_id uuid)
            LEFT JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id) found
- WHERE waited_for OR deleted OR failures > 0 OR awaited
+ WHERE waited_for OR deleted OR failures > 0 OR awaited OR has_tasks
 """
 
 COUNT_FAILURES = """
@@ -60,10 +61,12 @@ class Concerned(NamedTuple):
     workspace_id: WorkspaceId
     lane: UUID | None
     automation_id: AutomationId | None
+    session_id: SessionId | None
     waited_for: bool | None
     deleted: bool
     failures: int | None
     awaited: bool | None
+    has_tasks: bool | None
 
 
 def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
@@ -71,9 +74,11 @@ def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
     return orjson.dumps(rows).decode()
 
 
-async def concerned(conn: Connection, ended: Iterable[tuple[UUID, UUID | None, UUID | None]]) -> list[Concerned]:
-    """Of these workspaces, lanes and automations, those where more is to be done."""
-    given = [{"workspace_id": w, "lane": lane, "automation_id": a} for w, lane, a in set(ended)]
+async def concerned(
+    conn: Connection, ended: Iterable[tuple[UUID, UUID | None, UUID | None, UUID | None]]
+) -> list[Concerned]:
+    """Of these workspaces, lanes, automations and sessions, those where more is to be done."""
+    given = [{"workspace_id": w, "lane": lane, "automation_id": a, "session_id": s} for w, lane, a, s in set(ended)]
     rows = await conn.execute(CONCERNED, {"ended": orjson.dumps(given).decode()})
     return [Concerned(*row) for row in await rows.fetchall()]
 

@@ -150,6 +150,21 @@ async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: Aut
     return Policy(*row[:21]), Flight(bool(row[21]), bool(row[22]), bool(row[23]))
 
 
+PROMPT_THEN = """
+SELECT spec ->> 'prompt' FROM revisions
+ WHERE workspace_id = %(workspace_id)s AND subject_id = %(id)s AND revision = %(revision)s
+"""
+
+
+async def prompt_then(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, revision: int
+) -> str | None:
+    """The prompt of an earlier revision."""
+    given = {"workspace_id": workspace_id, "id": automation_id, "revision": revision}
+    row = await (await conn.execute(PROMPT_THEN, given)).fetchone()
+    return row[0] if row else None
+
+
 OUTCOMES = """
 -- The newest runs of every automation on a page, each by the index runs_of_automation.
 SELECT a.id AS automation_id, r.status

@@ -16,15 +16,14 @@ APPEND = """
 -- Sessions are locked in id order, so that writers over several sessions never deadlock. The chain goes by RETURNING:
 -- a join of two CTEs is planned for one row and compares every pair.
 WITH locked AS MATERIALIZED (
-    SELECT s.workspace_id, s.id, given.status, given.events
-      FROM json_to_recordset(%(batches)s::json) AS given(workspace_id uuid, session_id uuid, status text, events json)
+    SELECT s.workspace_id, s.id, given.events
+      FROM json_to_recordset(%(batches)s::json) AS given(workspace_id uuid, session_id uuid, events json)
            JOIN sessions s ON s.workspace_id = given.workspace_id AND s.id = given.session_id
   ORDER BY s.workspace_id, s.id
        FOR NO KEY UPDATE OF s),
 numbered AS (
     UPDATE sessions s
-       SET last_seq = s.last_seq + json_array_length(locked.events), status = coalesce(locked.status, s.status),
-           updated_at = now()
+       SET last_seq = s.last_seq + json_array_length(locked.events), updated_at = now()
       FROM locked
      WHERE s.workspace_id = locked.workspace_id AND s.id = locked.id
  RETURNING s.workspace_id, s.id, s.last_seq - json_array_length(locked.events) AS before, locked.events)
@@ -75,7 +74,6 @@ class NewEvent:
     data: Mapping[str, Any]
     run_id: RunId | None = None
     attempt: int | None = None
-    session_status: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +87,11 @@ class Event:
 
 
 async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
-    """Write events in the order given, each session's in its own sequence, and the status a session takes with them."""
+    """Write events in the order given, each session's in its own sequence."""
     batches: dict[tuple[UUID, UUID], dict[str, Any]] = {}
     for each in events:
-        new: dict[str, Any] = {
-            "workspace_id": each.workspace_id,
-            "session_id": each.session_id,
-            "status": None,
-            "events": [],
-        }
+        new: dict[str, Any] = {"workspace_id": each.workspace_id, "session_id": each.session_id, "events": []}
         batch = batches.setdefault((each.workspace_id, each.session_id), new)
-        batch["status"] = each.session_status or batch["status"]
         batch["events"].append({"kind": each.kind, "run_id": each.run_id, "attempt": each.attempt, "data": each.data})
     if batches:
         await conn.execute(APPEND, {"batches": orjson.dumps(list(batches.values())).decode()})

@@ -83,7 +83,9 @@ held AS MATERIALIZED (
        FOR NO KEY UPDATE OF s),
 numbered AS (
     UPDATE sessions s
-       SET last_seq = s.last_seq + cardinality(h.run_ids), status = coalesce(h.session_status, s.status), updated_at = now()
+       SET last_seq = s.last_seq + cardinality(h.run_ids), updated_at = now(),
+           status = CASE WHEN h.session_status IS NULL OR s.has_tasks OR s.status NOT IN ('active', 'paused') THEN s.status
+                         ELSE h.session_status END
       FROM held h
      WHERE s.workspace_id = h.workspace_id AND s.id = h.id
  RETURNING s.workspace_id, s.id, s.last_seq - cardinality(h.run_ids) AS before, h.run_ids, h.attempts, h.told),
@@ -92,7 +94,8 @@ told AS (
     SELECT n.workspace_id, n.id, n.before + event.position, 'run', event.run_id, event.attempt, event.data
       FROM numbered n, unnest(n.run_ids, n.attempts, n.told) WITH ORDINALITY AS event(run_id, attempt, data, position))"""
 
-# The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays.
+# The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays,
+# and one with tasks ends with them.
 TELL_OF_CHANGED = (
     """news AS (
     SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
@@ -299,12 +302,67 @@ RETURNING r.id
 FREE_LANES = """
 -- The net under promotion: lanes in which runs wait and nothing holds them up.
 SELECT DISTINCT w.workspace_id, w.lane FROM runs w
- WHERE w.status = 'queued' AND w.ready_at IS NULL
+ WHERE w.status = 'queued' AND w.ready_at IS NULL AND w.lane IS NOT NULL
    AND NOT EXISTS (
            SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
               AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
  LIMIT %(limit)s
 """
+
+HOLD = """
+-- Runs of tasks that nobody has claimed wait without `ready_at` and without a lane until their session is resumed.
+WITH chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs
+     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND status = 'queued'
+       AND ready_at IS NOT NULL AND lane IS NULL AND automation_id IS NULL
+  ORDER BY id FOR UPDATE SKIP LOCKED)
+UPDATE runs r SET ready_at = NULL FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+
+HOLD_IN_PAUSED = """
+-- The same for runs that go back to the queue while their session is paused.
+UPDATE runs r SET ready_at = NULL
+  FROM json_to_recordset(%(runs)s::json) AS g(workspace_id uuid, id uuid)
+ WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.status = 'queued' AND r.lane IS NULL
+   AND EXISTS (SELECT FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id AND s.status = 'paused')
+"""
+
+LET_GO = """
+WITH chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs
+     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND status = 'queued'
+       AND ready_at IS NULL AND lane IS NULL
+  ORDER BY id FOR UPDATE)
+UPDATE runs r SET ready_at = clock_timestamp() FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+
+LOCK_LIVE = """
+-- Runs are locked before their session, as everywhere. Those that an automation started are not the session's to end.
+SELECT id FROM runs
+ WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND automation_id IS NULL
+   AND status IN ('queued', 'running', 'awaiting_approval')
+ORDER BY id
+   FOR UPDATE
+"""
+
+END_OF_SESSION = (
+    """
+-- SKIP LOCKED: whoever claims one just now has its row and waits for the session's, which is ours.
+WITH chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs
+     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND status = 'queued' AND automation_id IS NULL
+  ORDER BY id FOR UPDATE SKIP LOCKED),
+changed AS (
+   UPDATE runs r
+      SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'cancelled_by_user',
+          error_detail = 'Its session was ended before it began.'
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
+"""
+    + TELL_OF_CHANGED
+)
 
 WAIT = """
 -- The agent waits for an answer and keeps its process, place and lease.
@@ -379,7 +437,8 @@ REQUEST_CANCEL = """
 WITH chosen AS MATERIALIZED (
     SELECT workspace_id, id, cancel_requested_at IS NULL AS first FROM runs
      WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')
-       AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task')))
+       AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task'))
+            OR (session_id = %(session_id)s AND automation_id IS NULL))
   ORDER BY id FOR UPDATE)
    UPDATE runs r SET cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
                      cancel_reason = coalesce(r.cancel_reason, %(reason)s)
@@ -615,11 +674,12 @@ async def request_cancel(
     *,
     run_id: RunId | None = None,
     automation_id: AutomationId | None = None,
+    session_id: SessionId | None = None,
     reason: str,
 ) -> list[Asked]:
-    given = {"workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "reason": reason}
+    given = {"workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "session_id": session_id}
     async with conn.cursor(row_factory=args_row(Asked)) as cursor:
-        await cursor.execute(REQUEST_CANCEL, given)
+        await cursor.execute(REQUEST_CANCEL, {**given, "reason": reason})
         return await cursor.fetchall()
 
 
@@ -658,4 +718,30 @@ async def fail_parked(
 async def end_expired(conn: Connection, limit: int) -> list[Ended]:
     async with conn.cursor(row_factory=args_row(Ended)) as cursor:
         await cursor.execute(END_EXPIRED, {"limit": limit})
+        return await cursor.fetchall()
+
+
+async def hold(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+    """Keep the session's tasks from starting."""
+    await conn.execute(HOLD, {"workspace_id": workspace_id, "session_id": session_id})
+
+
+async def hold_in_paused(conn: Connection, runs: Iterable[tuple[UUID, UUID]]) -> None:
+    rows = [{"workspace_id": workspace_id, "id": run_id} for workspace_id, run_id in runs]
+    await conn.execute(HOLD_IN_PAUSED, {"runs": orjson.dumps(rows).decode()})
+
+
+async def let_go(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+    """Make ready what `hold` kept back."""
+    await conn.execute(LET_GO, {"workspace_id": workspace_id, "session_id": session_id})
+
+
+async def lock_live(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+    """Keep the session's own runs from being claimed or ended by others until this transaction ends."""
+    await conn.execute(LOCK_LIVE, {"workspace_id": workspace_id, "session_id": session_id})
+
+
+async def end_of_session(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(END_OF_SESSION, {"workspace_id": workspace_id, "session_id": session_id})
         return await cursor.fetchall()

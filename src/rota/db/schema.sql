@@ -311,7 +311,8 @@ CREATE TABLE session_roles (
     session_id uuid NOT NULL,
     name text NOT NULL,
     agent_id uuid NOT NULL,
-    created_at timestamptz DEFAULT now() NOT NULL
+    created_at timestamptz DEFAULT now() NOT NULL,
+    grant_id uuid NOT NULL
 );
 
 CREATE TABLE sessions (
@@ -322,11 +323,15 @@ CREATE TABLE sessions (
     origin text NOT NULL,
     title text,
     automation_id uuid,
-    agent_id uuid NOT NULL,
+    agent_id uuid,
     owner_id uuid NOT NULL,
     last_seq bigint DEFAULT 0 NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
     updated_at timestamptz DEFAULT now() NOT NULL,
+    goal text,
+    has_tasks boolean DEFAULT false NOT NULL,
+    imported jsonb,
+    CONSTRAINT sessions_agent_check CHECK (((agent_id IS NOT NULL) OR (imported IS NOT NULL))),
     CONSTRAINT sessions_kind_check CHECK ((kind = ANY (ARRAY['interactive'::text, 'automation'::text, 'background'::text]))),
     CONSTRAINT sessions_status_check CHECK ((status = ANY (ARRAY['draft'::text, 'active'::text, 'paused'::text, 'done'::text, 'failed'::text, 'archived'::text])))
 )
@@ -358,6 +363,41 @@ CREATE TABLE start_keys (
     run_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL
 );
+
+CREATE TABLE task_dependencies (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    task_id uuid NOT NULL,
+    depends_on uuid NOT NULL,
+    CONSTRAINT task_dependencies_check CHECK ((task_id <> depends_on))
+);
+
+CREATE TABLE tasks (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    id uuid NOT NULL,
+    key text NOT NULL,
+    role text NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    unmet integer NOT NULL,
+    prompt text,
+    input jsonb,
+    timeout interval NOT NULL,
+    max_attempts integer DEFAULT 1 NOT NULL,
+    batch uuid NOT NULL,
+    added_by_run uuid,
+    run_id uuid,
+    reason text,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    finished_at timestamptz,
+    CONSTRAINT tasks_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
+    CONSTRAINT tasks_check1 CHECK (((status <> ALL (ARRAY['ready'::text, 'done'::text, 'failed'::text])) OR (run_id IS NOT NULL))),
+    CONSTRAINT tasks_check2 CHECK (((status = ANY (ARRAY['done'::text, 'failed'::text, 'skipped'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT tasks_max_attempts_check CHECK ((max_attempts > 0)),
+    CONSTRAINT tasks_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'ready'::text, 'done'::text, 'failed'::text, 'skipped'::text]))),
+    CONSTRAINT tasks_unmet_check CHECK ((unmet >= 0))
+)
+WITH (fillfactor='70');
 
 CREATE TABLE tokens (
     workspace_id uuid NOT NULL,
@@ -498,6 +538,8 @@ ALTER TABLE sessions ADD CONSTRAINT sessions_pkey PRIMARY KEY (workspace_id, id)
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE snapshots ADD CONSTRAINT snapshots_pkey PRIMARY KEY (id);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_pkey PRIMARY KEY (workspace_id, key);
+ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_pkey PRIMARY KEY (workspace_id, session_id, task_id, depends_on);
+ALTER TABLE tasks ADD CONSTRAINT tasks_pkey PRIMARY KEY (workspace_id, session_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
 ALTER TABLE triggers ADD CONSTRAINT triggers_pkey PRIMARY KEY (workspace_id, id);
@@ -542,6 +584,11 @@ CREATE INDEX runs_running ON runs USING btree (workspace_id, agent_id) WHERE (st
 CREATE INDEX runs_waiting_for_lane ON runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
 CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
+CREATE INDEX task_dependants ON task_dependencies USING btree (workspace_id, session_id, depends_on);
+CREATE UNIQUE INDEX tasks_key ON tasks USING btree (workspace_id, session_id, key);
+CREATE UNIQUE INDEX tasks_of_run ON tasks USING btree (workspace_id, run_id) WHERE (run_id IS NOT NULL);
+CREATE INDEX tasks_open ON tasks USING btree (workspace_id, session_id) WHERE (status = ANY (ARRAY['pending'::text, 'ready'::text]));
+CREATE INDEX tasks_releasable ON tasks USING btree (workspace_id, session_id) WHERE ((status = 'pending'::text) AND (unmet = 0));
 CREATE INDEX triggers_after ON triggers USING btree (workspace_id, after_automation_id) WHERE (kind = 'after'::text);
 CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
 CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);
@@ -576,9 +623,14 @@ ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (crea
 ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_session_id_fkey FOREIGN KEY (workspace_id, session_id) REFERENCES sessions(workspace_id, id);
+ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_agent_id_fkey FOREIGN KEY (workspace_id, agent_id) REFERENCES agents(workspace_id, id);
 ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_grant_id_fkey FOREIGN KEY (workspace_id, grant_id) REFERENCES grants(workspace_id, id);
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_workspace_id_session_id_depends_on_fkey FOREIGN KEY (workspace_id, session_id, depends_on) REFERENCES tasks(workspace_id, session_id, id);
+ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_workspace_id_session_id_task_id_fkey FOREIGN KEY (workspace_id, session_id, task_id) REFERENCES tasks(workspace_id, session_id, id);
+ALTER TABLE tasks ADD CONSTRAINT tasks_workspace_id_session_id_role_fkey FOREIGN KEY (workspace_id, session_id, role) REFERENCES session_roles(workspace_id, session_id, name);
 ALTER TABLE tokens ADD CONSTRAINT tokens_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_after_automation_id_fkey FOREIGN KEY (workspace_id, after_automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);

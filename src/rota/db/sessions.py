@@ -1,18 +1,22 @@
-"""Sessions as they are read."""
+"""Sessions: made, read, and changed under the lock of their row."""
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+import orjson
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from rota.db.pool import Connection
 from rota.model.ids import SessionId, WorkspaceId
 
 SHOWN = """
 SELECT s.id, s.kind, s.status, s.origin, s.automation_id, s.agent_id, s.owner_id, s.last_seq, s.created_at, s.updated_at,
-       coalesce(s.title, a.name, g.name) AS title, g.name AS agent_name, g.slug AS agent_slug
+       s.goal, s.has_tasks, s.imported, coalesce(s.title, a.name, g.name, 'Session') AS title, g.name AS agent_name,
+       g.slug AS agent_slug
   FROM sessions s
-       JOIN agents g ON g.workspace_id = s.workspace_id AND g.id = s.agent_id
+       LEFT JOIN agents g ON g.workspace_id = s.workspace_id AND g.id = s.agent_id
        LEFT JOIN automations a ON a.workspace_id = s.workspace_id AND a.id = s.automation_id
  WHERE s.workspace_id = %(workspace_id)s
 """
@@ -28,7 +32,70 @@ SELECT a.id AS automation_id, a.name AS automation_name, a.slug AS automation_sl
  WHERE s.workspace_id = %(workspace_id)s AND s.id = %(id)s
 """
 
-FILTERS = ("kind", "automation_id", "agent_id", "status")
+INSERT = """
+INSERT INTO sessions (workspace_id, id, kind, status, origin, title, goal, agent_id, owner_id, has_tasks, imported)
+VALUES (%(workspace_id)s, %(id)s, %(kind)s, %(status)s, %(origin)s, %(title)s, %(goal)s, %(agent_id)s, %(owner_id)s,
+        %(has_tasks)s, %(imported)s)
+"""
+
+LOCK = """
+SELECT s.id, s.kind, s.status, s.goal, s.automation_id, s.agent_id, s.owner_id, s.has_tasks, s.imported, s.last_seq
+  FROM sessions s WHERE s.workspace_id = %(workspace_id)s AND s.id = %(id)s FOR NO KEY UPDATE
+"""
+
+MOVE = """
+UPDATE sessions SET status = %(to)s, updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND status = %(was)s
+"""
+
+KEEP_TASKS = """
+UPDATE sessions SET has_tasks = true WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND NOT has_tasks
+"""
+
+SETTLE = """
+-- Sessions in which something ended: each is over when no task of it is open and no run of it lives. Failed if a task or the
+-- automation's run failed; without tasks, if what just ended did. Chats, and the one session of an automation, go on.
+-- The live runs are looked for only when no task is open: a session may have thousands.
+   UPDATE sessions s
+      SET updated_at = now(),
+          status = CASE WHEN CASE WHEN s.has_tasks THEN EXISTS (
+                                       SELECT FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
+                                          AND t.status = 'failed')
+                                    OR EXISTS (
+                                       SELECT FROM runs r WHERE r.workspace_id = s.workspace_id AND r.session_id = s.id
+                                          AND r.automation_id IS NOT NULL AND r.status IN ('failed', 'cancelled'))
+                                  ELSE g.failed END
+                        THEN 'failed' ELSE 'done' END
+     FROM json_to_recordset(%(sessions)s::json) AS g(workspace_id uuid, id uuid, failed boolean)
+    WHERE s.workspace_id = g.workspace_id AND s.id = g.id AND s.status IN ('active', 'paused')
+      AND s.kind <> 'interactive' AND (s.has_tasks OR s.kind = 'automation')
+      AND CASE WHEN EXISTS (
+                        SELECT FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
+                           AND t.status IN ('pending', 'ready')) THEN false
+               ELSE NOT EXISTS (
+                        SELECT FROM runs r WHERE r.workspace_id = s.workspace_id AND r.session_id = s.id
+                           AND r.status IN ('queued', 'running', 'awaiting_approval'))
+                AND NOT EXISTS (
+                        SELECT FROM automations a WHERE a.workspace_id = s.workspace_id AND a.id = s.automation_id
+                           AND a.session_id = s.id) END
+RETURNING s.workspace_id, s.id, s.status
+"""
+
+ROLES = """
+SELECT r.name, r.agent_id, r.created_at, a.slug AS agent, a.name AS agent_name
+  FROM session_roles r JOIN agents a ON a.workspace_id = r.workspace_id AND a.id = r.agent_id
+ WHERE r.workspace_id = %(workspace_id)s AND r.session_id = %(session_id)s
+ORDER BY r.created_at, r.name
+"""
+
+ADD_ROLE = """
+INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id)
+VALUES (%(workspace_id)s, %(session_id)s, %(name)s, %(agent_id)s, %(grant_id)s)
+    ON CONFLICT (workspace_id, session_id, name) DO NOTHING
+RETURNING name
+"""
+
+FILTERS = ("kind", "automation_id", "agent_id", "status", "origin")
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any] | None:
@@ -53,3 +120,68 @@ async def origin(conn: Connection, workspace_id: WorkspaceId, session_id: Sessio
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(ORIGIN, {"workspace_id": workspace_id, "id": session_id})
         return await cursor.fetchone()
+
+
+async def insert(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    session_id: SessionId,
+    *,
+    kind: str,
+    status: str,
+    owner_id: UUID,
+    agent_id: UUID | None,
+    title: str | None,
+    goal: str | None = None,
+    origin: str = "user",
+    has_tasks: bool = False,
+    imported: Mapping[str, Any] | None = None,
+) -> None:
+    given = {
+        "workspace_id": workspace_id, "id": session_id, "kind": kind, "status": status, "owner_id": owner_id,
+        "agent_id": agent_id, "title": title, "goal": goal, "origin": origin, "has_tasks": has_tasks,
+        "imported": None if imported is None else Jsonb(dict(imported)),
+    }  # fmt: skip
+    await conn.execute(INSERT, given)
+
+
+async def lock(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any] | None:
+    """The session, which nobody else changes before this transaction ends."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(LOCK, {"workspace_id": workspace_id, "id": session_id})
+        return await cursor.fetchone()
+
+
+async def move(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, was: str, to: str) -> None:
+    """Change the status of a locked session."""
+    moved = await conn.execute(MOVE, {"workspace_id": workspace_id, "id": session_id, "was": was, "to": to})
+    assert moved.rowcount == 1, "the caller holds its lock and has seen its status"
+
+
+async def keep_tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+    """From now on it ends with its tasks."""
+    await conn.execute(KEEP_TASKS, {"workspace_id": workspace_id, "id": session_id})
+
+
+async def settle(
+    conn: Connection, failed: Mapping[tuple[WorkspaceId, SessionId], bool]
+) -> list[tuple[WorkspaceId, SessionId, str]]:
+    """End locked sessions in which nothing is left to do; those that ended, and how."""
+    rows = [{"workspace_id": w, "id": s, "failed": each} for (w, s), each in failed.items()]
+    found = await conn.execute(SETTLE, {"sessions": orjson.dumps(rows).decode()})
+    return [(workspace_id, session_id, status) for workspace_id, session_id, status in await found.fetchall()]
+
+
+async def roles(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(ROLES, {"workspace_id": workspace_id, "session_id": session_id})
+        return await cursor.fetchall()
+
+
+async def add_role(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, name: str, agent_id: UUID, grant_id: UUID
+) -> bool:
+    """False if the session has such a role already."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "name": name}
+    rows = await conn.execute(ADD_ROLE, {**given, "agent_id": agent_id, "grant_id": grant_id})
+    return await rows.fetchone() is not None

@@ -77,7 +77,7 @@ def _field(location: Sequence[Any]) -> str:
     # pydantic names the member of a union it tried; people know only the field.
     within = location[1:] if location[:1] and location[0] in {"body", "query", "path", "header"} else location
     parts = [str(part) for part in within]
-    return ".".join(part for part in parts if not part.startswith(("function-", "constrained-")))
+    return ".".join(part for part in parts if not part.startswith(("function-", "constrained-", "one-of-")))
 
 
 def _message(error: dict[str, Any]) -> str:

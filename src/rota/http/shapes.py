@@ -13,20 +13,24 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     JsonValue,
     PlainSerializer,
     SecretStr,
+    Tag,
 )
 
 from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
 from rota.model.memory import KEY
 from rota.model.message import ALL, ROLE, USER
+from rota.model.task import TaskForm
 
 T = TypeVar("T")
 
 LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
+MOST_TASKS = 10_000
 LEAST_YEAR, LAST_YEAR = 1970, 9998
 
 
@@ -414,14 +418,91 @@ class RunAgentIn(In):
     timeout: Duration | None = None
 
 
+class RoleIn(In):
+    name: str = Field(max_length=63, examples=["planner"])
+    agent: str = Field(description="Id or slug of an agent")
+
+
+class RoleOut(Out):
+    name: str
+    agent_id: UUID
+    agent: str
+    created_at: datetime
+
+
+class TaskIn(In):
+    """`prompt` or `input` is required. `depends_on` names tasks of this request by key, earlier ones by key or id."""
+
+    key: str | None = Field(default=None, max_length=100, examples=["collect"])
+    role: str = Field(max_length=63, examples=["worker"])
+    prompt: Prompt | None = None
+    input: Any = None
+    depends_on: list[str] = Field(default_factory=list, max_length=MOST_TASKS)
+    timeout: Duration | None = None
+    max_attempts: int = Field(default=1, ge=1, le=100)
+
+    def form(self) -> TaskForm:
+        return TaskForm(
+            self.role, self.key, self.prompt, self.input, tuple(self.depends_on), self.timeout, self.max_attempts
+        )
+
+
+class TasksIn(In):
+    tasks: list[TaskIn] = Field(min_length=1, max_length=MOST_TASKS)
+
+
+class TaskOut(Out):
+    id: UUID
+    key: str
+    role: str
+    status: str
+    prompt: str | None
+    input: Any
+    depends_on: list[UUID]
+    run_id: UUID | None
+    reason: str | None
+    summary: str | None
+    error_class: str | None
+    error_detail: str | None
+    timeout: Duration
+    max_attempts: int
+    added_by_run: UUID | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class SessionIn(In):
+    """Interactive: an `agent` and perhaps a first `prompt`. Background: a `goal`, `roles` and `tasks`."""
+
+    kind: Literal["interactive", "background"] = "interactive"
+    title: Name | None = None
+    agent: str | None = Field(default=None, description="Id or slug of an agent")
+    prompt: Prompt | None = None
+    input: Any = None
+    goal: Prompt | None = None
+    roles: list[RoleIn] = Field(default_factory=list, max_length=100)
+    tasks: list[TaskIn] = Field(default_factory=list, max_length=MOST_TASKS)
+    draft: bool = Field(default=False, description="Start nothing until it is enabled")
+
+
+class TurnIn(In):
+    """A message to the session's agent: `prompt` or `input` is required."""
+
+    prompt: Prompt | None = None
+    input: Any = None
+
+
 class SessionOut(Out):
     id: UUID
     kind: str
     status: str
     origin: str
     title: str
+    goal: str | None
     automation_id: UUID | None
-    agent_id: UUID
+    agent_id: UUID | None
+    imported: dict[str, Any] | None
     last_seq: int
     created_at: datetime
     updated_at: datetime
@@ -451,6 +532,16 @@ class MessageIn(In):
     body: JsonValue = Field(description="Text, or any JSON, of at most 524,288 bytes")
     to: RoleName = Field(default=ALL, description="A role of the session, `user`, or `all` others")
     sender: RoleName = Field(default=USER, alias="from", description="Who it comes from")
+
+
+def _which(given: Any) -> str:
+    turn = isinstance(given, TurnIn) or (isinstance(given, dict) and not given.keys().isdisjoint({"prompt", "input"}))
+    return "one-of-turn" if turn else "one-of-message"
+
+
+MessageOrTurn = Annotated[
+    Annotated[MessageIn, Tag("one-of-message")] | Annotated[TurnIn, Tag("one-of-turn")], Discriminator(_which)
+]
 
 
 class DeliveryOut(Out):

@@ -18,6 +18,7 @@ TriggerId = NewType("TriggerId", UUID)
 SessionId = NewType("SessionId", UUID)
 RunId = NewType("RunId", UUID)
 ApprovalId = NewType("ApprovalId", UUID)
+TaskId = NewType("TaskId", UUID)
 WorkerId = NewType("WorkerId", str)
 
 _lock = threading.Lock()

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import orjson
@@ -16,8 +16,12 @@ from rota.model.caller import Caller, Level
 from rota.model.firing import place
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId, new_id
 from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
+from rota.model.session import SessionStatus, extended
 from rota.roster import agents
-from rota.runs import cancelling, starting
+from rota.runs import cancelling, starting, tasking
+from rota.sessions import changing, chat
+
+Started = TypeVar("Started", bound=UUID)
 
 DIRECT_TIMEOUT = timedelta(hours=1)
 START_WITHIN = timedelta(minutes=15)
@@ -43,12 +47,43 @@ async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
             code="not_retryable",
         )
     if not old["automation_id"]:
-        return await run_agent(conn, caller, str(old["agent_id"]), old, again=old)
+        return await _retry_by_hand(conn, caller, old)
     found = await automations.find(conn, caller.workspace_id, str(old["automation_id"]), lock=True)
     if not found or found["deleted_at"]:
         raise Conflict("Its automation is deleted; restore it first.", code="automation_deleted")
     caller.must_own(found["owner_id"], "retry this run")
     return await _start_one(conn, caller, AutomationId(found["id"]), Source.RETRY, again=old)
+
+
+async def _retry_by_hand(conn: Connection, caller: Caller, old: Mapping[str, Any]) -> RunId:
+    """A task again, a turn of a conversation again, or an agent that was run directly."""
+    if old["source"] == Source.TASK:
+        return await _retry_task(conn, caller, old)
+    earlier = old["retry_of"] and await runs.find(conn, caller.workspace_id, old["retry_of"])
+    if old["source"] == Source.CHAT or (earlier and earlier["session_id"] == old["session_id"]):
+        given = {"prompt": old["prompt"], "given": old["input"], "retry_of": old["id"]}
+        return await chat.turn(conn, caller, old["session_id"], **given)
+    return await run_agent(conn, caller, str(old["agent_id"]), old, again=old)
+
+
+async def _retry_task(conn: Connection, caller: Caller, old: Mapping[str, Any]) -> RunId:
+    """The task is ready again, with a new run; what was skipped because of it waits again."""
+    session = await changing.find(conn, caller.workspace_id, old["session_id"])
+    caller.must_own(session["owner_id"], "retry this run")
+    agent = await _awake(conn, caller, str(old["agent_id"]))
+    start = await _by_hand(conn, caller, agent, {"timeout": old["timeout"]})
+    start.session_id, start.fresh_session, start.lane, start.start_within = old["session_id"], False, None, None
+    start.source, start.priority = Source.TASK, PRIORITY[Source.RETRY]
+    _repeat(start, old)
+    # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
+    await starting.start(conn, [start])
+    now = await changing.move(conn, caller.workspace_id, old["session_id"], extended, by=caller.name)
+    where = await tasking.again(conn, caller.workspace_id, old["id"], start.id)
+    if where is None:
+        raise Conflict("Its task has a later run; retry that one.", code="not_retryable")
+    if now["status"] != SessionStatus.ACTIVE:
+        await tasking.hold(conn, where)
+    return start.id
 
 
 async def cancel(conn: Connection, caller: Caller, run_id: RunId) -> list[UUID]:
@@ -84,6 +119,7 @@ async def _start_one(
     start = policy.start(source, placed, created_by=caller.user_id, payload=payload)
     if again:
         _repeat(start, again)
+        start.prompt = await automations.prompt_then(conn, caller.workspace_id, automation_id, start.revision)
         if again["agent_id"] != policy.agent_id:
             agent = await _awake(conn, caller, str(again["agent_id"]))
             start.agent_id, start.queue = agent["id"], _queue(caller, agent)
@@ -136,15 +172,25 @@ async def run_agent(
     agent = await _awake(conn, caller, ref)
     if values.get("prompt") is None and values.get("input") is None:
         raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
+    start = await _by_hand(conn, caller, agent, values)
+    if again:
+        start.source = Source.RETRY
+        _repeat(start, again)
+    await starting.start(conn, [start])
+    return start.id
+
+
+async def _by_hand(conn: Connection, caller: Caller, agent: Mapping[str, Any], values: Mapping[str, Any]) -> Start:
+    """A run of this agent in a session of its own, on a short grant of the caller."""
     session_id = SessionId(new_id())
-    start = Start(
+    return Start(
         workspace_id=caller.workspace_id,
         id=RunId(new_id()),
         agent_id=agent["id"],
         grant_id=await _short_grant(conn, caller, agent),
         owner_id=caller.user_id,
         revision=agent["revision"],
-        source=Source.RETRY if again else Source.RUN_NOW,
+        source=Source.RUN_NOW,
         queue=_queue(caller, agent),
         executor=agent["executor"],
         pool=agent["pool"],
@@ -157,10 +203,6 @@ async def run_agent(
         created_by=caller.user_id,
         priority=PRIORITY[Source.RUN_NOW],
     )
-    if again:
-        _repeat(start, again)
-    await starting.start(conn, [start])
-    return start.id
 
 
 def check_key(key: str | None) -> None:
@@ -177,9 +219,9 @@ async def once_for_key(
     caller: Caller,
     key: str | None,
     request: Mapping[str, Any],
-    begin: Callable[[], Awaitable[RunId]],
-) -> RunId:
-    """The same key and request give the same run, also after it failed; another request with that key is refused."""
+    begin: Callable[[], Awaitable[Started]],
+) -> Started:
+    """The same key and request give the same run, session or batch, also after it failed; another is refused."""
     caller.must_be(Level.MEMBER, "start a run")
     if key is None:
         return await begin()
@@ -193,4 +235,4 @@ async def once_for_key(
         return run_id
     if earlier[0] != body_hash:
         raise Invalid("This Idempotency-Key was used with another request.", code="key_reused", field="Idempotency-Key")
-    return earlier[1]
+    return cast("Started", earlier[1])

@@ -7,7 +7,7 @@ from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.run_status import Asked
 from rota.errors import Conflict, NotFound
-from rota.model.ids import AgentId, AutomationId, RunId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkspaceId
 from rota.model.outcome import ErrorClass
 from rota.model.run import SkipReason, Status
 from rota.runs import ending
@@ -52,6 +52,12 @@ async def replace(
     return await _request(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
 
 
+async def stop_session(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[UUID]:
+    """End what waits in a session that was ended by hand, and ask for the end of what runs, but for an automation's."""
+    await ending.end(conn, await run_status.end_of_session(conn, workspace_id, session_id))
+    return await _request(conn, workspace_id, session_id=session_id, reason=ErrorClass.CANCELLED_BY_USER)
+
+
 async def _request(
     conn: Connection,
     workspace_id: WorkspaceId,
@@ -59,10 +65,11 @@ async def _request(
     reason: ErrorClass,
     run_id: RunId | None = None,
     automation_id: AutomationId | None = None,
+    session_id: SessionId | None = None,
 ) -> list[UUID]:
     """Ask for the end of what is live, on the record; what nobody holds ends here."""
     asked = await run_status.request_cancel(
-        conn, workspace_id, run_id=run_id, automation_id=automation_id, reason=reason
+        conn, workspace_id, run_id=run_id, automation_id=automation_id, session_id=session_id, reason=reason
     )
     await events.append(conn, [_asked(workspace_id, each) for each in asked if each.first])
     ids = [each.id for each in asked]

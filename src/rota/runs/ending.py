@@ -10,8 +10,10 @@ from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AutomationId, WorkspaceId
 from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
+from rota.runs import tasking
 
 UNCOUNTED = frozenset({"chat", "task"})
+BY_HAND = frozenset({"chat", "task", "retry"})
 
 
 async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
@@ -29,6 +31,9 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
     automated = [each for each in ended if _automated(each)]
     if automated:
         ready |= await _follow_up(conn, automated, concerned)
+    with_tasks = {(each.workspace_id, each.session_id) for each in concerned if each.has_tasks and each.session_id}
+    if with_tasks or any(each.source in BY_HAND for each in changed):
+        ready |= await tasking.end(conn, changed, with_tasks)
     return ready
 
 
@@ -36,8 +41,9 @@ def _automated(run: Ended) -> bool:
     return run.automation_id is not None and run.source not in UNCOUNTED
 
 
-def _concern(run: Ended) -> tuple[UUID, UUID | None, UUID | None]:
-    return run.workspace_id, run.lane or run.automation_id, run.automation_id if _automated(run) else None
+def _concern(run: Ended) -> tuple[UUID, UUID | None, UUID | None, UUID | None]:
+    automation_id = run.automation_id if _automated(run) else None
+    return run.workspace_id, run.lane or run.automation_id, automation_id, run.session_id
 
 
 async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> set[WorkspaceId]:
@@ -82,7 +88,7 @@ def _for_those_after(run: Ended) -> dict[str, Any]:
 
 async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
     """A run that was skipped as it started has ended too: fire what waits for it."""
-    automations = [(each.workspace_id, None, each.automation_id) for each in skipped if each.automation_id]
+    automations = [(each.workspace_id, None, each.automation_id, None) for each in skipped if each.automation_id]
     if any(each.awaited for each in await aftermath.concerned(conn, automations)):
         ended = {"status": Status.SKIPPED, "summary": None}
         given = [

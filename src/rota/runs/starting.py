@@ -6,7 +6,7 @@ from uuid import UUID
 from rota.db import events, run_status
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
-from rota.model.run import Start
+from rota.model.run import Source, Start
 from rota.runs import ending
 
 
@@ -32,6 +32,10 @@ def _goes_on(start: Start) -> bool:
 
 def _queued(start: Start) -> NewEvent:
     assert start.session_id
-    data = {"status": "queued", "source": start.source, "slot": start.slot, "prompt": start.prompt}
+    data = {
+        "status": "skipped" if start.skip_reason else "queued", "source": start.source, "slot": start.slot,
+        "prompt": start.prompt, "skip_reason": start.skip_reason,
+        "task": start.payload["task"]["key"] if start.source == Source.TASK else None,
+    }  # fmt: skip
     given = {name: value for name, value in data.items() if value is not None}
     return NewEvent(start.workspace_id, start.session_id, "run", given, start.id)

@@ -10,6 +10,7 @@ import orjson
 from rota.db.events import Event
 from rota.model.executor import Turn
 from rota.model.ids import RunId
+from rota.model.reasons import FAILED, SKIPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
                 yield _line(event, str(event.data.get("from", "agent")), _body(event.data))
             case "run":
                 yield from _of_run(event)
+            case "task":
+                yield _line(event, "rota", _of_task(event.data))
+            case "session":
+                yield _line(event, "rota", _of_session(event.data))
 
 
 def merged(told: Iterable[Line]) -> list[Line]:
@@ -43,24 +48,37 @@ def merged(told: Iterable[Line]) -> list[Line]:
     result: list[Line] = []
     for line in told:
         last = result[-1] if result else None
-        if (
-            last
-            and line.speaker == last.speaker == "agent"
-            and (line.run_id, line.attempt) == (last.run_id, last.attempt)
-        ):
+        if last and _same_breath(last, line):
             result[-1] = Line(last.seq, "agent", last.text + line.text, last.at, last.run_id, last.attempt, last.data)
         else:
             result.append(line)
     return result
 
 
+def _same_breath(last: Line, line: Line) -> bool:
+    pieces = "body" not in last.data and "body" not in line.data  # a message is whole
+    same = (line.run_id, line.attempt) == (last.run_id, last.attempt)
+    return line.speaker == last.speaker == "agent" and same and pieces
+
+
 def turns(events: Sequence[Event]) -> list[Turn]:
-    """What an agent is given of the conversation so far."""
-    return [Turn(line.speaker, line.text) for line in merged(lines(events)) if line.speaker in {"user", "agent"}]
+    """What an agent is given of the conversation so far: what was asked and what was answered, each question where its
+    run began, so that what still waits for its turn is not heard before."""
+    asked: dict[RunId, str] = {}
+    said: list[Line] = []
+    for event in events:
+        status = event.data.get("status")
+        if event.kind == "output":
+            said.append(_line(event, "agent", str(event.data.get("text", ""))))
+        elif event.kind == "run" and event.run_id and status == "queued" and event.data.get("prompt"):
+            asked[event.run_id] = str(event.data["prompt"])
+        elif event.kind == "run" and event.run_id and status == "running" and event.run_id in asked:
+            said.append(_line(event, "user", asked.pop(event.run_id)))
+    return [Turn(line.speaker, line.text) for line in merged(said)]
 
 
 def _body(data: dict[str, Any]) -> str:
-    body = data.get("body", data.get("text", ""))
+    body = data.get("body", "")
     return body if isinstance(body, str) else orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -79,20 +97,51 @@ def _of_run(event: Event) -> Iterator[Line]:
 
 
 def _told(data: dict[str, Any]) -> str:
-    detail = data.get("error_detail") or data.get("reason") or ""
+    detail = str(data.get("error_detail") or data.get("reason") or "")
     match data.get("status"):
         case "queued":
             return f"Back in the queue: {detail}" if detail else "Back in the queue."
         case "succeeded":
             return "Done."
         case "failed":
-            return f"Failed ({data.get('error_class')}). {detail}".strip()
+            return _sentence(FAILED.get(str(data.get("error_class")), "It failed"), detail)
         case "cancelled":
-            return "Cancelled." if data.get("error_class") != "replaced" else "Cancelled: a later run took its turn."
+            return _sentence(FAILED.get(str(data.get("error_class")), "Cancelled"), "")
         case "skipped":
-            return f"Skipped: {data.get('skip_reason')}."
+            return _sentence(SKIPPED.get(str(data.get("skip_reason")), "Skipped"), "")
         case _:
             return ""
+
+
+def _sentence(text: str, detail: str) -> str:
+    return f"{text}: {detail}" if detail else f"{text}."
+
+
+def _of_task(data: dict[str, Any]) -> str:
+    task, reason = f"Task {data.get('task')}", str(data.get("reason"))
+    match data.get("status"):
+        case "pending":
+            return f"{task} was added for the {data.get('role')}."
+        case "ready":
+            return f"{task} is tried again."
+        case "done":
+            return f"{task} is done."
+        case "failed":
+            return _sentence(f"{task} failed", (FAILED.get(reason) or SKIPPED.get(reason) or "").lower())
+        case _:
+            why = "the session was ended" if reason == "session_ended" else "a task before it failed"
+            return f"{task} was skipped: {why}."
+
+
+def _of_session(data: dict[str, Any]) -> str:
+    told = {
+        "active": "The session goes on",
+        "paused": "The session was paused",
+        "done": "The session is done",
+        "failed": "The session failed",
+        "archived": "The session was archived",
+    }.get(str(data.get("status")), "The session was opened")
+    return f"{told}, by {data['by']}." if data.get("by") else f"{told}."
 
 
 def _line(event: Event, speaker: str, text: str) -> Line:

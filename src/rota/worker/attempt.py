@@ -199,9 +199,11 @@ async def assign(
     token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secret}"
     told: list[Event] = []
     left_off = LeftOff()
-    if not run.first_in_session:
+    new_task = run.source == Source.TASK and run.attempt == 1  # of which thousands may share a session
+    if not run.first_in_session and not new_task:
         async with db.connection() as conn:
-            told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
+            if run.source != Source.TASK:
+                told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
             left_off = await _left_off(conn, run)
     earlier = [event for event in told if event.run_id != run.id]
     return Assignment(

@@ -7,19 +7,32 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 
-from rota.db import isolation
+from rota.db import isolation, runs
 from rota.db import messages as rows
+from rota.db.listener import RUNS, session_channel
 from rota.db.messages import Message
 from rota.errors import Invalid
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import LARGEST_SEQ, find
 from rota.http.context import InUnit, Posting, Shared, Signed, Web
-from rota.http.shapes import AckIn, Duration, MessageIn, MessageOut, Page, cursor_of, read_number_cursor
+from rota.http.shapes import (
+    AckIn,
+    Duration,
+    MessageOrTurn,
+    MessageOut,
+    Page,
+    RunOut,
+    TurnIn,
+    cursor_of,
+    read_number_cursor,
+)
+from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.message import USER, NewMessage
+from rota.roster import running
 from rota.roster.running import check_key
-from rota.sessions import messages
+from rota.sessions import chat, messages
 
 router = APIRouter(prefix="/sessions/{session_id}/messages", tags=["messages"])
 
@@ -87,11 +100,14 @@ async def publish_message(
     shared: Shared,
     post: Posting,
     session_id: UUID,
-    body: MessageIn,
+    body: MessageOrTurn,
     idempotency_key: IdempotencyKey = None,
-) -> MessageOut:
-    """Send a message to one role or to all. Answers once it is committed; the same `Idempotency-Key` sends it once."""
+) -> MessageOut | RunOut:
+    """Send a `body` to one role or to all: a message. Or a `prompt` to the session's agent: a run that sees the
+    transcript so far; a session that is done or failed goes on. The same `Idempotency-Key` sends it once."""
     check_key(idempotency_key)
+    if isinstance(body, TurnIn):
+        return await _take_turn(shared, caller, SessionId(session_id), body, idempotency_key)
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "send messages to this session")
@@ -99,6 +115,20 @@ async def publish_message(
         caller.workspace_id, SessionId(session_id), body.body, body.to, body.sender, key=idempotency_key
     )
     return MessageOut.model_validate(messages.shown(await post.publish(message)))
+
+
+async def _take_turn(shared: Web, caller: Caller, session_id: SessionId, body: TurnIn, key: str | None) -> RunOut:
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+        await find(conn, caller.workspace_id, session_id)
+        request = {"session": str(session_id), **body.model_dump(mode="json")}
+        run_id = await running.once_for_key(
+            conn, caller, key, request,
+            lambda: chat.turn(conn, caller, session_id, prompt=body.prompt, given=body.input),
+        )  # fmt: skip
+        run = RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
+    shared.wakes.send(RUNS, [caller.workspace_id])
+    shared.wakes.send(session_channel(session_id))
+    return run
 
 
 @router.post("/{message_id}/ack", status_code=204)

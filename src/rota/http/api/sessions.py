@@ -10,16 +10,24 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 
 from rota.db import events, isolation, sessions
+from rota.db import tasks as task_rows
 from rota.db.events import Event
+from rota.db.listener import CANCELS, RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
+from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
-from rota.http.context import InUnit, Shared, Signed
+from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.shapes import (
     EventOut,
     OriginOut,
     Page,
+    RoleIn,
+    RoleOut,
+    SessionIn,
     SessionOut,
+    TaskOut,
+    TasksIn,
     cursor_of,
     page_of,
     read_cursor,
@@ -27,20 +35,27 @@ from rota.http.shapes import (
 )
 from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
+from rota.model.session import SessionStatus, Verb, extended
+from rota.roster import running
+from rota.sessions import changing, opening, roles, tasks
 from rota.trace.follow import Told
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
 LARGEST_SEQ = 2**63 - 1
+INTERACTIVE_ONLY = ("agent", "prompt", "input")
+BACKGROUND_ONLY = ("goal", "roles", "tasks", "draft")
+Origin = Literal["user", "import", "schedule", "run_now", "webhook", "event", "after", "task", "chat", "retry"]
 # Ends of lines to many a reader, though not to the standard of server-sent events.
 LINE_MARKS = [(mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in ("\x85", "\u2028", "\u2029")]
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, session_id: UUID) -> dict[str, Any]:
-    session = await sessions.find(conn, workspace_id, SessionId(session_id))
-    if not session:
-        raise NotFound("There is no such session.")
-    return session
+    return await changing.find(conn, workspace_id, SessionId(session_id))
+
+
+async def _shown(unit: Unit, session_id: UUID) -> SessionOut:
+    return SessionOut.model_validate(await find(unit.conn, unit.caller.workspace_id, session_id))
 
 
 @router.get("")
@@ -49,18 +64,158 @@ async def list_sessions(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     kind: Literal["interactive", "automation", "background"] | None = None,
+    status: SessionStatus | None = None,
+    origin: Origin | None = None,
 ) -> Page[SessionOut]:
-    """Sessions, newest first."""
+    """Sessions, newest first. `kind=interactive` is the list of chats."""
     found = await sessions.page(
-        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, kind=kind
+        unit.conn,
+        unit.caller.workspace_id,
+        before=read_cursor(cursor),
+        limit=limit + 1,
+        kind=kind,
+        status=status,
+        origin=origin,
     )
     return page_of(found, limit, SessionOut)
+
+
+@router.post("", status_code=201)
+async def open_session(unit: InUnit, body: SessionIn, idempotency_key: IdempotencyKey = None) -> SessionOut:
+    """Open a conversation with an agent, or give several a goal with roles and tasks."""
+    request = {"session": "open", **body.model_dump(mode="json")}
+    opened = await running.once_for_key(unit.conn, unit.caller, idempotency_key, request, lambda: _open(unit, body))
+    unit.wake(RUNS, unit.caller.workspace_id)
+    return await _shown(unit, opened)
+
+
+async def _open(unit: Unit, body: SessionIn) -> UUID:
+    interactive = body.kind == "interactive"
+    _refuse_fields(body, BACKGROUND_ONLY if interactive else INTERACTIVE_ONLY)
+    if interactive:
+        if body.agent is None:
+            raise Invalid("Say whom to talk to.", code="unknown_agent", field="agent")
+        return await opening.converse(
+            unit.conn, unit.caller, body.agent, title=body.title, prompt=body.prompt, given=body.input
+        )
+    if body.goal is None:
+        raise Invalid("Say what is to be achieved.", code="nothing_to_do", field="goal")
+    return await opening.pursue(
+        unit.conn,
+        unit.caller,
+        body.goal,
+        title=body.title,
+        seats=[role.model_dump() for role in body.roles],
+        forms=[task.form() for task in body.tasks],
+        draft=body.draft,
+    )
+
+
+def _refuse_fields(body: SessionIn, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name in body.model_fields_set:
+            raise Invalid(f"A session of kind {body.kind} has no {name}.", field=name)
+
+
+async def _change(unit: Unit, session_id: UUID, verb: Verb) -> SessionOut:
+    for run_id in await changing.change(unit.conn, unit.caller, SessionId(session_id), verb):
+        unit.wake(CANCELS, run_id)
+    unit.wake(RUNS, unit.caller.workspace_id)
+    unit.wake(session_channel(SessionId(session_id)))
+    return await _shown(unit, session_id)
+
+
+@router.post("/{session_id}/enable")
+async def enable_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """Start the work of a draft."""
+    return await _change(unit, session_id, Verb.ENABLE)
+
+
+@router.post("/{session_id}/pause")
+async def pause_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """Hold its tasks: what nobody has claimed does not start; what runs finishes. It takes no messages meanwhile."""
+    return await _change(unit, session_id, Verb.PAUSE)
+
+
+@router.post("/{session_id}/resume")
+async def resume_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """Let a paused session go on."""
+    return await _change(unit, session_id, Verb.RESUME)
+
+
+@router.post("/{session_id}/complete")
+async def complete_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """End it as done: what has not begun is skipped, what runs is cancelled; an automation's own run goes on."""
+    return await _change(unit, session_id, Verb.COMPLETE)
+
+
+@router.post("/{session_id}/fail")
+async def fail_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """End it as failed, in the same way."""
+    return await _change(unit, session_id, Verb.FAIL)
+
+
+@router.post("/{session_id}/archive")
+async def archive_session(unit: InUnit, session_id: UUID) -> SessionOut:
+    """Put a session away that is done or failed: from then on it can only be read."""
+    return await _change(unit, session_id, Verb.ARCHIVE)
+
+
+@router.get("/{session_id}/roles")
+async def list_roles(unit: InUnit, session_id: UUID) -> Page[RoleOut]:
+    """The session's roles and their agents, oldest first."""
+    await find(unit.conn, unit.caller.workspace_id, session_id)
+    found = await sessions.roles(unit.conn, unit.caller.workspace_id, SessionId(session_id))
+    return Page(items=[RoleOut.model_validate(each) for each in found])
+
+
+@router.post("/{session_id}/roles", status_code=201)
+async def add_role(unit: InUnit, session_id: UUID, body: RoleIn) -> RoleOut:
+    """Give an agent a role in the session."""
+    session = await find(unit.conn, unit.caller.workspace_id, session_id)
+    unit.caller.must_own(session["owner_id"], "give roles in this session")
+    extended(SessionStatus(session["status"]))
+    await roles.add(unit.conn, unit.caller, SessionId(session_id), [(body.name, body.agent)])
+    found = await sessions.roles(unit.conn, unit.caller.workspace_id, SessionId(session_id))
+    return RoleOut.model_validate(next(each for each in found if each["name"] == body.name))
+
+
+@router.get("/{session_id}/tasks")
+async def list_tasks(
+    unit: InUnit, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[TaskOut]:
+    """The session's tasks in the order they were added."""
+    await find(unit.conn, unit.caller.workspace_id, session_id)
+    where = (unit.caller.workspace_id, SessionId(session_id))
+    return page_of(await task_rows.page(unit.conn, where, after=read_cursor(cursor), limit=limit + 1), limit, TaskOut)
+
+
+@router.post("/{session_id}/tasks", status_code=201)
+async def add_tasks(
+    unit: InUnit, session_id: UUID, body: TasksIn, idempotency_key: IdempotencyKey = None
+) -> Page[TaskOut]:
+    """Add tasks, all or none. Those that wait for nobody start at once. A session that is done or failed goes on."""
+    caller, where = unit.caller, (unit.caller.workspace_id, SessionId(session_id))
+    session = await find(unit.conn, *where)
+    caller.must_own(session["owner_id"], "add tasks to this session")
+    request = {"tasks_of": str(session_id), **body.model_dump(mode="json")}
+    batch = await running.once_for_key(
+        unit.conn,
+        caller,
+        idempotency_key,
+        request,
+        lambda: tasks.add(unit.conn, *where, [each.form() for each in body.tasks]),
+    )
+    unit.wake(RUNS, caller.workspace_id)
+    unit.wake(session_channel(SessionId(session_id)))
+    found = await task_rows.page(unit.conn, where, batch=batch)
+    return Page(items=[TaskOut.model_validate(each) for each in found])
 
 
 @router.get("/{session_id}")
 async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
     """One session."""
-    return SessionOut.model_validate(await find(unit.conn, unit.caller.workspace_id, session_id))
+    return await _shown(unit, session_id)
 
 
 @router.get("/{session_id}/origin")

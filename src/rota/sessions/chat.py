@@ -1,0 +1,70 @@
+"""Chat: a person's message in a session is a run that sees the transcript so far."""
+
+from datetime import timedelta
+from typing import Any
+
+from rota.access import grants
+from rota.db import agents, runs
+from rota.db.pool import Connection
+from rota.errors import Conflict, Invalid
+from rota.model.caller import Caller
+from rota.model.ids import AgentId, RunId, SessionId, new_id
+from rota.model.run import PRIORITY, Source, Start
+from rota.model.session import SessionStatus, followed_up
+from rota.runs import starting
+from rota.sessions import changing
+
+TIMEOUT = timedelta(hours=1)
+START_WITHIN = timedelta(minutes=15)
+
+
+async def turn(
+    conn: Connection,
+    caller: Caller,
+    session_id: SessionId,
+    *,
+    prompt: str | None,
+    given: Any = None,
+    retry_of: RunId | None = None,
+) -> RunId:
+    """Start a turn, on a short grant of the caller, behind the turns before it. A session that had ended goes on."""
+    session = await changing.find(conn, caller.workspace_id, session_id)
+    caller.must_own(session["owner_id"], "write in this session")
+    if prompt is None and given is None:
+        raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
+    followed_up(SessionStatus(session["status"]))
+    if await runs.at_work_outside_lane(conn, caller.workspace_id, session_id):
+        raise Conflict("Its automation is at work in this session. Write once that run has ended.", code="session_busy")
+    agent = await agents.find(conn, caller.workspace_id, str(session["agent_id"]))
+    assert agent, "only an imported session has none, and that is archived"
+    if agent["status"] == "paused" or agent["deleted_at"]:
+        raise Conflict("The agent of this session is paused or deleted.", code="agent_paused")
+    agent_id = AgentId(agent["id"])
+    source = Source.RETRY if retry_of else Source.CHAT
+    start = Start(
+        workspace_id=caller.workspace_id,
+        id=RunId(new_id()),
+        agent_id=agent_id,
+        grant_id=await grants.make(conn, caller.workspace_id, caller.user_id, agent_id, lasts=grants.SHORT),
+        owner_id=caller.user_id,
+        created_by=caller.user_id,
+        revision=agent["revision"],
+        source=source,
+        retry_of=retry_of,
+        queue=agent_id if agent["max_concurrent"] else caller.workspace_id,
+        executor=agent["executor"],
+        pool=agent["pool"],
+        timeout=TIMEOUT,
+        start_within=START_WITHIN,
+        session_id=session_id,
+        fresh_session=False,
+        lane=session_id,
+        waits_for_lane=True,
+        prompt=prompt,
+        input=given,
+        priority=PRIORITY[source],
+    )
+    # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
+    await starting.start(conn, [start])
+    await changing.move(conn, caller.workspace_id, session_id, followed_up, by=caller.name)
+    return start.id

@@ -1,0 +1,52 @@
+"""Tasks of a session: added by people and by agents at work, and shown as a graph."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from rota.db import events, sessions, tasks
+from rota.db.pool import Connection
+from rota.db.tasks import Changed, Where
+from rota.errors import Lost
+from rota.model import session as lifecycle
+from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
+from rota.model.task import NewTask, TaskForm, levels, plan, references
+from rota.runs import tasking
+from rota.sessions import changing
+
+
+async def add(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    session_id: SessionId,
+    forms: Sequence[TaskForm],
+    *,
+    attempt: tuple[RunId, int] | None = None,
+) -> UUID:
+    """Add tasks, all or none; the id of this batch. Those that wait for nobody start at once. A session that had ended
+    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else."""
+    if attempt and not await events.hold(conn, [(workspace_id, *attempt)]):
+        raise Lost("This attempt belongs to another worker now.")
+    where = (workspace_id, session_id)
+    await changing.move(conn, workspace_id, session_id, lifecycle.extended)
+    roles = [role["name"] for role in await sessions.roles(conn, workspace_id, session_id)]
+    known = await tasks.known(conn, where, references(forms))
+    planned = plan(forms, known, roles)
+    batch = new_id()
+    await tasks.add(conn, where, planned, batch=batch, run_id=attempt[0] if attempt else None)
+    await sessions.keep_tasks(conn, workspace_id, session_id)
+    skipped = await tasks.skip(conn, [(*where, each.id) for each in known if each.status in {"failed", "skipped"}])
+    await tasking.tell(conn, [*(_added(where, task) for task in planned), *skipped])
+    await tasking.release(conn, [where])
+    return batch
+
+
+def _added(where: Where, task: NewTask) -> Changed:
+    return Changed(*where, task.id, task.key, task.role, None, "pending", None)
+
+
+async def graph(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[dict[str, Any]]:
+    """All tasks in the order they were added, each with `level`, the column in which it is drawn."""
+    found = await tasks.page(conn, (workspace_id, session_id))
+    columns = levels({task["id"]: task["depends_on"] for task in found})
+    return [{**task, "level": columns[task["id"]]} for task in found]
