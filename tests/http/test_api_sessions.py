@@ -23,7 +23,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
 
 FIELDS = {
-    "id", "kind", "status", "origin", "title", "automation_id", "agent_id", "last_seq", "created_at", "updated_at",
+    "id", "kind", "status", "origin", "title", "goal", "automation_id", "agent_id", "imported", "last_seq", "created_at",
+    "updated_at",
 }  # fmt: skip
 
 
