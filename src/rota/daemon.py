@@ -181,7 +181,14 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
         _looping(PruneArtifacts(ready.db, depot, keep=settings.keep_artifacts_days)),
-        _looping(Prune(ready.db, keep_events=settings.keep_events_days, keep_snapshots=settings.keep_snapshots_days)),
+        _looping(
+            Prune(
+                ready.db,
+                keep_events=settings.keep_events_days,
+                keep_snapshots=settings.keep_snapshots_days,
+                keep_audit=settings.keep_audit_days,
+            )
+        ),
     ):
         yield
 

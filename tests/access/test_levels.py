@@ -1,6 +1,7 @@
 """Who may, over HTTP: levels, other people's things, other workspaces, agents at work, and browsers."""
 
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -8,6 +9,7 @@ from httpx import Response
 
 from rota.access import signing_in
 from rota.db import isolation
+from rota.http.auditing import Record
 from rota.http.context import COOKIE
 from rota.model.session import Verb
 
@@ -61,6 +63,7 @@ READS = [
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
     "/snapshots", "/credentials", "/credentials/{credential}",
 ]  # fmt: skip
+READS_OF_ADMINS = ["/audit", "/audit/export"]
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/agents", AGENT),
     ("PATCH", "/agents/{agent}", {"name": "Mine"}),
@@ -133,7 +136,9 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         for name, shown in renamed.items():
             path = path.replace(name, shown)  # noqa: PLW2901
         found.add((method, path))
-    listed = {("GET", path) for path in READS} | {(method, path.partition("?")[0]) for method, path, _ in WRITES}
+    listed = {("GET", path) for path in [*READS, *READS_OF_ADMINS]} | {
+        (method, path.partition("?")[0]) for method, path, _ in WRITES
+    }
     assert found - listed == {("GET", "/sessions/{session}/trace"), ("POST", "/automations/preview")}
     assert listed <= found
 
@@ -143,6 +148,8 @@ async def test_a_viewer_reads_everything_and_changes_nothing(office: Office) -> 
     viewer = await office.api("viewer")
     for path in READS:
         assert (await viewer.get(path.format(**names))).status_code == 200, path
+    for path in READS_OF_ADMINS:
+        assert refused(await viewer.get(path.format(**names)), 403, "forbidden")["needs"] == "admin"
     before = await office.count(*EVERYTHING)
     for method, path, body in WRITES:
         told = refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
@@ -224,7 +231,9 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     before = await theirs.count(*EVERYTHING)
     confine = isolation.confine
     monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, office.caller.workspace_id))
-    for method, path, body in [("GET", path, None) for path in [*READS, "/sessions/{session}/trace"]] + WRITES:
+    monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either
+    reads = [*READS, "/audit", "/sessions/{session}/trace"]
+    for method, path, body in [("GET", path, None) for path in reads] + WRITES:
         answer = await send(asking, method, path.format(**names), body)
         if "{" in path:
             refused(answer, 404, "not_found")

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from rota.db import attempts, people
 from rota.db.pool import Connection
 from rota.errors import NotFound, Unauthenticated
 from rota.model.caller import Caller, Level
-from rota.model.ids import SessionId, TokenId, UserId, new_id
+from rota.model.ids import RunId, SessionId, TokenId, UserId, new_id
 
 LINK_LASTS = timedelta(hours=24)
 LOGIN_LASTS = timedelta(days=30)
@@ -80,7 +81,7 @@ async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Call
     caller = await _caller(conn, workspace, found[1])
     if caller.workspace_id != found[0]:
         raise NotFound("There is no such workspace.")
-    return caller
+    return replace(caller, token_id=found[2])
 
 
 async def caller_by_login(conn: Connection, workspace: str, secret: str) -> Caller:
@@ -111,7 +112,5 @@ async def _agent_at_work(conn: Connection, workspace: str, parts: re.Match[str])
     caller = await _caller(conn, workspace, attempt["user_id"])
     if caller.workspace_id != UUID(parts[1]):
         raise NotFound("There is no such workspace.")
-    return Caller(
-        caller.workspace_id, caller.workspace_slug, caller.timezone, caller.user_id, caller.name, Level.VIEWER,
-        SessionId(attempt["session_id"]),
-    )  # fmt: skip
+    session_id, run_id = SessionId(attempt["session_id"]), RunId(attempt["run_id"])
+    return replace(caller, level=Level.VIEWER, agent_in_session=session_id, run_id=run_id)

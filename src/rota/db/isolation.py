@@ -96,6 +96,7 @@ BEGIN
               WHERE relnamespace = home.relnamespace AND relkind IN ('r', 'p') AND relname NOT IN ({CLOSED}) LOOP
         EXECUTE format(CASE t.relname
             WHEN 'users' THEN 'GRANT INSERT, SELECT (' || shown || ') ON %s TO %I'
+            WHEN 'audit' THEN 'GRANT SELECT, INSERT ON %s TO %I'
             WHEN 'workspaces' THEN 'GRANT SELECT, UPDATE ON %s TO %I'
             ELSE 'GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I' END, t.name, home.api);
     END LOOP;

@@ -49,7 +49,7 @@ used AS (
              WHERE k.last_used_at IS NULL OR k.last_used_at < now() - interval '1 minute'
                FOR NO KEY UPDATE OF k SKIP LOCKED) idle
      WHERE t.workspace_id = idle.workspace_id AND t.id = idle.id)
-SELECT workspace_id, user_id FROM found
+SELECT workspace_id, user_id, id FROM found
 """
 
 ADD_LINK = """
@@ -126,9 +126,9 @@ async def add_token(
     await conn.execute(ADD_TOKEN, {**given, "expires_at": expires_at})
 
 
-async def use_token(conn: Connection, secret_hash: bytes) -> tuple[WorkspaceId, UserId] | None:
+async def use_token(conn: Connection, secret_hash: bytes) -> tuple[WorkspaceId, UserId, TokenId] | None:
     found = await _one(conn, USE_TOKEN, {"hash": secret_hash})
-    return (found["workspace_id"], found["user_id"]) if found else None
+    return (found["workspace_id"], found["user_id"], found["id"]) if found else None
 
 
 async def add_link(conn: Connection, user_id: UserId, secret_hash: bytes, lasts: timedelta) -> None:

@@ -36,6 +36,10 @@ MEMORY = """
 DELETE FROM memory WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM memory WHERE expires_at < now() - %(kept)s LIMIT %(limit)s))
 """
+AUDIT = """
+DELETE FROM audit WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM audit WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
+"""
 SIGN_INS = """
 WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now())
 DELETE FROM logins WHERE expires_at < now()

@@ -1,6 +1,16 @@
 -- The schema as all migrations together leave it, for reading. Made by scripts/schema.py: change a migration, not this.
 -- Every table with a workspace is put under row-level security by db/isolation.py, which is not repeated here.
 
+CREATE FUNCTION refuse_change_of_audit() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the audit log is only ever added to' USING ERRCODE = 'RT002';
+END $$;
+
 CREATE FUNCTION refuse_change_of_ended_run() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -91,6 +101,24 @@ CREATE TABLE artifacts (
     created_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT artifacts_check CHECK (((uri IS NULL) = (sha256 IS NOT NULL))),
     CONSTRAINT artifacts_check1 CHECK (((sha256 IS NULL) = (size IS NULL)))
+);
+
+CREATE TABLE audit (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    user_id uuid NOT NULL,
+    token_id uuid,
+    run_id uuid,
+    ip text,
+    action text NOT NULL,
+    object_kind text NOT NULL,
+    object_id text,
+    status integer NOT NULL,
+    code text,
+    before jsonb,
+    after jsonb,
+    CONSTRAINT audit_check CHECK (((status < 400) = (code IS NULL)))
 );
 
 CREATE TABLE automations (
@@ -520,6 +548,7 @@ ALTER TABLE accounts ADD CONSTRAINT accounts_pkey PRIMARY KEY (workspace_id, id)
 ALTER TABLE agents ADD CONSTRAINT agents_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE approvals ADD CONSTRAINT approvals_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE artifacts ADD CONSTRAINT artifacts_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE audit ADD CONSTRAINT audit_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE checkpoints ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (workspace_id, session_id, thread);
 ALTER TABLE contents ADD CONSTRAINT contents_pkey PRIMARY KEY (workspace_id, sha256);
@@ -560,6 +589,8 @@ CREATE INDEX approvals_pending ON approvals USING btree (expires_at) WHERE (stat
 CREATE INDEX artifacts_by_time ON artifacts USING brin (created_at);
 CREATE INDEX artifacts_of_content ON artifacts USING btree (workspace_id, sha256) WHERE (sha256 IS NOT NULL);
 CREATE INDEX artifacts_of_session ON artifacts USING btree (workspace_id, session_id, id);
+CREATE INDEX audit_by_time ON audit USING brin (created_at);
+CREATE INDEX audit_of_object ON audit USING btree (workspace_id, object_kind, object_id, id);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
@@ -597,6 +628,10 @@ CREATE UNIQUE INDEX triggers_webhook ON triggers USING btree (id) WHERE (kind = 
 CREATE INDEX webhook_secrets_by_key ON webhook_secrets USING btree (key_id);
 CREATE INDEX write_keys_by_time ON write_keys USING brin (created_at);
 
+CREATE TRIGGER audit_stays BEFORE DELETE OR UPDATE ON audit FOR EACH ROW EXECUTE FUNCTION refuse_change_of_audit();
+
+CREATE TRIGGER audit_stays_whole BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION refuse_change_of_audit();
+
 CREATE TRIGGER runs_ended_stay BEFORE UPDATE ON runs FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION refuse_change_of_ended_run();
 ALTER TABLE abandonments ADD CONSTRAINT abandonments_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE accounts ADD CONSTRAINT accounts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
@@ -606,6 +641,8 @@ ALTER TABLE approvals ADD CONSTRAINT approvals_answered_by_fkey FOREIGN KEY (ans
 ALTER TABLE approvals ADD CONSTRAINT approvals_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE artifacts ADD CONSTRAINT artifacts_workspace_id_session_id_fkey FOREIGN KEY (workspace_id, session_id) REFERENCES sessions(workspace_id, id);
 ALTER TABLE artifacts ADD CONSTRAINT artifacts_workspace_id_sha256_fkey FOREIGN KEY (workspace_id, sha256) REFERENCES contents(workspace_id, sha256);
+ALTER TABLE audit ADD CONSTRAINT audit_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE audit ADD CONSTRAINT audit_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE automations ADD CONSTRAINT automations_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES users(id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_agent_id_fkey FOREIGN KEY (workspace_id, agent_id) REFERENCES agents(workspace_id, id);
 ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

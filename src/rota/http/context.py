@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from fastapi import Depends, Request
+from psycopg import Rollback
 
 from rota.access import signing_in
 from rota.access.vault import Vault
@@ -15,6 +17,7 @@ from rota.db import isolation
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
+from rota.http.auditing import Record
 from rota.model.caller import Caller
 from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
@@ -48,11 +51,17 @@ class Unit:
     conn: Connection
     caller: Caller
     _role: str | None = None
+    record: Record | None = None
     _wakes: list[tuple[str, str]] = field(default_factory=list)
 
     def beyond_workspace(self) -> AbstractAsyncContextManager[None]:
         """For the few looks that a workspace doesn't bound: a person's other memberships, what they sign in with."""
         return isolation.lifted(self.conn, self._role)
+
+    def about(self, object_id: UUID) -> None:
+        """For the audit log: which thing was made, or was named by its slug."""
+        if self.record:
+            self.record.about(object_id)
 
     def wake(self, channel: str, payload: object = "") -> None:
         self._wakes.append((channel, str(payload)))
@@ -108,12 +117,53 @@ def _host(origin: str) -> str | None:
 
 
 async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
-    shared = web(request)
-    async with shared.db.transaction() as conn:
-        caller = await caller_of(request, conn, workspace)
-        unit = Unit(conn, caller, await isolation.confine(shared.db, conn, caller.workspace_id))
-        yield unit
+    """A transaction for one request. What it changes is told in the audit log by the same transaction; what was
+    refused, by one of its own."""
+    shared, record = web(request), Record.of(request)
+    unit: Unit | None = None
+    try:
+        async with shared.db.transaction() as conn:
+            unit = await _begin(request, conn, workspace, record)
+            yield unit
+            await _finish(request, unit)
+    except Exception as error:
+        if unit and record:
+            await record.write_refusal(shared.db, unit.caller, error)
+        raise
+    if told := refusal(request):
+        if record:
+            await record.write_refusal(shared.db, unit.caller, told)
+        return
     unit.send_wakes(shared.wakes)
+
+
+async def _begin(request: Request, conn: Connection, workspace: str, record: Record | None) -> Unit:
+    caller = await caller_of(request, conn, workspace)
+    role = await isolation.confine(web(request).db, conn, caller.workspace_id)
+    if record:
+        await record.look(conn, caller)
+    return Unit(conn, caller, role, record)
+
+
+async def _finish(request: Request, unit: Unit) -> None:
+    if refusal(request):
+        raise Rollback
+    if unit.record:
+        await unit.record.write(unit.conn, unit.caller)
+
+
+async def _looking(request: Request, workspace: str) -> AsyncIterator[Unit]:
+    async with web(request).db.transaction() as conn:
+        yield await _begin(request, conn, workspace, None)
+
+
+def refuse(request: Request, told: dict[str, Any]) -> None:
+    """A route that answers a refusal itself, as a page, says so: nothing of its transaction may stay."""
+    request.state.refusal = told
+
+
+def refusal(request: Request) -> dict[str, Any] | None:
+    return getattr(request.state, "refusal", None)
 
 
 async def sign(request: Request) -> Caller:
@@ -124,6 +174,7 @@ async def sign(request: Request) -> Caller:
 
 # scope="function": FastAPI would otherwise commit after the answer was sent, and a failed commit would come too late.
 InUnit = Annotated[Unit, Depends(_unit, scope="function")]
+Looking = Annotated[Unit, Depends(_looking, scope="function")]  # for a POST that only reads: the audit log is not told
 Signed = Annotated[Caller, Depends(sign)]
 Shared = Annotated[Web, Depends(web)]
 Posting = Annotated[Post, Depends(_post)]

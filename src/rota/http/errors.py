@@ -38,6 +38,8 @@ TITLES = {
     400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
     409: "Conflict", 413: "Too large", 422: "Invalid", 500: "Something broke", 503: "Busy",
 }  # fmt: skip
+BROKEN = "Something broke on our side; the log has the details."
+CODES = {404: "not_found", 405: "method_not_allowed"}
 
 MOST_ERRORS = 20
 
@@ -99,7 +101,22 @@ def of_database(error: psycopg.Error) -> dict[str, Any]:
             return problem(503, "database_unavailable", "The database does not answer. Try again in a moment.")
         case _:
             log.error("http.broken", exc_info=error)
-            return problem(500, "broken", "Something broke on our side; the log has the details.")
+            return problem(500, "broken", BROKEN)
+
+
+def of_any(error: BaseException) -> dict[str, Any]:
+    """The problem that an exception is told as."""
+    match error:
+        case RotaError():
+            return of_error(error)
+        case RequestValidationError():
+            return of_validation(error.errors())
+        case psycopg.Error():
+            return of_database(error)
+        case HTTPException():
+            return problem(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
+        case _:
+            return problem(500, "broken", BROKEN)
 
 
 def install(app: FastAPI, show: Problem) -> None:
@@ -110,27 +127,18 @@ def install(app: FastAPI, show: Problem) -> None:
         return await shown if isinstance(shown, Awaitable) else shown
 
     @app.exception_handler(RotaError)
-    async def rota_error(request: Request, error: RotaError) -> Response:
-        return await give(request, of_error(error))
-
     @app.exception_handler(RequestValidationError)
-    async def validation(request: Request, error: RequestValidationError) -> Response:
-        return await give(request, of_validation(error.errors()))
-
     @app.exception_handler(psycopg.Error)
-    async def database(request: Request, error: psycopg.Error) -> Response:
-        return await give(request, of_database(error))
+    async def told(request: Request, error: Exception) -> Response:
+        return await give(request, of_any(error))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        codes = {404: "not_found", 405: "method_not_allowed"}
-        shown = await give(
-            request, problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail))
-        )
+        shown = await give(request, of_any(error))
         shown.headers.update(error.headers or {})
         return shown
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         log.error("http.broken", exc_info=error)
-        return await give(request, problem(500, "broken", "Something broke on our side; the log has the details."))
+        return await give(request, of_any(error))

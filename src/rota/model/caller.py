@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rota.errors import Forbidden
-from rota.model.ids import SessionId, UserId, WorkspaceId
+from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId
 
 
 class Level(StrEnum):
@@ -27,6 +27,8 @@ class Caller:
     name: str
     level: Level
     agent_in_session: SessionId | None = None
+    token_id: TokenId | None = None
+    run_id: RunId | None = None
 
     def must_be(self, level: Level, to: str) -> None:
         if _ORDER.index(self.level) < _ORDER.index(level):

@@ -38,11 +38,19 @@ class Prune:
 
     name = "prune"
 
-    def __init__(self, db: Database, *, keep_events: timedelta, keep_snapshots: timedelta) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        keep_events: timedelta,
+        keep_snapshots: timedelta,
+        keep_audit: timedelta = timedelta(days=400),
+    ) -> None:
         self._db = db
         self._kept = (
             (pruning.EVENTS, keep_events),
             (pruning.SNAPSHOTS, keep_snapshots),
+            (pruning.AUDIT, keep_audit),
             (pruning.START_KEYS, KEEP_KEYS),
             (pruning.WRITE_KEYS, KEEP_KEYS),
             (pruning.WORKERS, KEEP_WORKERS),

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from rota.http.api import (
     agents,
     artifacts,
+    audit,
     automations,
     credentials,
     events,
@@ -20,6 +21,7 @@ from rota.http.api import (
 router = APIRouter(prefix="/api/v1/workspaces/{workspace}")
 for noun in (
     agents,
+    audit,
     preview,
     automations,
     memory,

@@ -29,6 +29,7 @@ async def create_agent(unit: InUnit, body: AgentIn) -> AgentOut:
     """Save an agent. A program that this machine doesn't have is a warning: the worker may be another machine."""
     values: dict[str, Any] = body.model_dump()
     agent, warnings = await agents.create(unit.conn, unit.caller, values)
+    unit.about(agent["id"])
     return AgentOut.model_validate({**agent, "warnings": warnings})
 
 
@@ -76,5 +77,6 @@ async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key:
         request,
         lambda: running.run_agent(conn, caller, agent, body.model_dump()),
     )
+    unit.about(run_id)
     unit.wake(RUNS, unit.caller.workspace_id)
     return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))

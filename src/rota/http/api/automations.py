@@ -58,6 +58,7 @@ async def create_automation(unit: InUnit, shared: Shared, body: AutomationIn) ->
     """Save an automation with its triggers; its grant is made with it. Secrets of webhooks are in this answer only."""
     values: dict[str, Any] = {name: getattr(body, name) for name in type(body).model_fields}
     automation_id = await automations.create(unit.conn, unit.caller, values, body.forms())
+    unit.about(automation_id)
     unit.wake(TRIGGERS)
     unit.wake(RUNS, unit.caller.workspace_id)
     return await _with_secrets(unit, shared, await _shown(unit, automation_id))
@@ -128,6 +129,7 @@ async def run_automation(
     """Run it now, also while it is paused. Answers 409 with the run's id while one is queued."""
     conn, caller, payload = unit.conn, unit.caller, body.payload if body else None
     found = await automations.find(conn, caller, automation)
+    unit.about(found["id"])
     request = {"run": "automation", "automation": str(found["id"]), "payload": payload}
     run_id = await running.once_for_key(
         conn,

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from rota.http.context import InUnit
+from rota.http.context import Looking
 from rota.http.shapes import FireOut, PreviewIn, PreviewOut, WarningOut
 from rota.scheduler.preview import preview
 
@@ -10,7 +10,7 @@ router = APIRouter(prefix="/automations", tags=["automations"])
 
 
 @router.post("/preview")
-async def preview_schedule(unit: InUnit, body: PreviewIn) -> PreviewOut:
+async def preview_schedule(unit: Looking, body: PreviewIn) -> PreviewOut:
     """The next fires of a schedule, in UTC and in its own zone, in words, with warnings. Saves nothing."""
     shown = await preview(
         unit.conn, unit.caller, body.schedule, after=body.after, count=body.count, automation=body.automation

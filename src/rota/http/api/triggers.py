@@ -25,6 +25,7 @@ async def _shown(unit: Unit, automation_id: AutomationId, trigger_id: UUID, secr
 async def add_trigger(unit: InUnit, shared: Shared, automation: str, body: TriggerIn) -> TriggerOut:
     """Give an automation one more trigger. A webhook's secret is in this answer and never shown again."""
     automation_id, trigger_id = await automations.add_trigger(unit.conn, unit.caller, automation, body.form("trigger"))
+    unit.about(trigger_id)
     unit.wake(TRIGGERS)
     secret = None
     if "webhook" in (body.model_extra or {}):

@@ -18,8 +18,8 @@ from starlette.responses import RedirectResponse, Response
 from rota import __version__
 from rota.db import people
 from rota.errors import RotaError
-from rota.http.context import Unit
-from rota.http.errors import of_error, of_validation
+from rota.http.context import Unit, refuse
+from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
 from rota.http.ui.strip import HEIGHT, WIDTH, strip
@@ -98,10 +98,10 @@ class PageRoute(APIRoute):
         async def handled(request: Request) -> Response:
             try:
                 response = await handle(request)
-            except RotaError as refused:
-                response = await problem_page(request, of_error(refused))
-            except RequestValidationError as invalid:
-                response = await problem_page(request, of_validation(invalid.errors()))
+            except (RotaError, RequestValidationError) as refused:
+                told = of_any(refused)
+                refuse(request, told)
+                response = await problem_page(request, told)
             response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
             return response
 

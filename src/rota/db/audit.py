@@ -1,0 +1,102 @@
+"""The audit log: who changed what, and who tried to. It is only ever added to."""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from rota.db.pool import Connection
+from rota.model.ids import UserId, WorkspaceId, as_uuid, new_id
+
+# What can be looked at before and after a change: its table, and the column by which routes name it besides the id.
+TABLES = {
+    "agent": ("agents", "slug"),
+    "automation": ("automations", "slug"),
+    "trigger": ("triggers", "id"),
+    "run": ("runs", "id"),
+    "session": ("sessions", "id"),
+    "grant": ("grants", "id"),
+    "token": ("tokens", "id"),
+    "account": ("accounts", "id"),
+    "credential": ("credentials", "name"),
+}
+
+LOOK = """
+SELECT to_jsonb(t) FROM {table} t
+ WHERE t.workspace_id = %(workspace_id)s AND (t.id = %(id)s OR t.{name}::text = %(ref)s) ORDER BY t.id DESC LIMIT 1
+"""
+
+ADD = """
+INSERT INTO audit (workspace_id, id, user_id, token_id, run_id, ip, action, object_kind, object_id, status, code, before, after)
+VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(token_id)s, %(run_id)s, %(ip)s, %(action)s, %(object_kind)s,
+        %(object_id)s, %(status)s, %(code)s, %(before)s, %(after)s)
+"""
+
+PAGE = """
+SELECT a.id, a.created_at, a.user_id, u.name AS user, a.token_id, a.run_id, a.ip, a.action, a.object_kind, a.object_id,
+       a.status, a.code, a.before, a.after
+  FROM audit a JOIN users u ON u.id = a.user_id
+ WHERE a.workspace_id = %(workspace_id)s
+   AND a.id < coalesce(%(cursor)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND (%(user_id)s::uuid IS NULL OR a.user_id = %(user_id)s)
+   AND (%(action)s::text IS NULL OR a.action = %(action)s)
+   AND (%(object_kind)s::text IS NULL OR a.object_kind = %(object_kind)s)
+   AND (%(object_id)s::text IS NULL OR a.object_id = %(object_id)s)
+   AND (%(refused)s::boolean IS NULL OR (a.code IS NOT NULL) = %(refused)s)
+   AND (%(since)s::timestamptz IS NULL OR a.created_at >= %(since)s)
+   AND (%(until)s::timestamptz IS NULL OR a.created_at < %(until)s)
+ORDER BY a.id DESC LIMIT %(limit)s
+"""
+
+
+class Entry(NamedTuple):
+    workspace_id: WorkspaceId
+    user_id: UserId
+    action: str
+    object_kind: str
+    object_id: str | None
+    status: int
+    code: str | None = None
+    token_id: UUID | None = None
+    run_id: UUID | None = None
+    ip: str | None = None
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+class Choice(NamedTuple):
+    """Which rows of the log somebody wants to see."""
+
+    user_id: UUID | None = None
+    action: str | None = None
+    object_kind: str | None = None
+    object_id: str | None = None
+    refused: bool | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+async def look(conn: Connection, workspace_id: WorkspaceId, kind: str, ref: str) -> dict[str, Any] | None:
+    """A thing as it stands, whole; None for what has no table here."""
+    if kind not in TABLES:
+        return None
+    table, name = TABLES[kind]
+    query = LOOK.format(table=table, name=name)
+    given = {"workspace_id": workspace_id, "id": as_uuid(ref), "ref": ref}
+    row = await (await conn.execute(query.encode(), given)).fetchone()
+    return row[0] if row else None
+
+
+async def add(conn: Connection, entry: Entry) -> None:
+    before, after = (None if each is None else Jsonb(each) for each in (entry.before, entry.after))
+    await conn.execute(ADD, {**entry._asdict(), "id": new_id(), "before": before, "after": after})
+
+
+async def page(
+    conn: Connection, workspace_id: WorkspaceId, chosen: Choice, *, cursor: UUID | None, limit: int
+) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as rows:
+        await rows.execute(PAGE, {**chosen._asdict(), "workspace_id": workspace_id, "cursor": cursor, "limit": limit})
+        return await rows.fetchall()
