@@ -35,10 +35,13 @@ SELECT n.workspace_id, n.id, n.before + event.position, event.value ->> 'kind', 
 
 # The fence of promise 5: the run's row is locked against a rescue, and must still belong to this attempt.
 HOLD = """
+-- `expected` as in SETTLE: found by the primary key, not among all that runs.
+WITH given AS MATERIALIZED (
+    SELECT *, ARRAY['running', 'awaiting_approval'] AS expected
+      FROM json_to_recordset(%(attempts)s::json) AS g(workspace_id uuid, run_id uuid, attempt integer))
 SELECT r.workspace_id, r.id, r.attempt
-  FROM json_to_recordset(%(attempts)s::json) AS given(workspace_id uuid, run_id uuid, attempt integer)
-       JOIN runs r ON r.workspace_id = given.workspace_id AND r.id = given.run_id
- WHERE r.attempt = given.attempt AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp()
+  FROM given JOIN runs r ON r.workspace_id = given.workspace_id AND r.id = given.run_id
+ WHERE r.attempt = given.attempt AND r.status = ANY(given.expected) AND r.lease_until > clock_timestamp()
 ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """

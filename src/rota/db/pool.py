@@ -118,6 +118,41 @@ class Database:
         await conn.execute("SET TIME ZONE 'UTC'")
 
 
+class Reserved:
+    """One connection outside the pool for work that never waits behind other work. Opened when it is first needed, and
+    again after anything went wrong on it. Statements on it are soon prepared, because they are always the same."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._conn: Connection | None = None
+        self._taken = asyncio.Lock()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        async with self._taken:
+            if self._conn is None or self._conn.closed:
+                self._conn = await self._db.reserve()
+            try:
+                yield self._conn
+            except BaseException:
+                await self._forget()
+                raise
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self.connection() as conn, conn.transaction():
+            yield conn
+
+    async def _forget(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn:
+            await conn.close()
+
+    async def close(self) -> None:
+        async with self._taken:
+            await self._forget()
+
+
 async def check(url: str) -> None:
     """Refuse a database that cannot be reached or is too old, in words, without the password."""
     try:

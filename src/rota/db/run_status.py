@@ -142,12 +142,13 @@ allowed AS (
 turns AS (
     SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed),
 chosen AS MATERIALIZED (
-    SELECT workspace_id, id, (%(token_hashes)s::bytea[])[row_number() OVER ()] AS token_hash
+    SELECT workspace_id, id, row_number() OVER () - 1 AS number
       FROM (SELECT workspace_id, id FROM turns WHERE turn <= most_in_workspace
           ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
 claimed AS (
    UPDATE runs r
-      SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s, attempt_token_hash = c.token_hash,
+      SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s,
+          attempt_token_hash = substring(%(token_hashes)s::bytea FROM c.number::integer * 32 + 1 FOR 32),
           lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(r.started_at, clock_timestamp())
      FROM chosen c
     WHERE r.workspace_id = c.workspace_id AND r.id = c.id
@@ -161,7 +162,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired' END
              FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
-          r.queue, r.pool, r.priority, r.ready_at, r.attempt_token_hash),
+          r.queue, r.pool, r.priority, r.ready_at, c.number),
 news AS (
     SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
            jsonb_build_object('status', 'running', 'worker_id', %(worker_id)s::text) AS data
@@ -175,18 +176,19 @@ SELECT * FROM claimed
 
 SETTLE = (
     """
--- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else.
+-- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else. The status is
+-- expected in a column, which keeps the planner to the primary key: the index of running runs fills with dead entries.
 WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%(settlements)s::json) AS g(
+    SELECT *, ARRAY['running', 'awaiting_approval'] AS expected FROM json_to_recordset(%(settlements)s::json) AS g(
         workspace_id uuid, id uuid, attempt integer, status text, tries integer, retry_in interval,
         error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text)),
 locked AS MATERIALIZED (
     SELECT g.*
-      FROM given g JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = g.id
-     WHERE r.attempt = g.attempt AND r.status IN ('running', 'awaiting_approval')
-       AND (g.rescued OR r.lease_until > clock_timestamp())
-  ORDER BY r.workspace_id, r.id
-       FOR UPDATE OF r),
+      FROM (SELECT * FROM given ORDER BY workspace_id, id) g CROSS JOIN LATERAL (
+           SELECT FROM runs r
+            WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt AND r.status = ANY(g.expected)
+              AND (g.rescued OR r.lease_until > clock_timestamp())
+              FOR UPDATE) held),
 changed AS (
    UPDATE runs r
       SET status = l.status, tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
@@ -551,7 +553,7 @@ async def claim(
     token_hashes: Sequence[bytes],
 ) -> tuple[list[Claimed], list[Unreadable]]:
     """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
-    given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": list(token_hashes)}
+    given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
     given["queues"] = orjson.dumps(queues).decode()
     async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
         await cursor.execute(CLAIM, given)

@@ -91,9 +91,10 @@ class Start:
     priority: int = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as above
 class Claimed:
-    """A run in the hands of a worker: what it needs to execute and to settle this attempt."""
+    """A run in the hands of a worker: what it needs to execute and to settle this attempt. `number` tells which of the
+    tokens offered with the claim is its own."""
 
     workspace_id: WorkspaceId
     id: RunId
@@ -119,7 +120,7 @@ class Claimed:
     pool: str
     priority: int
     ready_at: datetime
-    token_hash: bytes
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

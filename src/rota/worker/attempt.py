@@ -250,7 +250,7 @@ async def _left_off(conn: Connection, run: Claimed) -> LeftOff:
 
 def directory(home: Path, workspace_id: UUID, session_id: UUID) -> Path:
     """Where the agents of a session keep their files."""
-    return home / "sessions" / str(workspace_id) / str(session_id)
+    return Path(f"{home}/sessions/{workspace_id}/{session_id}")
 
 
 def _environment(run: Claimed, url: str, token: str) -> Mapping[str, str]:

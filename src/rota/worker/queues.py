@@ -54,6 +54,11 @@ class Queues:
         """Time went by: what was queued for later may be ready now."""
         self._known = {key: found._replace(ready_in=found.ready_in - seconds) for key, found in self._known.items()}
 
+    @property
+    def capped(self) -> bool:
+        """Whether something that may be claimed now is capped."""
+        return any(each.workspace_capped or each.agent_capped for each in self._known.values() if each.ready_in <= 0)
+
     async def to_read(self, conn: Connection, places: int) -> list[dict[str, Any]]:
         """The queues to claim from, each with the most it may give. Locks what is capped."""
         ready = [found for found in self._known.values() if found.ready_in <= 0]

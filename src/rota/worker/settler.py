@@ -1,13 +1,13 @@
-"""Settles outcomes in groups: one commit for all attempts that ended within a few milliseconds."""
+"""Settles outcomes in groups: while one group is being written, the next one gathers."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from rota.db.listener import RUNS, Wakes, session_channel
-from rota.db.pool import PASSING, Database
-from rota.errors import Lost
+from rota.db.pool import PASSING, Database, Reserved
 from rota.failpoints import reach
 from rota.metrics import SETTLED
 from rota.runs import settling
@@ -15,60 +15,61 @@ from rota.runs.settling import Result
 
 log = logging.getLogger(__name__)
 
-WINDOW_SECONDS = 0.002
 LARGEST_GROUP = 500
 RETRY_SECONDS = 0.5
 
+Told = Callable[[Sequence[Result], set[tuple[UUID, int]]], None]
+
 
 class Settler:
-    def __init__(self, db: Database, wakes: Wakes) -> None:
-        self._db = db
+    """`told` hears of every group once it is committed: what was handed in, and which attempts were accepted."""
+
+    def __init__(self, db: Database, wakes: Wakes, told: Told) -> None:
+        self._line = Reserved(db)
         self._wakes = wakes
-        self._waiting: list[tuple[Result, asyncio.Future[bool]]] = []
+        self._told = told
+        self._waiting: list[Result] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def settle(self, result: Result) -> None:
-        """Returns once the outcome is committed; raises `Lost` if the lease had gone to somebody else."""
-        accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((result, accepted))
+    def hand_in(self, result: Result) -> None:
+        """Returns at once: the outcome is written soon, however often it takes."""
+        self._waiting.append(result)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
-        if not await accepted:
-            raise Lost("The lease went to somebody else before the outcome was written.")
 
     async def close(self) -> None:
-        if self._task:
+        """Wait until all that was handed in is written."""
+        while self._task and not self._task.done():
             await self._task
+        await self._line.close()
 
     async def _work(self) -> None:
         while self._waiting:
-            await asyncio.sleep(WINDOW_SECONDS)
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
-            accepted = await self._write([result for result, _ in group])
-            for result, future in group:
-                if not future.done():
-                    future.set_result((result.run.id, result.run.attempt) in accepted)
+            self._told(group, await self._write(group))
 
     async def _write(self, results: Sequence[Result]) -> set[tuple[UUID, int]]:
         """Try until it is written. Repeating is harmless: what was settled before is refused by the fence."""
         while True:
             try:
-                async with self._db.transaction() as conn:
+                async with self._line.transaction() as conn:
                     accepted, ready = await settling.settle(conn, results)
                     reach("worker.written")
             except PASSING as failure:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            self._tell(results, accepted)
+            self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted])
             self._wakes.send(RUNS, ready)
             return accepted
 
-    def _tell(self, results: Sequence[Result], accepted: set[tuple[UUID, int]]) -> None:
-        for result in results:
-            run = result.run
-            if (run.id, run.attempt) in accepted:
-                outcome = type(result.outcome).__name__.lower() if result.outcome else "handed_back"
-                SETTLED.labels(outcome=outcome).inc()
-                log.info("run.settled", extra={"run_id": run.id, "outcome": outcome, "trace_id": run.trace_id})
-                self._wakes.send(session_channel(run.session_id))
+    def _tell(self, settled: Sequence[Result]) -> None:
+        outcomes = [type(each.outcome).__name__.lower() if each.outcome else "handed_back" for each in settled]
+        for outcome, count in Counter(outcomes).items():
+            SETTLED.labels(outcome=outcome).inc(count)
+        if log.isEnabledFor(logging.INFO):
+            for each, outcome in zip(settled, outcomes, strict=True):
+                facts = {"run_id": each.run.id, "outcome": outcome, "trace_id": each.run.trace_id}
+                log.info("run.settled", extra=facts)
+        for each in settled:
+            self._wakes.send(session_channel(each.run.session_id))

@@ -1,21 +1,21 @@
 """Claims runs up to its free places, executes them, and settles them in groups."""
 
 import asyncio
-import hashlib
 import logging
 import os
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from rota.access.vault import Vault
 from rota.db.listener import CANCELS, RUNS, Listener, Wakes
-from rota.db.pool import PASSING, Connection, Database
+from rota.db.pool import PASSING, Connection, Database, Reserved
 from rota.errors import Lost
 from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED
@@ -31,6 +31,7 @@ from rota.worker.abandoning import Abandon
 from rota.worker.attempt import Attempt, assign, granted, names_credentials
 from rota.worker.queues import Queues
 from rota.worker.settler import Settler
+from rota.worker.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ def new_worker_id() -> WorkerId:
     return WorkerId(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def _secrets(count: int) -> list[str]:
-    return [secrets.token_urlsafe(24) for _ in range(count)]
+def _facts(run: Claimed) -> dict[str, object]:
+    return {"run_id": run.id, "attempt": run.attempt, "executor": run.executor, "trace_id": run.trace_id}
 
 
 class Worker:
@@ -74,14 +75,16 @@ class Worker:
         self.pools = tuple(pools)
         self.kinds = tuple(executors)
         self.attempts: dict[UUID, Attempt] = {}
-        self.settler = Settler(db, wakes)
+        self.settler = Settler(db, wakes, self._settled)
         self.abandon = Abandon(db, executors, pools=self.pools, every=poll)
         self._db, self._wakes = db, wakes
+        self._line = Reserved(db)
         self._recorder = recorder
         self._executors = executors
         self._url, self._home, self._vault = url, home, vault
         self._lease, self._poll = lease, poll
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tokens = Tokens()
         self._secrets: dict[UUID, str] = {}
         self._queues = Queues(self.pools, self.kinds)
         self._looked_at = self._look_at = time.monotonic()
@@ -109,12 +112,11 @@ class Worker:
     async def once(self) -> float:
         if self._draining or self._free() <= 0:
             return self._poll.total_seconds()
-        async with self._db.connection() as conn:
+        async with self._line.connection() as conn:
             await self._look(conn)
             while self._queues and (free := self._free()) > 0:
                 claimed = await self._claim(conn, free)
-                for run in claimed:
-                    self._begin(run)
+                self._begin(claimed)
                 if not claimed:
                     self._queues.exhausted()
         return min(self._poll.total_seconds(), max(self._queues.seconds_until_ready() or 1e9, 0.001))
@@ -139,54 +141,71 @@ class Worker:
             await self._queues.follow_hints(conn)
 
     async def _claim(self, conn: Connection, free: int) -> list[Claimed]:
-        async with conn.transaction():
-            queues = await self._queues.to_read(conn, free)
-            if not queues:
-                return []
-            secret_of = {hashlib.sha256(each.encode()).digest(): each for each in _secrets(free)}
-            claimed = await claiming.claim(
-                conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=list(secret_of)
-            )
+        if self._queues.capped:
+            async with conn.transaction():  # what is capped stays locked until the claim is committed
+                claimed = await self._claim_from(conn, await self._queues.to_read(conn, free), free)
+        else:
+            claimed = await self._claim_from(conn, await self._queues.to_read(conn, free), free)
         if claimed:
             reach("worker.claimed")
-        self._secrets.update({run.id: secret_of[bytes(run.token_hash)] for run in claimed})
         self._queues.claimed(claimed)
         return claimed
 
-    def _begin(self, run: Claimed) -> None:
-        desk = AttemptDesk(self._db, self._wakes, self._recorder.desk(run), run)
-        attempt = Attempt(run, self._executors[run.executor], desk)
-        self.attempts[run.id] = attempt
-        CLAIMED.labels(executor=run.executor).inc()
+    async def _claim_from(self, conn: Connection, queues: Sequence[dict[str, Any]], free: int) -> list[Claimed]:
+        if not queues:
+            return []
+        offered = self._tokens.offer(free)
+        claimed = await claiming.claim(
+            conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=[each.hash for each in offered]
+        )
+        given = {run.number: run.id for run in claimed}
+        self._tokens.unused(each for number, each in enumerate(offered) if number not in given)
+        self._secrets.update({run_id: offered[number].secret for number, run_id in given.items()})
+        return claimed
+
+    def _begin(self, claimed: Sequence[Claimed]) -> None:
+        for run in claimed:
+            desk = AttemptDesk(self._db, self._wakes, self._recorder.desk(run), run)
+            attempt = Attempt(run, self._executors[run.executor], desk)
+            self.attempts[run.id] = attempt
+            task = asyncio.create_task(self._carry_out(attempt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        for executor, count in Counter(run.executor for run in claimed).items():
+            CLAIMED.labels(executor=executor).inc(count)
         BUSY_PLACES.set(self.busy)
-        task = asyncio.create_task(self._carry_out(attempt))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, attempt: Attempt) -> None:
-        run = attempt.run
-        facts = {"run_id": run.id, "attempt": run.attempt, "executor": run.executor, "trace_id": run.trace_id}
-        log.info("run.claimed", extra=facts)
+        if log.isEnabledFor(logging.INFO):
+            log.info("run.claimed", extra=_facts(attempt.run))
         try:
             outcome = await self._outcome(attempt)
             reach("worker.executed")
-            await self._settle(Result(run, outcome, attempt.ran))
-            reach("worker.settled")
         except Lost:
-            log.warning("run.lost", extra=facts)
-        finally:
-            if self.attempts.get(run.id) is attempt:  # it may be here again already, as another attempt
-                del self.attempts[run.id]
+            log.warning("run.lost", extra=_facts(attempt.run))
+            self._forget(attempt.run)
+            self._place_freed()
+        except BaseException:
+            self._forget(attempt.run)
+            raise
+        else:
+            self._settling += 1  # while the outcome is being written, its place may serve the next run
+            self.settler.hand_in(Result(attempt.run, outcome, attempt.ran))
             self._place_freed()
 
-    async def _settle(self, result: Result) -> None:
-        """While this outcome is written, its place may serve the next run."""
-        self._settling += 1
+    def _settled(self, results: Sequence[Result], accepted: set[tuple[UUID, int]]) -> None:
+        reach("worker.settled")
+        self._settling -= len(results)
+        for each in results:
+            if (each.run.id, each.run.attempt) not in accepted:
+                log.warning("run.lost", extra=_facts(each.run))
+            self._forget(each.run)
         self._place_freed()
-        try:
-            await self.settler.settle(result)
-        finally:
-            self._settling -= 1
+
+    def _forget(self, run: Claimed) -> None:
+        attempt = self.attempts.get(run.id)
+        if attempt and attempt.run.attempt == run.attempt:  # it may be here again already, as another attempt
+            del self.attempts[run.id]
 
     def _place_freed(self) -> None:
         BUSY_PLACES.set(self.busy)
@@ -227,6 +246,7 @@ class Worker:
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self.settler.close()
+        await self._line.close()
 
     def drop_all(self) -> None:
         for attempt in tuple(self.attempts.values()):

@@ -1,0 +1,30 @@
+"""The secrets of attempts: each claim offers as many as it may need, and what it did not use is offered again."""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Token(NamedTuple):
+    secret: str
+    hash: bytes  # as the run keeps it: whoever knows the secret is that attempt's agent
+
+
+class Tokens:
+    def __init__(self) -> None:
+        self._spare: list[Token] = []
+
+    def offer(self, count: int) -> Sequence[Token]:
+        self._spare += [_new() for _ in range(count - len(self._spare))]
+        offered, self._spare = self._spare[:count], self._spare[count:]
+        return offered
+
+    def unused(self, tokens: Iterable[Token]) -> None:
+        """Take these back. Of a claim whose answer was lost none come back: who knows what it wrote."""
+        self._spare.extend(tokens)
+
+
+def _new() -> Token:
+    secret = secrets.token_urlsafe(24)
+    return Token(secret, hashlib.sha256(secret.encode()).digest())
