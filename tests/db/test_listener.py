@@ -102,7 +102,7 @@ async def _heard(ear: Ear) -> bool:
 async def test_two_handlers_of_one_channel_are_both_told_and_the_last_one_to_leave_ends_it(
     listener: Listener, notify: Any
 ) -> None:
-    channel = session_channel(new_id())
+    channel = "rota_shared"
     one, two = Ear(), Ear()
     async with listener.subscribed(channel, one):
         async with listener.subscribed(channel, two):
@@ -213,8 +213,44 @@ async def test_many_wakes_become_few_notifications_in_one_statement(
             wakes.send("rota_burst", [number % 4])
         await wakes.close()
         await other.execute("SELECT 1")
-    assert heard == {"0": 1, "1": 1, "2": 1, "3": 1}
+    assert heard == {"0,1,2,3": 1}
     assert statements == 1
+
+
+async def test_a_burst_over_many_sessions_is_one_notification_and_reaches_each_of_them(
+    listener: Listener, wakes: Wakes, database_url: str
+) -> None:
+    sessions, heard = [new_id() for _ in range(150)], []
+    near, far = Ear(), Ear()
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.append(told.payload))
+        await other.execute("LISTEN rota_sessions")
+        elsewhere = Listener(database_url)
+        listening = asyncio.create_task(elsewhere.run())
+        async with elsewhere.subscribed(session_channel(sessions[7]), far):
+            await far.hears("")
+            far.heard.clear()
+            async with listener.subscribed(session_channel(new_id()), near):
+                for session_id in sessions:
+                    wakes.send(session_channel(session_id))
+                await wakes.close()
+                await far.hears("")
+        listening.cancel()
+        await other.execute("SELECT 1")
+    assert [sorted(payload.split(",")) for payload in heard] == [sorted(map(str, sessions))]
+    assert set(near.heard) <= {""}  # told once that LISTEN is in force, and nothing of others
+
+
+async def test_more_names_than_fit_into_one_notification_are_all_told(wakes: Wakes, database_url: str) -> None:
+    names, heard = [str(new_id()) for _ in range(450)], []
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.append(told.payload))
+        await other.execute("LISTEN rota_many")
+        wakes.send("rota_many", names)
+        await wakes.close()
+        await other.execute("SELECT 1")
+    assert [name for payload in heard for name in payload.split(",")] == names
+    assert len(heard) == 3
 
 
 async def test_wakes_of_different_moments_are_all_sent(wakes: Wakes, database_url: str) -> None:

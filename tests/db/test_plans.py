@@ -10,7 +10,7 @@ from house import House
 from psycopg.pq import ExecStatus
 
 from rota.db import aftermath, attempts, automations, events, queues, run_status, runs, sessions, triggers
-from rota.db.pool import Connection
+from rota.db.pool import Connection, PatientConnection
 
 LARGE = {"triggers", "automations", "runs", "sessions", "events", "revisions"}
 ROWS = 100_000
@@ -46,6 +46,8 @@ SELECT workspace_id, gen_random_uuid(), id, id, agent_id, grant_id, 1,
 async def stored(house: House) -> AsyncIterator[Connection]:
     await house.automation()
     async with house.db.connection() as conn:
+        assert isinstance(conn, PatientConnection)
+        conn.patience = 600.0  # filling takes longer than anybody else may
         await conn.execute(FILL.encode())
         await conn.execute("VACUUM ANALYZE")
         if conn.info.server_version < 160_000:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID
@@ -31,8 +32,17 @@ NOTIFY = (
 )
 
 
+# A topic is a channel, or one thing on it after a colon. A notification names many things at once: a batch of runs in as
+# many sessions is one NOTIFY, not one for each.
+MOST_NAMED = 200  # PostgreSQL takes 8,000 bytes
+
+
 def session_channel(session_id: UUID) -> str:
-    return "rota_session_" + str(session_id).replace("-", "_")
+    return f"rota_sessions:{session_id}"
+
+
+def _channel(topic: str) -> str:
+    return topic.partition(":")[0]
 
 
 class Wakes:
@@ -44,29 +54,39 @@ class Wakes:
     def __init__(self, db: Database, listener: "Listener") -> None:
         self.listener = listener
         self._db = db
-        self._pending: dict[tuple[str, str], None] = {}
+        self._pending: dict[str, dict[str, None]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._sent_at = 0.0
 
-    def send(self, channel: str, payloads: Iterable[object] = ("",)) -> None:
+    def send(self, topic: str, payloads: Iterable[object] = ("",)) -> None:
+        channel, _, about = topic.partition(":")
         for payload in payloads:
-            self.listener.dispatch(channel, str(payload))
-            self._pending[channel, str(payload)] = None
+            self.listener.dispatch(topic, str(payload))
+            self._pending.setdefault(channel, {})[about or str(payload)] = None
         if self._pending and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
+        """The first goes out at once; what follows within the window goes together."""
         while self._pending:
-            await asyncio.sleep(WINDOW_SECONDS)
+            await asyncio.sleep(max(0.0, self._sent_at + WINDOW_SECONDS - time.monotonic()))
             sent, self._pending = self._pending, {}
+            self._sent_at = time.monotonic()
+            told = [(channel, payload) for channel, names in sent.items() for payload in _named(names)]
             try:
                 async with self._db.connection() as conn:
-                    await conn.execute(NOTIFY, {"channels": [c for c, _ in sent], "payloads": [p for _, p in sent]})
+                    await conn.execute(NOTIFY, {"channels": [c for c, _ in told], "payloads": [p for _, p in told]})
             except Exception as failure:  # polling is the net under every notification
                 log.warning("wake.failed", extra={"error": str(failure)})
 
     async def close(self) -> None:
         if self._task:
             await self._task
+
+
+def _named(names: Iterable[str]) -> Iterator[str]:
+    given = list(names)
+    return (",".join(given[at : at + MOST_NAMED]) for at in range(0, len(given), MOST_NAMED))
 
 
 class Listener:
@@ -104,6 +124,11 @@ class Listener:
         for handler in tuple(self._handlers.get(channel, ())):
             handler(payload)
 
+    def _hear(self, channel: str, names: str) -> None:
+        for name in names.split(","):
+            self.dispatch(channel, name)
+            self.dispatch(f"{channel}:{name}", "")
+
     async def run(self) -> None:
         while True:
             try:
@@ -116,7 +141,7 @@ class Listener:
         options = {"autocommit": True, "application_name": "rota listener", "connect_timeout": CONNECT_SECONDS}
         async with await PatientConnection.connect(self._url, **options) as conn:  # type: ignore[arg-type]
             conn.patience = self._answer
-            conn.add_notify_handler(lambda told: self.dispatch(told.channel, told.payload))
+            conn.add_notify_handler(lambda told: self._hear(told.channel, told.payload))
             self._conn, self._listening = conn, set()
             self._lost.clear()
             try:
@@ -145,11 +170,13 @@ class Listener:
         self._unwatch()
         self._changed.clear()
         wanted = set(self._handlers)
-        for channel in wanted - self._listening:
+        now, before = {_channel(topic) for topic in wanted}, {_channel(topic) for topic in self._listening}
+        for channel in now - before:
             await self._conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-            self.dispatch(channel, "")  # what was committed before LISTEN is found by reading once
-        for channel in self._listening - wanted:
+        for channel in before - now:
             await self._conn.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+        for topic in wanted - self._listening:
+            self.dispatch(topic, "")  # what was committed before LISTEN is found by reading once
         self._listening = wanted
         self._drain()
 
@@ -180,4 +207,4 @@ class Listener:
     def _drain(self) -> None:
         assert self._conn
         while notification := self._conn.pgconn.notifies():
-            self.dispatch(notification.relname.decode(), notification.extra.decode())
+            self._hear(notification.relname.decode(), notification.extra.decode())

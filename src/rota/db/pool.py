@@ -120,7 +120,7 @@ class Database:
 
 class Reserved:
     """One connection outside the pool for work that never waits behind other work. Opened when it is first needed, and
-    again after anything went wrong on it. Statements on it are soon prepared, because they are always the same."""
+    again after anything went wrong on it. Its statements are always the same: planned once, for any values."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -132,6 +132,7 @@ class Reserved:
         async with self._taken:
             if self._conn is None or self._conn.closed:
                 self._conn = await self._db.reserve()
+                await self._conn.execute("SET plan_cache_mode = force_generic_plan")
             try:
                 yield self._conn
             except BaseException:

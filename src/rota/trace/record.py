@@ -98,7 +98,7 @@ class RecordingDesk:
         self._size = 0
         self._unfinished = ""
         self._lost = False
-        self._flushed = asyncio.Event()
+        self._flushed: asyncio.Event | None = None  # somebody waits for room
         self._window = Window()
         self._redactor = Redactor()
         self._words: Stream | None = None
@@ -159,7 +159,8 @@ class RecordingDesk:
     def written(self, *, lost: bool) -> None:
         self._lost = self._lost or lost
         self._owes = bool(self._pending or self._text or self._uncharged)
-        self._flushed.set()
+        if self._flushed:
+            self._flushed.set()
 
     async def _handed_in(self) -> None:
         if self._lost:
@@ -168,7 +169,7 @@ class RecordingDesk:
         self._window.open(time.monotonic())
         self._recorder.has_something(self)
         while self._size > FULL_BYTES and not self._lost:
-            self._flushed.clear()
+            self._flushed = asyncio.Event()
             await self._flushed.wait()
 
     def _keep(self, text: str) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from prometheus_client import Histogram
 
 from rota import logs
 from rota.access import credentials
@@ -97,7 +100,7 @@ class Attempt:
             return redacted(self._named(outcome), self._redactor)
         finally:
             self._hidden_in_logs.close()
-            DURATION.labels(executor=self.run.executor).observe(time.monotonic() - self._started)
+            _duration(self.run.executor).observe(time.monotonic() - self._started)
 
     async def _outcome(self, assignment: Assignment) -> Outcome | None:
         if self._stopped_for:
@@ -190,6 +193,11 @@ async def granted(db: Database, vault: Vault | None, run: Claimed) -> Mapping[st
     except (Refused, Broken) as refused:
         reason = ErrorClass.GRANT_INVALID if refused.code == "grant_invalid" else ErrorClass.EXECUTOR_ERROR
         return Failed(reason, refused.message, retryable=False)
+
+
+@cache
+def _duration(executor: str) -> Histogram:
+    return DURATION.labels(executor=executor)
 
 
 async def assign(

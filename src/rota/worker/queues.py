@@ -11,6 +11,7 @@ from rota.db.queues import Found, Queue
 from rota.model.run import Claimed
 
 EVER = "-infinity"
+MOST_REMEMBERED = 10_000  # workspaces
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
 
 
@@ -20,6 +21,7 @@ class Queues:
         self._known: dict[Queue, Found] = {}
         self._since: dict[Queue, datetime] = {}
         self._hinted: set[UUID] = set()
+        self._remembered: dict[UUID, dict[Queue, Found]] = {}
 
     def hint(self, workspace_id: UUID) -> None:
         """Somebody says that this workspace has a run to claim."""
@@ -31,6 +33,22 @@ class Queues:
         self._hinted.clear()
         self._known = {found.key: found for found in await self._find(conn)}
 
+    @property
+    def hinted(self) -> bool:
+        return bool(self._hinted)
+
+    def guess(self) -> None:
+        """What was hinted at is mostly in a queue that held something before: claim from there first, then look."""
+        for workspace_id in self._hinted:
+            for key, found in self._remembered.get(workspace_id, {}).items():
+                self._known[key] = found
+
+    def _remember(self, found: Sequence[Found]) -> None:
+        if len(self._remembered) > MOST_REMEMBERED:
+            self._remembered.clear()
+        for each in found:
+            self._remembered.setdefault(each.workspace_id, {})[each.key] = each._replace(ready_in=0.0)
+
     async def follow_hints(self, conn: Connection) -> None:
         """Look where somebody said that something is. One look is enough for many hints."""
         hinted, self._hinted = self._hinted, set()
@@ -41,7 +59,9 @@ class Queues:
             self._known.update({found.key: found for found in await self._find(conn)})
 
     async def _find(self, conn: Connection, workspace_id: UUID | None = None) -> list[Found]:
-        return await rows.find(conn, pools=self._pools, kinds=self._kinds, workspace_id=workspace_id)
+        found = await rows.find(conn, pools=self._pools, kinds=self._kinds, workspace_id=workspace_id)
+        self._remember(found)
+        return found
 
     def __bool__(self) -> bool:
         return any(found.ready_in <= 0 for found in self._known.values())

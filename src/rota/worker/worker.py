@@ -114,12 +114,19 @@ class Worker:
             return self._poll.total_seconds()
         async with self._line.connection() as conn:
             await self._look(conn)
-            while self._queues and (free := self._free()) > 0:
-                claimed = await self._claim(conn, free)
-                self._begin(claimed)
-                if not claimed:
-                    self._queues.exhausted()
+            await self._fill(conn)
+            if self._queues.hinted and self._free() > 0:
+                await self._queues.follow_hints(conn)
+                await self._fill(conn)
         return min(self._poll.total_seconds(), max(self._queues.seconds_until_ready() or 1e9, 0.001))
+
+    async def _fill(self, conn: Connection) -> None:
+        while self._queues and (free := self._free()) > 0:
+            claimed = await self._claim(conn, free)
+            self._begin(claimed)
+            await asyncio.sleep(0)  # first of all, the agents begin
+            if not claimed:
+                self._queues.exhausted()
 
     @property
     def busy(self) -> int:
@@ -138,7 +145,7 @@ class Worker:
             self._look_at = now + self._poll.total_seconds()
             await self._queues.look(conn)
         else:
-            await self._queues.follow_hints(conn)
+            self._queues.guess()
 
     async def _claim(self, conn: Connection, free: int) -> list[Claimed]:
         if self._queues.capped:

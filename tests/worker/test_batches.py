@@ -1,0 +1,70 @@
+"""Many short runs cost few statements and fewer notifications."""
+
+import asyncio
+from typing import Any
+
+from house import House
+from psycopg import AsyncConnection
+from waiting import until
+
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.model.executor import Assignment, Desk
+from rota.model.outcome import Outcome, Succeeded
+from rota.roster import running
+
+RUNS = 100
+ENDED = "SELECT count(*) = 100 FROM runs WHERE status = 'succeeded'"
+
+
+async def queue_runs(house: House) -> None:
+    async with house.db.transaction() as conn:
+        for _ in range(RUNS):
+            await running.run_agent(conn, house.caller, "worker-bee", {"prompt": "go"})
+
+
+async def test_a_batch_of_runs_is_told_by_no_more_than_one_notification(
+    house: House, db: Database, wakes: Wakes, shift: Any, database_url: str
+) -> None:
+    await queue_runs(house)
+    everybody, at_work, heard = asyncio.Event(), 0, []
+
+    async def wait_for_the_others(assignment: Assignment, desk: Desk) -> Outcome:
+        nonlocal at_work
+        at_work += 1
+        if at_work == RUNS:
+            everybody.set()
+        await everybody.wait()
+        return Succeeded("Done.")
+
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.append((told.channel, told.payload)))
+        for channel in ("rota_runs", "rota_sessions", "rota_cancels", "rota_triggers"):
+            await other.execute(f"LISTEN {channel}".encode())
+        async with shift(wait_for_the_others, places=RUNS):
+            await until(lambda: house.value(ENDED))
+        await wakes.close()
+        await other.execute("SELECT 1")
+    batches = await house.value(
+        "SELECT count(DISTINCT xmin::text) FROM runs"
+    )  # who wrote the row last: how many settled
+    assert len(heard) <= batches < RUNS
+    sessions = {name for _, payload in heard for name in payload.split(",")}
+    assert sessions == {str(each) for each in await house.value("SELECT array_agg(id) FROM sessions")}
+
+
+async def test_every_run_of_a_batch_has_its_whole_story_in_order(house: House, shift: Any) -> None:
+    await queue_runs(house)
+
+    async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+        return Succeeded("Done.")
+
+    async with shift(succeed, places=RUNS):
+        await until(lambda: house.value(ENDED))
+    told = await house.value(
+        """SELECT array_agg(DISTINCT story) FROM (
+               SELECT string_agg(seq || ' ' || (data ->> 'status'), ', ' ORDER BY seq) AS story
+                 FROM events WHERE kind = 'run' GROUP BY session_id) each"""
+    )
+    assert told == ["1 queued, 2 running, 3 succeeded"]
+    assert await house.value("SELECT count(DISTINCT session_id) FROM events") == RUNS
