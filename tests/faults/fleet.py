@@ -16,6 +16,7 @@ from process.rota import Rota
 from psycopg import AsyncConnection
 
 from rota.access import signing_in
+from rota.access.vault import open_vault
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.roster import agents, running
@@ -64,7 +65,8 @@ class Fleet:
     async def _work(self, settings: Settings, db: Database, stack: AsyncExitStack) -> None:
         listener = Listener(self.url)
         wakes = Wakes(db, listener)
-        worker, lease, recorder = hire(settings, db, wakes, url="http://rota.test")
+        vault = open_vault(settings.home, "")
+        worker, lease, recorder = hire(settings, db, wakes, vault, url="http://rota.test")
         services = (lease, worker, worker.abandon, Rescue(db, wakes, every=settings.rescue_seconds))
         loops = [Loop(service) for service in services]
         tasks = [
