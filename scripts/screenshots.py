@@ -20,7 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from rota.db.embedded import EmbeddedPostgres
 
 ROTA = Path(sys.executable).with_name("rota")
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -51,6 +54,35 @@ n=$(($(date +%s) % 7))
 if [ $n -eq 3 ]; then echo "GET /health answered 502 three times in a row" >&2; exit 1; fi
 echo "All $((40 + n)) endpoints answered; the slowest took $((180 + n * 9)) ms."
 """
+
+
+# A run's id begins with the milliseconds of its making, so those of the past get ids of the past.
+PAST = (
+    """
+    INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, slot, queue,
+                      pool, executor, timeout, queued_at, started_at, finished_at, attempt, skip_reason, error_class, summary, trace_id)
+    SELECT r.workspace_id,
+           (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(at::text), 1, 3) || '8'
+            || substr(md5(at::text), 4, 15))::uuid,
+           r.automation_id, r.session_id, r.agent_id, r.grant_id, r.revision, CASE luck WHEN 0 THEN 'failed' WHEN 1 THEN 'skipped' ELSE 'succeeded' END,
+           'schedule', at, r.queue, r.pool, r.executor, r.timeout, at, CASE luck WHEN 1 THEN NULL ELSE at + late END,
+           at + late + interval '1 minute' * (1 + luck % 5), 1, CASE luck WHEN 1 THEN 'prior_in_flight' END,
+           CASE luck WHEN 0 THEN 'agent_error' END, 'All 44 endpoints answered.', r.trace_id
+      FROM (SELECT r.* FROM runs r JOIN automations a ON a.id = r.automation_id
+             WHERE a.slug = 'endpoint-check' AND r.session_id IS NOT NULL LIMIT 1) AS r,
+           generate_series(now() - interval '170 days', now() - interval '20 minutes', interval '97 minutes') AS at,
+           LATERAL (SELECT ('x' || substr(md5(at::text), 1, 4))::bit(16)::int % 61 AS luck,
+                           interval '1 millisecond' * (30 + ('x' || substr(md5(at::text), 5, 4))::bit(16)::int % 400) AS late) AS chance
+     WHERE extract(isodow FROM at) < 6 OR luck % 3 = 0
+    """,
+    """
+    INSERT INTO snapshots (id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb)
+    SELECT gen_random_uuid(), at, 'north', CASE WHEN wave > 0.2 THEN 2 ELSE 1 END, greatest(0, 3 + 2 * wave), greatest(0, 4 + 4 * wave),
+           greatest(0, 12 * wave + 3 * sin(2 * pi() * extract(epoch FROM at) / 3100)), 22 + 18 * wave, 800
+      FROM generate_series(now() - interval '24 hours', now(), interval '1 minute') AS at,
+           LATERAL (SELECT sin(2 * pi() * extract(epoch FROM at) / 43200)::float8 AS wave) AS sea
+    """,
+)
 
 
 class Rota:
@@ -136,7 +168,20 @@ def furnish(started: Rota, gate: Path) -> None:
         started.api("POST", "/automations", automation)
     until(lambda: all(_fires(started, name) for name in ("endpoint-check", "sort-the-notes")))
     started.api("POST", "/automations/weekday-digest/pause")
-    started.api("PATCH", "/automations/endpoint-check", {"schedule": {"cron": "*/10 * * * *"}})
+    schedule = {"cron": "*/10 * * * *", "timezone": "Europe/Berlin"}
+    started.api("PATCH", "/automations/endpoint-check", {"triggers": [schedule, {"webhook": {}}]})
+    remember(started)
+
+
+def remember(started: Rota) -> None:
+    """Half a year of runs and a day of snapshots, as if it had been up all the time."""
+    postgres = EmbeddedPostgres(started.home)
+    try:
+        with psycopg.connect(postgres.start(), autocommit=True) as conn:
+            for statement in PAST:
+                conn.execute(statement)
+    finally:
+        postgres.stop()
 
 
 def _fires(started: Rota, slug: str) -> bool:
@@ -184,6 +229,10 @@ def main() -> None:
             pages = {
                 "automations": "/w/default/automations",
                 "automation": "/w/default/automations/endpoint-check",
+                "automation-calendar": "/w/default/automations/endpoint-check?view=calendar&at=2026-01-05T09:00",
+                "editor": "/w/default/automations/new?starter=digest",
+                "editor-saved": "/w/default/automations/sort-the-notes/edit",
+                "fleet": "/w/default/fleet",
                 "runs": "/w/default/runs",
                 "session-live": f"/w/default/sessions/{first_of(started, 'regression-research', 'running')}",
                 "session-failed": f"/w/default/sessions/{first_of(started, 'endpoint-check', 'failed')}",

@@ -90,12 +90,52 @@ async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: b
     return found[0] if found else None
 
 
+def _holding(text: str) -> str:
+    """A LIKE pattern for what holds this text as it is."""
+    return "%" + text.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_") + "%"
+
+
+STANDINGS = {
+    "active": "a.deleted_at IS NULL AND a.status = 'active'",
+    "paused": "a.deleted_at IS NULL AND a.status = 'paused'",
+    "attention": """a.deleted_at IS NULL AND (a.failures > 0 OR EXISTS (
+        SELECT FROM triggers t WHERE t.workspace_id = a.workspace_id AND t.automation_id = a.id AND t.parked_error IS NOT NULL))""",
+    "deleted": "a.deleted_at IS NOT NULL",
+}
+
+NAMED = "(a.name ILIKE %(like)s OR a.slug ILIKE %(like)s OR g.name ILIKE %(like)s)"
+
+
 async def page(
-    conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, deleted: bool = False
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    before: UUID | None,
+    limit: int,
+    deleted: bool = False,
+    standing: str | None = None,
+    search: str = "",
 ) -> list[dict[str, Any]]:
-    shown = "" if deleted else " AND a.deleted_at IS NULL"
-    query = f"{SHOWN}{shown} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
-    return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    """Newest first; those that stand so (`STANDINGS`), and those whose name, slug or agent holds these words."""
+    shown = [STANDINGS[standing]] if standing else [] if deleted else ["a.deleted_at IS NULL"]
+    shown += [NAMED] if search else []
+    conditions = "".join(f" AND {each}" for each in shown)
+    query = f"{SHOWN}{conditions} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
+    like = _holding(search)
+    return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit, "like": like})
+
+
+FOUND_NAMES = """
+-- For a search as somebody types: names only, the newest first.
+SELECT a.id, a.slug, a.name FROM automations a
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND a.name ILIKE %(like)s
+ORDER BY a.id DESC LIMIT %(limit)s
+"""
+
+
+async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int) -> list[dict[str, Any]]:
+    like = _holding(search)
+    return await _rows(conn, FOUND_NAMES, {"workspace_id": workspace_id, "like": like, "limit": limit})
 
 
 def _given(automation: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs as they are read: the ledger."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -67,13 +67,19 @@ FILTERS = ("automation_id", "agent_id", "session_id", "status")
 
 
 async def page(
-    conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, **filters: Any
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    before: UUID | None,
+    limit: int,
+    since: UUID | None = None,
+    **filters: Any,
 ) -> list[dict[str, Any]]:
-    """Runs, newest first, by any of `FILTERS`."""
+    """Runs, newest first, from the id `since` on, by any of `FILTERS`."""
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
-    conditions = "".join(f" AND r.{name} = %({name})s" for name in chosen)
+    conditions = "".join(f" AND r.{name} = %({name})s" for name in chosen) + (" AND r.id >= %(since)s" if since else "")
     async with conn.cursor(row_factory=dict_row) as cursor:
-        given = {"workspace_id": workspace_id, "before": before, "limit": limit, **chosen}
+        given = {"workspace_id": workspace_id, "before": before, "limit": limit, "since": since, **chosen}
         await cursor.execute(f"{LIST}{conditions} ORDER BY r.id DESC LIMIT %(limit)s".encode(), given)
         return await cursor.fetchall()
 
@@ -120,3 +126,97 @@ async def usual_duration(conn: Connection, workspace_id: WorkspaceId, automation
     given = {"workspace_id": workspace_id, "automation_id": automation_id}
     row = await (await conn.execute(USUAL_DURATION, given)).fetchone()
     return timedelta(seconds=row[0]) if row and row[0] is not None else None
+
+
+BY_DAY = """
+-- How an automation's newest runs ended, by the day of their slot in a zone. Bounded: one that fires every second has
+-- millions, and the heap is read for each.
+SELECT (coalesce(slot, queued_at) AT TIME ZONE %(zone)s)::date AS day, status, count(*) AS count, sum(missed_count) AS missed
+  FROM (SELECT r.id, r.slot, r.queued_at, r.status, r.missed_count FROM runs r
+         WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = %(automation_id)s AND r.id >= %(since)s
+      ORDER BY r.id DESC LIMIT %(limit)s) newest
+GROUP BY 1, 2
+"""
+
+SPENT_BY_DAY = """
+-- What an automation's newest runs took, by the day they were queued: their running time, and every unit of usage.
+WITH newest AS MATERIALIZED (
+    SELECT r.workspace_id, r.id, (r.queued_at AT TIME ZONE %(zone)s)::date AS day, r.finished_at - r.started_at AS took
+      FROM runs r
+     WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = %(automation_id)s AND r.id >= %(since)s
+  ORDER BY r.id DESC LIMIT %(limit)s)
+SELECT day, 'run time' AS unit, sum(extract(epoch FROM took))::float8 AS amount FROM newest WHERE took IS NOT NULL GROUP BY day
+UNION ALL
+SELECT n.day, u.unit, sum(u.amount)::float8
+  FROM newest n JOIN usage u ON u.workspace_id = n.workspace_id AND u.run_id = n.id
+GROUP BY n.day, u.unit
+"""
+
+SLOTS_FROM = f"""
+-- The rows of the ledger that were written from a moment on, oldest first, and stand for a slot.
+SELECT {COLUMNS} FROM runs r
+ WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = %(automation_id)s AND r.id >= %(since)s AND r.slot IS NOT NULL
+ORDER BY r.id LIMIT %(limit)s
+"""  # noqa: S608
+
+LATENESS = """
+-- From slot to start, of the newest runs of a workspace that had a slot, in buckets of time.
+SELECT to_timestamp(floor(extract(epoch FROM slot) / %(bucket)s) * %(bucket)s) AS at,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY late) AS median, percentile_cont(0.95) WITHIN GROUP (ORDER BY late) AS most,
+       count(*) AS count
+  FROM (SELECT r.slot, extract(epoch FROM r.started_at - r.slot)::float8 AS late FROM runs r
+         WHERE r.workspace_id = %(workspace_id)s AND r.id >= %(since)s AND r.slot >= %(from)s AND r.started_at IS NOT NULL
+      ORDER BY r.id DESC LIMIT %(limit)s) newest
+GROUP BY 1 ORDER BY 1
+"""
+
+WAITING = """
+SELECT count(*) FROM (
+    SELECT FROM runs WHERE workspace_id = %(workspace_id)s AND status = 'queued' AND ready_at IS NOT NULL LIMIT %(limit)s) waiting
+"""
+
+
+async def _dicts(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), given)
+        return await cursor.fetchall()
+
+
+async def by_day(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, since: UUID, zone: str, limit: int
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "zone": zone, "limit": limit}
+    return await _dicts(conn, BY_DAY, given)
+
+
+async def spent_by_day(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, since: UUID, zone: str, limit: int
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "zone": zone, "limit": limit}
+    return await _dicts(conn, SPENT_BY_DAY, given)
+
+
+async def slots_from(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, since: UUID, limit: int
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "limit": limit}
+    return await _dicts(conn, SLOTS_FROM, given)
+
+
+async def lateness(
+    conn: Connection, workspace_id: WorkspaceId, *, since: UUID, start: datetime, bucket: timedelta, limit: int
+) -> list[dict[str, Any]]:
+    given = {
+        "workspace_id": workspace_id,
+        "since": since,
+        "from": start,
+        "bucket": bucket.total_seconds(),
+        "limit": limit,
+    }
+    return await _dicts(conn, LATENESS, given)
+
+
+async def waiting(conn: Connection, workspace_id: WorkspaceId, *, limit: int) -> int:
+    """How many runs wait for a place, up to `limit`."""
+    [row] = await _dicts(conn, WAITING, {"workspace_id": workspace_id, "limit": limit})
+    return int(row["count"])

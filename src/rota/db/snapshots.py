@@ -44,3 +44,17 @@ async def page(conn: Connection, *, before: datetime | None, limit: int) -> list
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(PAGE, {"before": before, "limit": limit})
         return await cursor.fetchall()
+
+
+OVER_TIME = """
+SELECT to_timestamp(floor(extract(epoch FROM taken_at) / %(bucket)s) * %(bucket)s) AS at, max(workers) AS workers,
+       max(running) AS running, max(queued) AS queued, avg(cpu_percent)::float8 AS cpu_percent
+  FROM snapshots WHERE taken_at >= %(start)s GROUP BY 1 ORDER BY 1
+"""
+
+
+async def over_time(conn: Connection, *, start: datetime, bucket: timedelta) -> list[dict[str, Any]]:
+    """The most that ran and waited in each stretch of time, and how busy the machines were on average."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(OVER_TIME, {"start": start, "bucket": bucket.total_seconds()})
+        return await cursor.fetchall()

@@ -196,7 +196,7 @@ SELECT count(DISTINCT automation_id) FROM triggers
 LOCK_AFTER = "SELECT pg_advisory_xact_lock(hashtextextended('after ' || %(workspace_id)s::text, 0))"
 
 OF_AUTOMATIONS = """
-SELECT t.*, a.name AS after_name
+SELECT t.*, a.name AS after_name, a.slug AS after_slug
   FROM triggers t LEFT JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.after_automation_id
  WHERE t.workspace_id = %(workspace_id)s AND t.automation_id = ANY(%(automation_ids)s)
 ORDER BY t.id

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from datetime import datetime
 from typing import NewType
 from uuid import UUID
 
@@ -38,6 +39,11 @@ def new_id() -> UUID:
     with _lock:
         _last = tick = max(tick, _last + 1)
     return UUID(int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | _random.getrandbits(62))
+
+
+def id_at(moment: datetime) -> UUID:
+    """The least id that can be made at this moment: what is older has a smaller one."""
+    return UUID(int=max(int(moment.timestamp() * 1000), 0) << 80)
 
 
 def as_uuid(ref: str) -> UUID | None:

@@ -16,8 +16,15 @@ FIRES_SHOWN = 3
 
 async def shown(conn: Connection, workspace_id: WorkspaceId, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each automation with its triggers, in two queries for the whole page."""
-    found = await triggers.of_automations(conn, workspace_id, [row["id"] for row in rows])
-    return [_automation(row, [each for each in found if each["automation_id"] == row["id"]]) for row in rows]
+    return told(rows, await triggers.of_automations(conn, workspace_id, [row["id"] for row in rows]))
+
+
+def told(rows: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same from triggers that are at hand."""
+    of: dict[Any, list[Mapping[str, Any]]] = {row["id"]: [] for row in rows}
+    for each in found:
+        of[each["automation_id"]].append(each)
+    return [_automation(row, of[row["id"]]) for row in rows]
 
 
 def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from fastapi import FastAPI
 
-from rota.http.ui import automations, files, runs, sessions, signing
+from rota.http.ui import automations, detail, editor, files, fleet, runs, sessions, signing
 from rota.http.ui.rendering import problem_page
 
 __all__ = ["install", "problem_page"]
 
 
 def install(app: FastAPI) -> None:
-    for each in (files, signing, automations, runs, sessions):
-        app.include_router(each.router)
+    pages = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
+    for each in (*pages, runs.router, sessions.router, fleet.router):
+        app.include_router(each)

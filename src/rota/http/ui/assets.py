@@ -12,6 +12,8 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+# Written in several files, in the order of their names; sent as one, so that a page asks once.
+BUNDLES = {"rota.css": "style", "rota.js": "script"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,17 @@ class Asset:
 @cache
 def assets() -> dict[str, Asset]:
     """By path. Only these are ever served, whatever an address says."""
-    found = (path for path in FOLDER.rglob("*") if path.suffix in TYPES)
-    return {path.relative_to(FOLDER).as_posix(): _read(path) for path in found}
+    whole = {name: _asset(Path(name).suffix, _joined(folder)) for name, folder in BUNDLES.items()}
+    found = (path for path in FOLDER.rglob("*") if path.suffix in TYPES and path.parent.name not in BUNDLES.values())
+    return whole | {path.relative_to(FOLDER).as_posix(): _asset(path.suffix, path.read_bytes()) for path in found}
 
 
-def _read(path: Path) -> Asset:
-    body = path.read_bytes()
-    return Asset(TYPES[path.suffix], hashlib.sha256(body).hexdigest()[:12], body, gzip.compress(body, mtime=0))
+def _joined(folder: str) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted((FOLDER / folder).iterdir()) if path.suffix in TYPES)
+
+
+def _asset(suffix: str, body: bytes) -> Asset:
+    return Asset(TYPES[suffix], hashlib.sha256(body).hexdigest()[:12], body, gzip.compress(body, mtime=0))
 
 
 def address(name: str) -> str | None:

@@ -1,143 +1,114 @@
-"""The pages of automations: the list, and one with its runs. What can be done there are plain forms."""
+"""The list of automations, and what can be done to one from any page. What can be done are plain forms."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
 
-from rota.db import agents, runs, triggers
 from rota.db import automations as rows
+from rota.db import runs, triggers
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
+from rota.errors import Invalid
 from rota.http.api.paging import Cursor
-from rota.http.context import InUnit, Unit
+from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes import cursor_of, read_cursor
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part, unchanged
+from rota.http.ui import live as stream
+from rota.http.ui.live import LastEventId, Live, View
+from rota.http.ui.rendering import Next, PageRoute, done, fingerprint
+from rota.http.ui.starters import STARTERS
 from rota.http.ui.strip import BARS
-from rota.http.ui.words import policies
 from rota.model.caller import Caller
-from rota.model.ids import AutomationId, WorkspaceId
+from rota.model.ids import AutomationId, as_uuid
 from rota.roster import automations, running, views
-from rota.roster.triggers import upcoming
 
-LISTED, HISTORY, FIRES = 50, 50, 3
+LISTED, PALETTE = 50, 12
+FILTERS = (("active", "Active"), ("paused", "Paused"), ("attention", "Needs attention"), ("deleted", "Deleted"))
+RESERVED = {"new", "preview"}  # slugs whose address is a page of its own
 
-# Ready to copy where there is nothing yet.
-STARTERS: Sequence[Mapping[str, str]] = (
-    {
-        "name": "Morning digest",
-        "prompt": "Summarise what changed since yesterday and what needs me today.",
-        "schedule": '{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}',
-        "words": "Weekdays at 09:00",
-    },
-    {
-        "name": "Inbox sorter",
-        "prompt": "Label new issues by area, and ask for steps where they are missing.",
-        "schedule": '{"every": "15m"}',
-        "words": "Every 15 minutes",
-    },
-    {
-        "name": "Friday report",
-        "prompt": "Write this week’s report from the runs and commits since Monday.",
-        "schedule": '{"mode": "weekly", "weekdays": ["fri"], "time": "16:00"}',
-        "words": "Fridays at 16:00",
-    },
-)
+Search = Annotated[str, Query(max_length=200)]
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/automations", include_in_schema=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Fire:
-    """A slot to come, and the zone its trigger goes by."""
-
-    at: datetime
-    zone: str
+finding = APIRouter(route_class=PageRoute, prefix="/w/{workspace}", include_in_schema=False)
 
 
 @router.get("")
-async def list_page(unit: InUnit, request: Request, cursor: Cursor = None, seen: str | None = None) -> Response:
-    """Every automation at a glance. htmx asks again with what it has `seen`, and mostly there is nothing new."""
-    conn, workspace_id = unit.conn, unit.caller.workspace_id
-    found = await rows.page(conn, workspace_id, before=read_cursor(cursor), limit=LISTED + 1)
+async def list_page(
+    unit: InUnit,
+    request: Request,
+    shared: Shared,
+    q: Search = "",
+    status: str | None = None,
+    cursor: Cursor = None,
+    gone: str = "",
+    live: Live = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Every automation at a glance."""
+    if status is not None and status not in rows.STANDINGS:
+        raise Invalid("There is no such standing.", field="status")
+    look = partial(
+        _list, q=" ".join(q.replace("\x00", "").split()), status=status, before=read_cursor(cursor), gone=gone
+    )
+    view = View("automations/list.html", "automations/_results.html", "automations/_list.html", look)
+    return await stream.shown(unit, request, shared, view, live, last_event_id)
+
+
+async def _list(
+    conn: Connection, caller: Caller, *, q: str, status: str | None, before: UUID | None, gone: str
+) -> dict[str, Any]:
+    workspace_id = caller.workspace_id
+    found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, standing=status, search=q)
     older, found = len(found) > LISTED, found[:LISTED]
     ids = [each["id"] for each in found]
     outcomes = await rows.outcomes(conn, workspace_id, ids, limit=BARS)
-    mark = fingerprint(found, outcomes, older, await triggers.of_automations(conn, workspace_id, ids))
-    if is_live(request) and seen == mark:
-        return unchanged()
-    facts: dict[str, Any] = {
-        "automations": [_standing(each) for each in await views.shown(conn, workspace_id, found)],
+    told = await triggers.of_automations(conn, workspace_id, ids)
+    return {
+        "automations": [standing(each) for each in views.told(found, told)],
         "outcomes": outcomes,
         "older": cursor_of(found[-1]["id"]) if older else None,
-        "first": cursor is None,
-        "seen": mark,
+        "first": before is None,
+        "lives": before is None,
+        "chosen": status,
+        "q": q,
+        "filters": FILTERS,
+        "starters": STARTERS,
+        "gone": await _gone(conn, caller, gone),
+        "seen": fingerprint(found, outcomes, older, told),
     }
-    if not found:
-        facts |= await _starters(unit, request)
-    if is_live(request):
-        return part(unit, request, "automations/_list.html", **facts)
-    return await page(unit, request, "automations/list.html", **facts)
 
 
-def _standing(automation: Mapping[str, Any]) -> dict[str, Any]:
+async def _gone(conn: Connection, caller: Caller, ref: str) -> Mapping[str, Any] | None:
+    """What was just deleted by a plain form, so that the page offers to take it back."""
+    found = await rows.find(conn, caller.workspace_id, ref) if as_uuid(ref) else None
+    return found if found and found["deleted_at"] else None
+
+
+def standing(automation: Mapping[str, Any]) -> dict[str, Any]:
     """With one word for how it stands, and the reason if something is wrong."""
     parked = next((each["parked_error"] for each in automation["triggers"] if each["parked_error"]), None)
-    standing = "deleted" if automation["deleted_at"] else "parked" if parked else automation["status"]
-    ref = automation["id"] if automation["deleted_at"] else automation["slug"]
-    return {**automation, "standing": standing, "parked_error": parked, "ref": ref}
+    stands = "deleted" if automation["deleted_at"] else "parked" if parked else automation["status"]
+    return {**automation, "standing": stands, "parked_error": parked, "ref": ref_of(automation)}
 
 
-async def _starters(unit: Unit, request: Request) -> dict[str, Any]:
-    known = await agents.page(unit.conn, unit.caller.workspace_id, before=None, limit=1)
-    return {
-        "starters": STARTERS,
-        "agent": known[0]["slug"] if known else None,
-        "api": f"{str(request.base_url).rstrip('/')}/api/v1/workspaces/{unit.caller.workspace_slug}",
-    }
+def ref_of(automation: Mapping[str, Any]) -> str:
+    by_id = automation["deleted_at"] or automation["slug"] in RESERVED
+    return str(automation["id"] if by_id else automation["slug"])
 
 
-@router.get("/{automation}")
-async def detail_page(
-    unit: InUnit, request: Request, automation: str, cursor: Cursor = None, seen: str | None = None
-) -> Response:
-    """One automation: when it runs, what it is told, and what became of every slot."""
-    conn, workspace_id = unit.conn, unit.caller.workspace_id
-    found = await automations.find(conn, unit.caller, automation, deleted=True)
-    history = await _history(conn, workspace_id, AutomationId(found["id"]), read_cursor(cursor))
-    older, history = len(history) > HISTORY, history[:HISTORY]
-    mark = fingerprint(found, history, await triggers.of_automations(conn, workspace_id, [found["id"]]))
-    if is_live(request) and seen == mark:
-        return unchanged()
-    [view] = await views.shown(conn, workspace_id, [found])
-    facts: dict[str, Any] = {
-        "automation": _standing(view),
-        "fires": fires(view["triggers"], datetime.now(UTC)),
-        "policies": policies(view),
-        "runs": history,
-        "older": cursor_of(history[-1]["id"]) if older else None,
-        "first": cursor is None,
-        "seen": mark,
-    }
-    if is_live(request):
-        return part(unit, request, "automations/_detail.html", **facts)
-    return await page(unit, request, "automations/detail.html", **facts)
+@finding.get("/find")
+async def find(unit: InUnit, q: Search = "") -> Response:
+    """Automations by name, for the palette."""
+    root = f"/w/{unit.caller.workspace_slug}/automations"
+    found = await rows.names(unit.conn, unit.caller.workspace_id, q.replace("\x00", "").strip(), limit=PALETTE)
+    refs = [{"name": each["name"], "href": f"{root}/{each['id']}", "kind": "Automation"} for each in found]
+    return JSONResponse(refs, headers={"Cache-Control": "no-store"})
 
 
-async def _history(
-    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, before: UUID | None
-) -> list[dict[str, Any]]:
-    return await runs.page(conn, workspace_id, before=before, limit=HISTORY + 1, automation_id=automation_id)
-
-
-def fires(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[Fire]:
-    """The next fires of all triggers together, each on the clock of its own trigger."""
-    found = [Fire(at, row["timezone"]) for row in rows for at in upcoming([row], FIRES, now)]
-    return sorted(found, key=lambda each: each.at)[:FIRES]
+# ── What can be done ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @router.post("/{automation}/run")
@@ -159,7 +130,7 @@ async def _act(unit: Unit, request: Request, automation: str, to: str, act: Act,
     automation_id = await act(unit.conn, unit.caller, automation)
     unit.wake(TRIGGERS)
     found = await automations.find(unit.conn, unit.caller, str(automation_id))
-    address = f"/w/{unit.caller.workspace_slug}/automations/{found['slug']}"
+    address = f"/w/{unit.caller.workspace_slug}/automations/{ref_of(found)}"
     return done(request, to or address, told.format(name=found["name"]))
 
 
@@ -176,3 +147,14 @@ async def resume(unit: InUnit, request: Request, automation: str, to: Next = "")
 @router.post("/{automation}/restore")
 async def restore(unit: InUnit, request: Request, automation: str, to: Next = "") -> Response:
     return await _act(unit, request, automation, to, automations.restore, "{name} is back.")
+
+
+@router.post("/{automation}/delete")
+async def delete(unit: InUnit, request: Request, automation: str) -> Response:
+    """Stop it for good, with a way back: in the notice, or on the list for a plain form."""
+    found = await automations.find(unit.conn, unit.caller, automation)
+    await automations.delete(unit.conn, unit.caller, automation)
+    unit.wake(TRIGGERS)
+    root = f"/w/{unit.caller.workspace_slug}/automations"
+    undo = ("Undo", f"{root}/{found['id']}/restore")
+    return done(request, f"{root}?gone={found['id']}", f"{found['name']} is deleted.", undo=undo)

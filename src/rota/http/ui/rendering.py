@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import orjson
@@ -23,6 +23,8 @@ from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
 from rota.http.ui.strip import HEIGHT, WIDTH, strip
+from rota.model.caller import Caller, Level
+from rota.model.cron import zone_names
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -33,6 +35,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 THEME = "rota_theme"
+ZONE = "rota_zone"  # the reader's own, which rota.js keeps in a cookie
 THEMES = ("auto", "light", "dark")
 Next = Annotated[str, Form(alias="next", description="The page a form leads to")]
 SMALLEST_ZIPPED = 1400  # what fits into one packet anyway
@@ -45,6 +48,32 @@ HTMX = json.dumps(
         "morphIgnore": ["data-htmx-powered", "open"],
         "sse": {"reconnectMaxDelay": 5000},
     }
+)
+
+
+class Place(NamedTuple):
+    """A page that the top leads to, and the letter that `g` takes there."""
+
+    path: str
+    name: str
+    key: str
+
+
+PLACES = (
+    Place("automations", "Automations", "a"),
+    Place("runs", "Runs", "r"),
+    Place("fleet", "Fleet", "f"),
+)
+SHORTCUTS = (
+    (("Ctrl", "K"), "Search and commands"),
+    (("/",), "Search this list"),
+    (("j", "k"), "Next and previous row"),
+    (("Enter",), "Open the row"),
+    (("n",), "New automation"),
+    (("r",), "Run now"),
+    (("p",), "Pause or resume"),
+    (("e",), "Edit"),
+    (("?",), "This help"),
 )
 
 NEXT_STEPS = {
@@ -73,12 +102,21 @@ templates = Environment(
     lstrip_blocks=True,
     undefined=StrictUndefined,
 )
-templates.filters |= {"ago": words.ago, "at": words.at, "hms": words.hms, "elapsed": words.elapsed, "pretty": pretty}
+templates.filters |= {
+    "ago": words.ago,
+    "at": words.at,
+    "at_place": words.at_place,
+    "hms": words.hms,
+    "elapsed": words.elapsed,
+    "pretty": pretty,
+}
 templates.globals |= {
     "asset": address,
     "htmx_config": HTMX,
     "version": __version__,
     "status_words": words.STATUS,
+    "places": PLACES,
+    "shortcuts": SHORTCUTS,
     "sources": words.SOURCES,
     "started_by": words.STARTED_BY,
     "note": words.note,
@@ -115,27 +153,44 @@ def is_live(request: Request) -> bool:
 
 async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> Response:
     """A whole page of a workspace."""
-    caller = unit.caller
     async with unit.beyond_workspace():
-        workspaces = await people.workspaces_of(unit.conn, caller.user_id)
+        workspaces = await people.workspaces_of(unit.conn, unit.caller.user_id)
     frame = {
-        "workspace": caller.workspace_slug,
+        "workspace": unit.caller.workspace_slug,
         "workspaces": workspaces,
-        "name": caller.name,
-        "root": f"/w/{caller.workspace_slug}",
+        "name": unit.caller.name,
+        "root": f"/w/{unit.caller.workspace_slug}",
     }
-    return show(request, template, frame=frame, root=frame["root"], zone=caller.timezone, **facts)
+    return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 
 
 def part(unit: Unit, request: Request, template: str, /, **facts: Any) -> Response:
-    """The part of a page that is replaced in place."""
-    root = f"/w/{unit.caller.workspace_slug}"
-    return show(request, template, root=root, zone=unit.caller.timezone, **facts)
+    """Something that is put into a page in place."""
+    return show(request, template, **told_to(request, unit.caller), **facts)
+
+
+def told_to(request: Request, caller: Caller) -> dict[str, Any]:
+    """Who reads: where their links lead, by which clock they live, and whether they may change something."""
+    return {
+        "root": f"/w/{caller.workspace_slug}",
+        "zone": zone_of(request, caller),
+        "may_change": caller.level != Level.VIEWER,
+    }
+
+
+def zone_of(request: Request, caller: Caller | None) -> str:
+    """The reader's zone, if it is one; until their browser told it, the workspace's."""
+    told = request.cookies.get(ZONE, "")
+    return told if told in zone_names() else caller.timezone if caller else "UTC"
 
 
 def show(request: Request, template: str, /, *, status: int = 200, **facts: Any) -> Response:
-    facts = {"frame": None, "here": here(request), "theme": theme(request), **facts}
-    body = templates.get_template(template).render(facts).encode()
+    facts = {"frame": None, "zone": zone_of(request, None), "here": here(request), "theme": theme(request), **facts}
+    return html(request, render(template, **facts), status)
+
+
+def html(request: Request, text: str, status: int = 200) -> Response:
+    body = text.encode()
     headers = {**HEADERS, "Cache-Control": "no-store", "Vary": "Accept-Encoding, Cookie"}
     if len(body) >= SMALLEST_ZIPPED and "gzip" in request.headers.get("Accept-Encoding", ""):
         body, headers["Content-Encoding"] = gzip.compress(body, 5), "gzip"
@@ -144,10 +199,6 @@ def show(request: Request, template: str, /, *, status: int = 200, **facts: Any)
 
 def render(template: str, **facts: Any) -> str:
     return templates.get_template(template).render(facts)
-
-
-def unchanged() -> Response:
-    return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
 def fingerprint(*facts: Any) -> str:
@@ -161,9 +212,12 @@ def theme(request: Request) -> str:
     return chosen if chosen in THEMES else "auto"
 
 
+PASSING = ("live", "seen", "gone")  # what an address says about one visit, not about the page
+
+
 def here(request: Request) -> str:
     """The page that is shown, also when only a part of it is asked for."""
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "seen"]
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in PASSING]
     return request.url.path + (f"?{urlencode(kept)}" if kept else "")
 
 
@@ -191,12 +245,18 @@ def parts(address: str) -> SplitResult:
         return SplitResult("", "", address, "", "")
 
 
-def done(request: Request, to: str, notice: str = "", link: tuple[str, str] | None = None) -> Response:
-    """After a change: a form goes on to a page; htmx is told in a notice, and the live part looks again at once."""
+def done(
+    request: Request,
+    to: str,
+    notice: str = "",
+    link: tuple[str, str] | None = None,
+    undo: tuple[str, str] | None = None,
+) -> Response:
+    """After a change: a form goes on to a page; htmx is told in a notice, and a page without a stream looks again."""
     if not is_live(request):
         return RedirectResponse(local(to), 303)
-    response = show(request, "_notice.html", notice=notice, link=link, bad=False)
-    response.headers["HX-Trigger"] = json.dumps({"changed": {"target": "#live"}})
+    response = show(request, "_notice.html", notice=notice, link=link, undo=undo, bad=False)
+    response.headers["HX-Trigger"] = json.dumps({"changed": {"target": "#results"}})
     return response
 
 
@@ -205,7 +265,9 @@ async def problem_page(request: Request, told: dict[str, Any]) -> Response:
     if told["status"] == 401:
         return _to_sign_in(request)
     if is_live(request):
-        response = show(request, "_notice.html", status=told["status"], notice=told["detail"], link=None, bad=True)
+        response = show(
+            request, "_notice.html", status=told["status"], notice=told["detail"], link=None, undo=None, bad=True
+        )
         response.headers.update({"HX-Retarget": "#notice", "HX-Reswap": "innerHTML"})
         return response
     step = NEXT_STEPS.get(told["code"]) or NEXT_STEPS.get(told["status"], "Go back and try again.")

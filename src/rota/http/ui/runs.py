@@ -1,5 +1,6 @@
 """The page of recent runs, and what can be done with one."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -8,51 +9,59 @@ from starlette.responses import RedirectResponse, Response
 
 from rota.db import runs as rows
 from rota.db.listener import CANCELS, RUNS
+from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.paging import Cursor
-from rota.http.context import InUnit, Unit
+from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes import cursor_of, read_cursor
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part, unchanged
+from rota.http.ui import live as stream
+from rota.http.ui.live import LastEventId, Live, View
+from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live
 from rota.http.ui.words import STATUS
-from rota.model.caller import Level
+from rota.model.caller import Caller, Level
 from rota.model.ids import RunId, as_uuid
 from rota.model.run import Status
 from rota.roster import running
 
 LISTED = 50
 FILTERS = (Status.RUNNING, Status.QUEUED, Status.FAILED, Status.SKIPPED, Status.SUCCEEDED)
-# Those of which the newest are found without reading past all others, however often a page looks again.
-INDEXED = (None, Status.RUNNING, Status.QUEUED)
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/runs", include_in_schema=False)
 
 
 @router.get("")
 async def list_page(
-    unit: InUnit, request: Request, status: str | None = None, cursor: Cursor = None, seen: str | None = None
+    unit: InUnit,
+    request: Request,
+    shared: Shared,
+    status: str | None = None,
+    cursor: Cursor = None,
+    live: Live = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Runs of the whole workspace, newest first."""
     if status is not None and status not in set(Status):
         raise Invalid("There is no such status.", field="status")
-    conn, workspace_id = unit.conn, unit.caller.workspace_id
-    found = await rows.page(conn, workspace_id, before=read_cursor(cursor), limit=LISTED + 1, status=status)
+    look = partial(_list, status=status, before=read_cursor(cursor))
+    view = View("runs/list.html", "runs/_results.html", "runs/_list.html", look)
+    return await stream.shown(unit, request, shared, view, live, last_event_id)
+
+
+async def _list(conn: Connection, caller: Caller, *, status: str | None, before: UUID | None) -> dict[str, Any]:
+    workspace_id = caller.workspace_id
+    found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status)
     older, found = len(found) > LISTED, found[:LISTED]
     subjects = await rows.subjects(conn, workspace_id, [each["id"] for each in found])
-    facts: dict[str, Any] = {
+    return {
         "runs": found,
         "subjects": subjects,
         "older": cursor_of(found[-1]["id"]) if older else None,
-        "first": cursor is None,
-        "grows": cursor is None and status in INDEXED,
+        "first": before is None,
+        "lives": before is None,
         "chosen": status,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
         "seen": fingerprint(found, subjects, older),
     }
-    if is_live(request) and seen == facts["seen"]:
-        return unchanged()
-    if is_live(request):
-        return part(unit, request, "runs/_list.html", **facts)
-    return await page(unit, request, "runs/list.html", **facts)
 
 
 def _id(ref: str) -> RunId:

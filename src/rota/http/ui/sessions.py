@@ -1,7 +1,6 @@
 """The page of a session: what was said and done in it, and what is being said just now."""
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -17,7 +16,8 @@ from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
 from rota.http.context import InUnit, Shared, Signed, Web
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
-from rota.http.ui.rendering import PageRoute, page, render
+from rota.http.ui.live import message
+from rota.http.ui.rendering import PageRoute, page, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
@@ -26,8 +26,6 @@ from rota.trace.follow import Told
 
 RECALLED = 20  # events that tell which block of the page is open
 AT_ONCE = 100  # events in one message
-
-_LINE_END = re.compile(r"\r\n|\r|\n")  # what ends a line of an event stream
 
 Seq = Annotated[int, Query(ge=0, le=LARGEST_SEQ)]
 
@@ -91,11 +89,11 @@ async def session_stream(
             raise NotFound("There is no such session.")
         start = min(read_last_event_id(last_event_id, after), found["last_seq"])
         shown = await events.tail(conn, caller.workspace_id, session_id, limit=RECALLED, before=start + 1)
-    return EventStream(request, messages(shared, caller, session_id, start, Teller(shown)))
+    return EventStream(request, messages(shared, caller, session_id, start, Teller(shown), zone_of(request, caller)))
 
 
 async def messages(
-    shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller
+    shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller, zone: str = "UTC"
 ) -> AsyncGenerator[bytes]:
     news = shared.readers.follow(caller.workspace_id, session_id, after=after)
     async with aclosing(news):  # a reader who leaves stops listening at once
@@ -103,10 +101,12 @@ async def messages(
             if not told:
                 yield STILL_HERE
             for place in range(0, len(told.events), AT_ONCE):
-                yield await _message(shared, caller, session_id, teller, told, place)
+                yield await _message(shared, caller, session_id, teller, told, place, zone)
 
 
-async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: Teller, told: Told, place: int) -> bytes:
+async def _message(
+    shared: Web, caller: Caller, session_id: SessionId, teller: Teller, told: Told, place: int, zone: str
+) -> bytes:
     found = told.events[place : place + AT_ONCE]
     spoken = teller.tell(found)
     head: dict[str, Any] | None = None
@@ -114,16 +114,10 @@ async def _message(shared: Web, caller: Caller, session_id: SessionId, teller: T
         head = await asyncio.shield(
             told.once("head", lambda: asyncio.ensure_future(_head_now(shared, caller, session_id)))
         )
-    facts = {"told": spoken, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": caller.timezone}
+    facts = {"told": spoken, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": zone}
     return message(found[-1].seq, render("sessions/_message.html", **facts))
 
 
 async def _head_now(shared: Web, caller: Caller, session_id: SessionId) -> dict[str, Any]:
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         return await _head(conn, caller.workspace_id, session_id)
-
-
-def message(number: int, text: str) -> bytes:
-    """One message of an event stream. A piece is applied whole or, when the line breaks within it, not at all."""
-    data = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
-    return f"id: {number}\n{data}\n".encode()

@@ -1,6 +1,6 @@
 """Facts in the words of a page: statuses, reasons, and times as people tell them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,8 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from rota.model.cron import load_zone
-from rota.model.duration import format_duration
-from rota.model.firing import effective_overlap
+from rota.model.firing import QUEUEING_KINDS, effective_overlap
 from rota.model.reasons import FAILED, SKIPPED
 
 STATUS = {
@@ -111,13 +110,19 @@ def at(value: datetime | str | None, zone: str = "UTC") -> Markup:
     if value is None:
         return Markup('<span class="none">–</span>')
     moment = instant(value)
-    return _time(moment, "data-at", clock(moment, zone))
+    return _time(moment, 'data-at="day"', clock(moment, zone))
+
+
+def at_place(value: datetime, zone: str) -> Markup:
+    """The same on the clock of a place that is not the reader's, whose zone stands beside it."""
+    moment = instant(value)
+    return _time(moment, "", clock(moment, zone))
 
 
 def hms(value: datetime, zone: str = "UTC") -> Markup:
     """The time of day alone."""
     moment = instant(value)
-    return _time(moment, "data-at", f"{moment.astimezone(load_zone(zone)):%H:%M:%S}")
+    return _time(moment, 'data-at="second"', f"{moment.astimezone(load_zone(zone)):%H:%M:%S}")
 
 
 def elapsed(run: Mapping[str, Any], *, now: datetime | None = None) -> Markup:
@@ -177,25 +182,49 @@ def offset(moment: datetime, zone: str) -> str:
 # ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 OVERLAP = {
-    "skip": "Skip while one runs",
-    "queue_one": "Queue one",
-    "queue_all": "Queue all",
-    "allow": "Run side by side",
-    "replace": "Replace the one that runs",
+    "skip": "A {what} that comes while a run is still going is skipped, and the history says so.",
+    "queue_one": "A {what} that comes while a run is still going waits, one at most.",
+    "queue_all": "A {what} that comes while a run is still going waits for its turn.",
+    "allow": "Runs may go side by side.",
+    "replace": "A {what} that comes while a run is still going stops that run and takes its place.",
 }
-CATCH_UP = {"one": "Run the latest", "skip": "Only if on time", "all": "Run the last {limit}"}
+CATCH_UP = {
+    "one": "After an outage the latest missed slot is made up for, once.",
+    "skip": "After an outage nothing is made up for: a slot over {late_after} late is recorded as missed.",
+    "all": "After an outage the last {catch_up_limit} missed slots are made up for, oldest first.",
+}
 
 
-def policies(automation: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What an automation does when things go otherwise than planned."""
-    tries = automation["max_attempts"]
-    overlaps = {
-        effective_overlap(each["kind"], each["overlap"], automation["overlap"]) for each in automation["triggers"]
-    }
-    return [
-        ("Overlap", " or ".join(OVERLAP[each] for each in sorted(overlaps)) or OVERLAP["queue_one"]),
-        ("Missed slots", CATCH_UP[automation["catch_up"]].format(limit=automation["catch_up_limit"])),
-        ("Time limit", format_duration(automation["timeout"])),
-        ("Tries", "Once" if tries == 1 else f"Up to {tries}"),
-        ("Session", "Goes on in one" if automation["session"] == "same" else "A new one each time"),
+def policy_sentence(policies: Mapping[str, str], overlaps: Iterable[tuple[str, str]]) -> str:
+    """What an automation will do when things go otherwise than planned. Policies as they are written in a form;
+    `overlaps` are what each kind of trigger brings, a slot or a call, and what becomes of it.
+    """
+    chosen: dict[str, set[str]] = {}
+    for what, overlap in overlaps:
+        chosen.setdefault(overlap, set()).add(what)
+    parts = [
+        OVERLAP[each].format(what=" or ".join(sorted(chosen[each], reverse=True))) for each in OVERLAP if each in chosen
     ]
+    if policies["catch_up"] in CATCH_UP:
+        parts.append(CATCH_UP[policies["catch_up"]].format(**policies))
+    parts.append(f"A run may take {policies['timeout']}{_tries(policies['max_attempts'])}.")
+    if policies["pause_after_failures"]:
+        count = policies["pause_after_failures"]
+        parts.append(f"It is paused after {count} failure{'s' * (count != '1')} in a row.")
+    same = policies["session"] == "same"
+    parts.append("All runs go on in one session." if same else "Every run starts a fresh session.")
+    return " ".join(parts)
+
+
+def _tries(most: str) -> str:
+    return " and is not tried again when it fails" if most in {"", "1"} else f" and is tried up to {most} times"
+
+
+def overlaps_of(automation: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """What its triggers do when a run is still going, each by its own rule or the automation's."""
+    return {overlap_of(each["kind"], each["overlap"], automation["overlap"]) for each in automation["triggers"]}
+
+
+def overlap_of(kind: str, own: str | None, general: str | None) -> tuple[str, str]:
+    what = "call" if kind in QUEUEING_KINDS else "slot"
+    return what, effective_overlap(kind, own, general)

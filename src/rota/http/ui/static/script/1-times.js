@@ -1,5 +1,6 @@
 // Times stay fresh and say the reader's own zone; a transcript stays at its end; menus close. Pages work without it.
 (() => {
+  document.documentElement.classList.add("scripted");
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
@@ -19,6 +20,20 @@
     return s < 86400 ? two(3600, "h", 60, "min") : two(86400, "d", 3600, "h");
   }
 
+  // The server writes times for the zone this reader came with last; only a first visit finds them in another.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const elsewhere = document.documentElement.dataset.zone !== zone;
+  if (elsewhere) document.cookie = `rota_zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+  const parts = new Intl.DateTimeFormat("en-GB", {
+    weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  });
+
+  function clock(moment, kind) {
+    const is = Object.fromEntries(parts.formatToParts(moment).map(({ type, value }) => [type, value]));
+    const time = `${is.hour}:${is.minute}`;
+    return kind === "second" ? `${time}:${is.second}` : `${is.weekday} ${is.day} ${is.month.slice(0, 3)}, ${time}`;
+  }
+
   function put(element, text) {
     if (text !== null && element.textContent !== text) element.textContent = text;
   }
@@ -29,6 +44,7 @@
       const moment = Date.parse(each.dateTime);
       const title = exact.format(moment);
       if (each.title !== title) each.title = title;
+      if (elsewhere && each.dataset.at) put(each, clock(moment, each.dataset.at));
       if ("ago" in each.dataset) put(each, relative(moment, now));
       if ("since" in each.dataset) put(each, span(Math.max(0, now - moment) / 1000));
     }
@@ -36,7 +52,7 @@
 
   function addCopyButtons() {
     for (const each of document.querySelectorAll("pre[data-copy]:not([data-ready])")) {
-      const button = Object.assign(document.createElement("button"), { className: "copy", textContent: "Copy" });
+      const button = Object.assign(document.createElement("button"), { className: "copy", type: "button", textContent: "Copy" });
       button.addEventListener("click", async () => {
         await navigator.clipboard.writeText(each.textContent);
         button.textContent = "Copied";
@@ -63,7 +79,10 @@
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open");
+    const menu = event.key === "Escape" && document.querySelector("details.menu[open]");
+    if (!menu) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
   });
 
   refresh();

@@ -1,0 +1,166 @@
+"""The page of one automation: when it runs, what it is told, and what became of every slot."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from rota.db import runs, triggers
+from rota.db.pool import Connection
+from rota.errors import Invalid
+from rota.http.api.paging import Cursor
+from rota.http.context import InUnit, Shared
+from rota.http.shapes import cursor_of, read_cursor
+from rota.http.ui import charts, drafts, words
+from rota.http.ui import live as stream
+from rota.http.ui.automations import standing
+from rota.http.ui.editor import Fire, secrets_page
+from rota.http.ui.live import LastEventId, Live, View
+from rota.http.ui.rendering import PageRoute, fingerprint, zone_of
+from rota.model.caller import Caller
+from rota.model.cron import load_zone
+from rota.model.ids import AutomationId, id_at
+from rota.roster import automations, views
+from rota.roster import triggers as trigger_forms
+from rota.roster.triggers import upcoming
+from rota.roster.why import Answer, why
+
+HISTORY, FIRES = 50, 3
+COUNTED, SPENT = 10_000, 2_000  # runs that a picture is drawn of
+SPENT_DAYS = 30
+
+router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/automations", include_in_schema=False)
+
+
+@router.get("/{automation}")
+async def detail_page(
+    unit: InUnit,
+    request: Request,
+    shared: Shared,
+    automation: str,
+    view: Literal["table", "calendar"] = "table",
+    day: date | None = None,
+    at: Annotated[str, Query(max_length=40)] = "",
+    cursor: Cursor = None,
+    live: Live = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    look = partial(
+        _detail,
+        ref=automation,
+        view=view,
+        day=day,
+        asked=at,
+        before=read_cursor(cursor),
+        zone=zone_of(request, unit.caller),
+    )
+    shows = View("automations/detail.html", "automations/_detail_results.html", "automations/_detail.html", look)
+    return await stream.shown(unit, request, shared, shows, live, last_event_id)
+
+
+async def _detail(
+    conn: Connection,
+    caller: Caller,
+    *,
+    ref: str,
+    view: str,
+    day: date | None,
+    asked: str,
+    before: UUID | None,
+    zone: str,
+) -> dict[str, Any]:
+    workspace_id = caller.workspace_id
+    found = await automations.find(conn, caller, ref, deleted=True)
+    automation_id = AutomationId(found["id"])
+    since, until = _bounds(day, zone)
+    history = await runs.page(
+        conn, workspace_id, before=before or until, limit=HISTORY + 1, since=since, automation_id=automation_id
+    )
+    older, history = len(history) > HISTORY, history[:HISTORY]
+    rows = await triggers.of_automations(conn, workspace_id, [found["id"]])
+    [shown] = views.told([found], rows)
+    drawn = await _pictures(conn, caller, automation_id, zone) if view == "calendar" else {}
+    return {
+        "automation": standing(shown),
+        "fires": fires(shown["triggers"], datetime.now(UTC)),
+        "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
+        "runs": history,
+        "older": cursor_of(history[-1]["id"]) if older else None,
+        "first": before is None,
+        "view": view,
+        "day": day,
+        "asked": asked,
+        "answer": await _answer(conn, caller, found, asked, zone) if asked else None,
+        "lives": before is None and view == "table" and not asked and day is None,
+        "seen": fingerprint(found, history, rows),
+        **drawn,
+    }
+
+
+def _bounds(day: date | None, zone: str) -> tuple[UUID | None, UUID | None]:
+    """The ids of what was written on a day of the reader's. A run is written when its slot is due, or later."""
+    if day is None or not 1971 <= day.year <= 9000:
+        return None, None
+    start = datetime.combine(day, time(), load_zone(zone))
+    return id_at(start), id_at(datetime.combine(day + timedelta(days=1), time(), load_zone(zone)))
+
+
+def fires(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[Fire]:
+    """The next fires of all triggers together, each on the clock of its own trigger."""
+    found = [Fire(at, row["timezone"]) for row in rows for at in upcoming([row], FIRES, now)]
+    return sorted(found)[:FIRES]
+
+
+async def _pictures(conn: Connection, caller: Caller, automation_id: AutomationId, zone: str) -> dict[str, Any]:
+    """The calendar of half a year, and what a month of runs took."""
+    today = datetime.now(load_zone(zone)).date()
+    start = datetime.combine(charts.first_day(today), time(), load_zone(zone))
+    counts = await runs.by_day(conn, caller.workspace_id, automation_id, since=id_at(start), zone=zone, limit=COUNTED)
+    month = [today - timedelta(days=ago) for ago in range(SPENT_DAYS - 1, -1, -1)]
+    begin = id_at(datetime.combine(month[0], time(), load_zone(zone)))
+    spent = await runs.spent_by_day(conn, caller.workspace_id, automation_id, since=begin, zone=zone, limit=SPENT)
+    total = sum(row["count"] for row in counts)
+    return {
+        "calendar": charts.calendar(counts, today),
+        "counted": total if total >= COUNTED else None,
+        "spent": [_spent(unit, spent, month) for unit in _units(spent)],
+    }
+
+
+def _units(spent: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = {row["unit"] for row in spent}
+    return sorted(found, key=lambda unit: (unit != "run time", unit))[:4]
+
+
+def _spent(unit: str, spent: Sequence[Mapping[str, Any]], month: Sequence[date]) -> tuple[str, str, charts.Chart]:
+    by_day = {row["day"]: row["amount"] for row in spent if row["unit"] == unit}
+    shown = "s" if unit in {"run time", "seconds"} else ""
+    total = charts.figure(sum(by_day.values()), shown)
+    days = [(day, by_day.get(day, 0.0)) for day in month]
+    return unit, total, charts.bars(days, unit=shown, told=f"{unit} by day, {total} in {SPENT_DAYS} days")
+
+
+async def _answer(conn: Connection, caller: Caller, found: Mapping[str, Any], asked: str, zone: str) -> Answer:
+    """Why it did or did not run at a minute of the reader's clock."""
+    try:
+        moment = datetime.fromisoformat(asked)
+        minute = (moment if moment.tzinfo else moment.replace(tzinfo=load_zone(zone))).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Invalid("Give a date and a time, such as 2026-11-15T09:00.", field="at") from None
+    return await why(conn, caller.workspace_id, found, minute.replace(second=0, microsecond=0), caller.timezone)
+
+
+@router.post("/{automation}/triggers/{trigger_id}/secret")
+async def renew_secret(unit: InUnit, request: Request, shared: Shared, automation: str, trigger_id: UUID) -> Response:
+    """A new secret for a webhook, shown this once."""
+    found = await automations.find(unit.conn, unit.caller, automation, lock=True)
+    unit.caller.must_own(found["owner_id"], "renew this secret")
+    trigger = await trigger_forms.find(unit.conn, found, trigger_id)
+    if trigger["kind"] != "webhook":
+        raise Invalid("Only a webhook has a secret.", code="not_a_webhook", field="trigger_id")
+    secret = await trigger_forms.new_secret(unit.conn, shared.vault, unit.caller.workspace_id, trigger_id)
+    return await secrets_page(unit, request, found, [(f"/hooks/{trigger_id}", secret)])

@@ -1,0 +1,241 @@
+"""What stands in the editor: every field as it was typed, so that nothing is lost, and what it means to the API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from starlette.datastructures import FormData
+
+from rota.errors import Invalid, Refused
+from rota.http import bodies
+from rota.http.shapes import Policies
+from rota.http.ui.rendering import pretty
+from rota.model.cron import load_zone
+from rota.model.duration import format_duration
+from rota.model.schedule import editor_form
+from rota.roster.triggers import form_of, timing
+
+MOST_TRIGGERS = 50
+PLAIN = ("name", "agent", "prompt", "input")
+POLICIES = tuple(Policies.model_fields)
+NUMBERS = ("catch_up_limit", "max_attempts", "max_rescues", "pause_after_failures")
+LISTS = ("weekdays", "on")
+KINDS = (
+    ("interval", "Interval"),
+    ("weekly", "Weekly"),
+    ("advanced", "Cron"),
+    ("at", "Once"),
+    ("webhook", "Webhook"),
+    ("event", "Event"),
+    ("after", "After another"),
+)
+TIMED = ("interval", "weekly", "advanced", "at")
+TRIGGER: Mapping[str, Any] = {
+    "id": "", "kind": "weekly", "every": "1", "unit": "hours", "time": "09:00", "cron": "0 9 * * 1-5", "at": "",
+    "weekdays": ["mon", "tue", "wed", "thu", "fri"], "event": "", "after": "", "on": ["succeeded"], "enabled": "on",
+    "starts_at": "", "ends_at": "", "max_fires": "", "jitter": "", "overlap": "",
+}  # fmt: skip
+LIMITS = ("starts_at", "ends_at", "max_fires", "jitter", "overlap")
+
+Errors = dict[str, str]
+
+
+@dataclass(slots=True)
+class Draft:
+    """The fields of the form by name. `errors` go by the names that the API gives its fields."""
+
+    fields: dict[str, str]
+    triggers: list[dict[str, Any]]
+    errors: Errors = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """Name, agent, prompt, input and policies, as the API takes them; what is wrong with them goes to `errors`."""
+        given: dict[str, Any] = {name: self.fields[name] for name in ("name", "agent")}
+        given["prompt"] = self.fields["prompt"] if self.fields["prompt"].strip() else None
+        given["input"] = self._input()
+        for name in POLICIES:
+            given[name] = _policy(name, self.fields[name].strip())
+        for name, told in (("name", "Give it a name."), ("agent", "Choose an agent.")):
+            if not given[name].strip():
+                self.errors[name] = told
+        if given["prompt"] is None and given["input"] is None:
+            self.errors.setdefault("prompt", "Say what the agent shall do.")
+        return given
+
+    def _input(self) -> Any:
+        text = self.fields["input"].strip()
+        try:
+            return bodies.check(text.encode()) if text else None
+        except Refused as refused:
+            self.errors["input"] = refused.message.replace("The body", "This")
+            return None
+
+    def forms(self) -> list[dict[str, Any]]:
+        """Each trigger as the API takes it."""
+        return [trigger_form(each) for each in self.triggers]
+
+
+def _policy(name: str, typed: str) -> Any:
+    if not typed:
+        return Policies.model_fields[name].default
+    return int(typed) if name in NUMBERS and typed.isdecimal() and len(typed) < 10 else typed
+
+
+def trigger_form(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The form of the kind that is chosen; what was typed for another kind stays on the page only."""
+    limits: dict[str, Any] = {"enabled": bool(given["enabled"])}
+    for name in LIMITS:
+        if given[name].strip():
+            limits[name] = _limit(name, given[name].strip(), given["timezone"])
+    return when(given) | limits
+
+
+def when(given: Mapping[str, Any]) -> dict[str, Any]:
+    zone = {"timezone": given["timezone"]}
+    match given["kind"]:
+        case "interval":
+            every = _whole(given["every"])
+            time = {"time": given["time"]} if given["unit"] == "days" else {}
+            return {"mode": "interval", "every": every, "unit": given["unit"], **time, **zone}
+        case "weekly":
+            return {"mode": "weekly", "weekdays": given["weekdays"], "time": given["time"], **zone}
+        case "at":
+            return {"at": given["at"], **zone}
+        case "webhook" | "event" | "after":
+            return _inbound(given)
+        case _:
+            return {"mode": "advanced", "cron": given["cron"], **zone}
+
+
+def _inbound(given: Mapping[str, Any]) -> dict[str, Any]:
+    forms = {"event": {"event": given["event"].strip()}, "after": {"after": given["after"].strip(), "on": given["on"]}}
+    return forms.get(given["kind"], {"webhook": {}})
+
+
+def _whole(typed: str) -> Any:
+    return int(typed) if typed.strip().isdecimal() and len(typed) < 10 else typed
+
+
+def _limit(name: str, typed: str, zone: str) -> Any:
+    if name == "max_fires":
+        return _whole(typed)
+    if name in {"starts_at", "ends_at"}:
+        try:
+            moment = datetime.fromisoformat(typed)
+            return moment if moment.tzinfo else moment.replace(tzinfo=load_zone(zone))
+        except (ValueError, Invalid):
+            return typed
+    return typed
+
+
+# ── Where a draft comes from ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(form: FormData, zone: str) -> Draft:
+    """What somebody sent, field by field. A character that cannot be stored is named at its field."""
+    errors: Errors = {}
+    fields = {name: _text(form, name, errors) for name in (*PLAIN, *POLICIES, "run_immediately")}
+    count = _whole(str(form.get("triggers", "0")))
+    triggers = [
+        _trigger(form, at, zone, errors) for at in range(min(count, MOST_TRIGGERS) if isinstance(count, int) else 0)
+    ]
+    return Draft(fields, triggers, errors)
+
+
+def _trigger(form: FormData, at: int, zone: str, errors: Errors) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, default in {**TRIGGER, "timezone": zone}.items():
+        key = f"triggers.{at}.{name}"
+        if name in LISTS:
+            found[name] = [str(each) for each in form.getlist(key)]
+        else:
+            found[name] = _text(form, key, errors, "" if name == "enabled" else default)
+    return found
+
+
+def _text(form: FormData, name: str, errors: Errors, default: str = "") -> str:
+    value = form.get(name, default)
+    if not isinstance(value, str):
+        return default
+    value = value.replace("\r\n", "\n")
+    try:
+        return bodies.clean_text(value, name)
+    except Invalid as refused:
+        errors[name] = refused.message
+        return value.replace("\x00", "")
+
+
+def blank(zone: str, agent: str = "", **fields: Any) -> Draft:
+    """A new automation, with what a starter fills in."""
+    trigger = {**TRIGGER, "timezone": zone, **fields.pop("trigger", {})}
+    given = dict.fromkeys((*PLAIN, "run_immediately"), "") | _shown(Policies())
+    return Draft({**given, "agent": agent, **fields}, [trigger])
+
+
+def of(automation: Mapping[str, Any]) -> Draft:
+    """An automation that is saved, with the triggers it has."""
+    fields = {
+        "name": automation["name"],
+        "agent": automation["agent_slug"],
+        "prompt": automation["prompt"] or "",
+        "input": pretty(automation["input"]) if automation["input"] is not None else "",
+        "run_immediately": "",
+    }
+    policies = Policies.model_validate({name: automation[name] for name in POLICIES})
+    return Draft(fields | _shown(policies), [trigger_of(each) for each in automation["triggers"]])
+
+
+def _shown(policies: Policies) -> dict[str, str]:
+    return {name: _typed(getattr(policies, name)) for name in POLICIES}
+
+
+def _typed(value: Any) -> str:
+    if value is None:
+        return ""
+    return format_duration(value) if isinstance(value, timedelta) else str(value)
+
+
+def trigger_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    zone = row["timezone"]
+    limits = {
+        "enabled": "on" if row["enabled"] else "",
+        "starts_at": _local(row["starts_at"], zone),
+        "ends_at": _local(row["ends_at"], zone),
+        "max_fires": _typed(row["max_fires"]),
+        "jitter": _typed(row["jitter"]),
+        "overlap": row["overlap"] or "",
+    }
+    return {**TRIGGER, "id": str(row["id"]), "timezone": zone, **_kind(row), **limits}
+
+
+def _kind(row: Mapping[str, Any]) -> dict[str, Any]:
+    match row["kind"]:
+        case "webhook" | "event":
+            return {"kind": row["kind"], "event": row["event"] or ""}
+        case "after":
+            return {"kind": "after", "after": row["after_slug"], "on": list(row["after_on"])}
+        case "at":
+            return {"kind": "at", "at": _local(row["at"], row["timezone"])}
+    form = editor_form(timing(row).schedule(), row["editor_mode"], row["editor"])
+    shown = {name: value if name in LISTS else str(value) for name, value in form.items() if name != "mode"}
+    if "mode" in form:
+        return {"kind": form["mode"], **shown}
+    return {"kind": "advanced", "cron": f"@every {form['every']}"}
+
+
+def _local(moment: datetime | None, zone: str) -> str:
+    if moment is None:
+        return ""
+    wall = moment.astimezone(load_zone(zone)).replace(tzinfo=None)
+    return wall.isoformat(timespec="seconds" if wall.second else "minutes")
+
+
+def kept(given: Mapping[str, Any], stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A trigger's form; for one that nobody touched, the very form it was saved with, so that it keeps its anchor."""
+    row = next((each for each in stored if str(each["id"]) == given["id"]), None)
+    form = trigger_form(given)
+    if row is None or form != trigger_form(trigger_of(row)):
+        return form
+    limits = {name: row[name] for name in (*LIMITS, "enabled")}
+    return {**(row["editor"] or form_of(row)), **limits}

@@ -1,0 +1,300 @@
+"""The editor: one form for a new automation and for one that is saved, and a preview of what it would do."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from rota.db import agents, grants, people, triggers
+from rota.db import automations as rows
+from rota.db.listener import RUNS, TRIGGERS
+from rota.db.pool import Connection
+from rota.errors import Conflict, Forbidden, Invalid
+from rota.http.context import InUnit, Shared, Unit, Web
+from rota.http.errors import of_validation
+from rota.http.shapes import AutomationIn, AutomationPatch, TriggerIn
+from rota.http.ui import drafts, words
+from rota.http.ui.automations import ref_of
+from rota.http.ui.drafts import Draft
+from rota.http.ui.rendering import PageRoute, page, part, zone_of
+from rota.http.ui.starters import STARTERS
+from rota.model.caller import Caller, Level
+from rota.model.cron import zone_names
+from rota.model.ids import AutomationId
+from rota.model.preview import ScheduleWarning
+from rota.roster import automations, views
+from rota.roster import triggers as forms
+from rota.scheduler.preview import preview
+
+FIRES, AGENTS, OTHERS = 5, 500, 200
+WEEKDAYS = {"mon": "Mon", "tue": "Tue", "wed": "Wed", "thu": "Thu", "fri": "Fri", "sat": "Sat", "sun": "Sun"}
+
+editing = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/automations", include_in_schema=False)
+
+
+class Fire(NamedTuple):
+    """A slot to come, and the zone its trigger goes by."""
+
+    at: datetime
+    zone: str
+
+
+class Foreseen(NamedTuple):
+    """What a draft would do: each trigger in words or what is wrong with it, the next fires, and what may surprise."""
+
+    texts: list[tuple[str, str]]
+    fires: list[Fire]
+    warnings: list[ScheduleWarning]
+    sentence: str
+
+
+# ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@editing.get("/new")
+async def new_page(unit: InUnit, request: Request, starter: str = "") -> Response:
+    unit.caller.must_be(Level.MEMBER, "create an automation")
+    chosen = next((each for each in STARTERS if each["key"] == starter), None)
+    known = await agents.page(unit.conn, unit.caller.workspace_id, before=None, limit=1)
+    given = {name: chosen[name] for name in ("name", "prompt", "trigger")} if chosen else {}
+    draft = drafts.blank(zone_of(request, unit.caller), known[0]["slug"] if known else "", **given)
+    return await _form(unit, request, draft, None)
+
+
+@editing.post("/new")
+async def create(unit: InUnit, request: Request, shared: Shared) -> Response:
+    """Save it, or show the form again with everything that was typed."""
+    unit.caller.must_be(Level.MEMBER, "create an automation")
+    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    if await _rearranged(request, draft) or not (automation_id := await _created(unit, draft)):
+        return await _form(unit, request, draft, None)
+    unit.wake(RUNS, unit.caller.workspace_id)
+    return await _saved(unit, request, shared, automation_id)
+
+
+@editing.get("/{automation}/edit")
+async def edit_page(unit: InUnit, request: Request, automation: str) -> Response:
+    found = await automations.find(unit.conn, unit.caller, automation)
+    unit.caller.must_own(found["owner_id"], "change this automation")
+    [view] = await views.shown(unit.conn, unit.caller.workspace_id, [found])
+    return await _form(unit, request, drafts.of(view), found)
+
+
+@editing.post("/{automation}/edit")
+async def change(unit: InUnit, request: Request, shared: Shared, automation: str) -> Response:
+    found = await automations.find(unit.conn, unit.caller, automation)
+    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    if await _rearranged(request, draft) or not await _changed(unit, draft, found):
+        return await _form(unit, request, draft, found)
+    return await _saved(unit, request, shared, AutomationId(found["id"]))
+
+
+@editing.post("/preview")
+async def preview_part(unit: InUnit, request: Request, of: str = "") -> Response:
+    """What the form would do as it stands. Saves nothing."""
+    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    return part(
+        unit, request, "automations/_preview.html", foreseen=await foresee(unit.conn, unit.caller, draft, of or None)
+    )
+
+
+async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
+    conn, caller = unit.conn, unit.caller
+    root = f"/w/{caller.workspace_slug}/automations"
+    facts = {
+        "draft": draft,
+        "automation": found,
+        "action": f"{root}/{ref_of(found)}/edit" if found else f"{root}/new",
+        "back": f"{root}/{ref_of(found)}" if found else root,
+        "of": str(found["id"]) if found else "",
+        "agents": await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS),
+        "others": await rows.names(conn, caller.workspace_id, "", limit=OTHERS),
+        "zones": sorted(zone_names()),
+        "kinds": drafts.KINDS,
+        "weekdays": WEEKDAYS,
+        "foreseen": await foresee(conn, caller, draft, str(found["id"]) if found else None),
+        "holder": await _holder(conn, caller, found),
+        "me": caller.name,
+    }
+    response = await page(unit, request, "automations/editor.html", **facts)
+    response.status_code = 422 if draft.errors else 200
+    return response
+
+
+async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | None) -> str | None:
+    """On whose behalf it runs, if that is somebody else's."""
+    holder = await grants.holder(conn, caller.workspace_id, found["grant_id"]) if found else caller.user_id
+    if holder is None or holder == caller.user_id:
+        return None
+    member = await people.find_member(conn, caller.workspace_id, holder)
+    return member["name"] if member else None
+
+
+async def _rearranged(request: Request, draft: Draft) -> bool:
+    """A button of the form other than “Save”: one more trigger, one less, or a look at the preview."""
+    wanted, _, at = str((await request.form()).get("do", "save")).partition("-")
+    if wanted == "add" and len(draft.triggers) < drafts.MOST_TRIGGERS:
+        zone = draft.triggers[-1]["timezone"] if draft.triggers else zone_of(request, None)
+        draft.triggers.append({**drafts.TRIGGER, "timezone": zone})
+    elif wanted == "remove" and at.isdecimal() and int(at) < len(draft.triggers):
+        del draft.triggers[int(at)]
+    return wanted in {"add", "remove", "preview"}
+
+
+# ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _created(unit: Unit, draft: Draft) -> AutomationId | None:
+    values = draft.values() | {"run_immediately": bool(draft.fields["run_immediately"])}
+    given = await _checked(unit, draft, values, AutomationIn, [])
+    if given is None:
+        return None
+    body, saved = given
+    whole = {name: getattr(body, name) for name in type(body).model_fields}
+    try:
+        async with unit.conn.transaction():
+            automation_id = await automations.create(unit.conn, unit.caller, whole, saved)
+    except (Invalid, Conflict) as refused:
+        draft.errors[refused.field or "name"] = refused.message
+        return None
+    return automation_id
+
+
+async def _changed(unit: Unit, draft: Draft, found: Mapping[str, Any]) -> bool:
+    stored = await triggers.of_automations(unit.conn, unit.caller.workspace_id, [found["id"]])
+    given = await _checked(unit, draft, draft.values(), AutomationPatch, stored)
+    if given is None:
+        return False
+    body, saved = given
+    try:
+        async with unit.conn.transaction():
+            await automations.change(unit.conn, unit.caller, str(found["id"]), body.given(), saved)
+    except (Invalid, Conflict) as refused:
+        draft.errors[refused.field or "name"] = refused.message
+    except Forbidden as refused:
+        draft.errors["name"] = refused.message
+    return not draft.errors
+
+
+Body = AutomationIn | AutomationPatch
+
+
+async def _checked(
+    unit: Unit, draft: Draft, values: dict[str, Any], shape: type[Body], stored: Sequence[Mapping[str, Any]]
+) -> tuple[Body, list[dict[str, Any]]] | None:
+    """The body and the triggers' forms if everything is right; else every field that is wrong, each with its words."""
+    body = _validated(draft, shape, values, "")
+    saved: list[dict[str, Any]] = []
+    for at, given in enumerate(draft.triggers):
+        form = drafts.kept(given, stored)
+        checked = _validated(draft, TriggerIn, form, f"triggers.{at}.")
+        if isinstance(checked, TriggerIn):
+            saved.append(checked.form(f"triggers.{at}"))
+            await _read(unit.conn, unit.caller, saved[-1], f"triggers.{at}", draft)
+    return (body, saved) if isinstance(body, Body) and not draft.errors else None
+
+
+def _validated(draft: Draft, shape: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
+    try:
+        return shape.model_validate(values)
+    except ValidationError as invalid:
+        for each in of_validation(invalid.errors())["errors"]:
+            draft.errors.setdefault(prefix + each["field"], each["message"])
+    return None
+
+
+async def _read(
+    conn: Connection, caller: Caller, form: Mapping[str, Any], field: str, draft: Draft
+) -> dict[str, Any] | None:
+    """A trigger as a row, or what is wrong with it."""
+    try:
+        now = await automations.now_of(conn)
+        return await forms.read(conn, caller, form, now=now, field=field)
+    except Invalid as refused:
+        draft.errors.setdefault(refused.field or field, refused.message)
+    return None
+
+
+async def _saved(unit: Unit, request: Request, shared: Web, automation_id: AutomationId) -> Response:
+    """On to its page; if a webhook was made, over one that shows its secret this once."""
+    unit.wake(TRIGGERS)
+    found = await automations.find(unit.conn, unit.caller, str(automation_id))
+    [view] = await views.shown(unit.conn, unit.caller.workspace_id, [found])
+    secrets = await new_secrets(unit, shared, view)
+    if secrets:
+        return await secrets_page(unit, request, found, secrets)
+    return RedirectResponse(f"/w/{unit.caller.workspace_slug}/automations/{ref_of(found)}", 303)
+
+
+async def new_secrets(unit: Unit, shared: Web, view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Address and secret of every webhook that had none."""
+    found = []
+    for each in view["triggers"]:
+        if each["kind"] == "webhook":
+            secret = await forms.first_secret(unit.conn, shared.vault, unit.caller.workspace_id, each["id"])
+            found += [(each["hook_path"], secret)] if secret else []
+    return found
+
+
+async def secrets_page(
+    unit: Unit, request: Request, automation: Mapping[str, Any], secrets: Sequence[tuple[str, str]]
+) -> Response:
+    address = str(request.base_url).rstrip("/")
+    shown = [(address + path, secret) for path, secret in secrets]
+    return await page(
+        unit, request, "automations/secrets.html", automation=automation, ref=ref_of(automation), secrets=shown
+    )
+
+
+# ── Foreseeing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def foresee(conn: Connection, caller: Caller, draft: Draft, of: str | None) -> Foreseen:
+    texts: list[tuple[str, str]] = []
+    fires: list[Fire] = []
+    warnings: list[ScheduleWarning] = []
+    for given in draft.triggers:
+        text, found, warned = await _foresee_one(conn, caller, given, of)
+        texts.append(text)
+        fires += found
+        warnings += [each for each in warned if each not in warnings]
+    overlaps = {_overlap(each, draft.fields["overlap"]) for each in draft.triggers}
+    told = {name: draft.fields[name] or str(drafts.blank("UTC").fields[name]) for name in drafts.POLICIES}
+    return Foreseen(texts, sorted(fires)[:FIRES], warnings, words.policy_sentence(told, overlaps))
+
+
+def _overlap(given: Mapping[str, Any], general: str) -> tuple[str, str]:
+    kind = given["kind"] if given["kind"] in INBOUND else "cron"
+    return words.overlap_of(kind, given["overlap"] or None, general or None)
+
+
+INBOUND = {
+    "webhook": "When its webhook is called",
+    "event": "On the event “{event}”",
+    "after": "After “{after}” has ended",
+}
+One = tuple[tuple[str, str], list[Fire], Sequence[ScheduleWarning]]
+
+
+async def _foresee_one(conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None) -> One:
+    if given["kind"] in INBOUND:
+        return (INBOUND[given["kind"]].format(**given), ""), [], []
+    apart = Draft({}, [])
+    form = _validated(apart, TriggerIn, drafts.trigger_form(given), "")
+    try:
+        shown = await preview(conn, caller, drafts.when(given), after=None, count=1, automation=of)
+    except Invalid as refused:
+        return ("", refused.message), [], []
+    row = await _read(conn, caller, form.form("trigger"), "trigger", apart) if form else None
+    if row is None:
+        return (shown.text, next(iter(apart.errors.values()))), [], shown.warnings
+    return (shown.text, ""), _fires(row), shown.warnings
+
+
+def _fires(row: Mapping[str, Any]) -> list[Fire]:
+    now = row["anchor_at"]
+    upcoming = forms.upcoming([{**row, "next_fire_at": forms.next_fire(row, now)}], FIRES, now)
+    return [Fire(each, row["timezone"]) for each in upcoming]

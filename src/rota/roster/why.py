@@ -1,0 +1,96 @@
+"""Why didn't it run? The ledger's answer for one minute of an automation."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from rota.db import agents, runs, triggers
+from rota.db.pool import Connection
+from rota.errors import Invalid
+from rota.model.describe import describe
+from rota.model.ids import AutomationId, WorkspaceId, id_at
+from rota.model.schedule import Schedule, read_schedule
+from rota.roster.automations import now_of
+from rota.roster.triggers import TIMED, timing
+
+MINUTE = timedelta(minutes=1)
+LOOKED_AT, REVISIONS = 200, 100
+
+
+class Answer(NamedTuple):
+    """In words; with the run that stands for the minute, if there is one, and when it was due next."""
+
+    code: str
+    text: str
+    run: Mapping[str, Any] | None = None
+    next_slot: datetime | None = None
+
+
+async def why(
+    conn: Connection, workspace_id: WorkspaceId, automation: Mapping[str, Any], minute: datetime, zone: str
+) -> Answer:
+    automation_id = AutomationId(automation["id"])
+    ledger = await runs.slots_from(conn, workspace_id, automation_id, since=id_at(minute - MINUTE), limit=LOOKED_AT)
+    if told := recorded(ledger, minute):
+        return told
+    now = await now_of(conn)
+    schedules = await _schedules_then(conn, workspace_id, automation_id, minute, zone)
+    return unrecorded(automation, schedules, minute, now)
+
+
+def recorded(ledger: Sequence[Mapping[str, Any]], minute: datetime) -> Answer | None:
+    """What the ledger says about this minute itself, or about a stretch of missed slots that holds it."""
+    for run in ledger:
+        if minute <= run["slot"] < minute + MINUTE:
+            code = "skipped" if run["status"] == "skipped" else "ran"
+            return Answer(code, "This slot was skipped." if code == "skipped" else "It did run for this slot.", run)
+        missed = run["missed"]
+        if missed and datetime.fromisoformat(missed["since"]) <= minute < run["slot"]:
+            made_up = run["status"] != "skipped"
+            text = "Nothing was there to fire it: Rota was not running, or was cut off from its database."
+            return Answer("missed", text + (" A later run made up for it." if made_up else ""), run)
+    return None
+
+
+def unrecorded(automation: Mapping[str, Any], schedules: Sequence[Schedule], minute: datetime, now: datetime) -> Answer:
+    """Why the ledger has no row for this minute: there was no slot to record."""
+    due = [slot for each in schedules if (slot := _next(each, minute - timedelta(microseconds=1)))]
+    following = min(due, default=None)
+    told = "; ".join(describe(each) for each in schedules)
+    if minute < automation["created_at"] - MINUTE:
+        return Answer("not_yet_saved", "It was not saved yet.")
+    if automation["deleted_at"] and minute >= automation["deleted_at"]:
+        return Answer("deleted", "It was deleted by then.")
+    if not schedules:
+        return Answer("no_schedule", "It had no schedule then: it ran only by hand or when something called it.")
+    if following is None or following >= minute + MINUTE:
+        return Answer("not_due", f"It was not due then. Its schedule was: {told}.", next_slot=following)
+    if minute > now:
+        return Answer("to_come", "This slot is still to come.", next_slot=following)
+    return Answer(
+        "off", "By its schedule it was due, but it was paused, or its trigger was switched off or not yet begun.",
+        next_slot=following,
+    )  # fmt: skip
+
+
+def _next(schedule: Schedule, instant: datetime) -> datetime | None:
+    with suppress(Invalid, ValueError, OverflowError):
+        return schedule.next_after(instant)
+    return None
+
+
+async def _schedules_then(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, minute: datetime, zone: str
+) -> list[Schedule]:
+    """The triggers it has now, if they are as old as that; else those of the revision that held then."""
+    rows = await triggers.of_automations(conn, workspace_id, [automation_id])
+    saved = await agents.revisions(conn, workspace_id, automation_id, before=None, limit=REVISIONS)
+    then = next((each for each in saved if each["created_at"] <= minute + MINUTE), None)
+    if then is None or then is saved[0]:
+        return [timing(row).schedule() for row in rows if row["kind"] in TIMED]
+    found: list[Schedule] = []
+    for form in then["spec"].get("triggers", []):
+        with suppress(Invalid, ValueError):  # of another kind, or for an instant that was to come then
+            found.append(read_schedule(form, default_timezone=zone, now=then["created_at"]).schedule)
+    return found

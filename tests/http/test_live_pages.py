@@ -1,0 +1,99 @@
+"""Pages that stay true while they are open: what their stream sends, and when."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from httpx import AsyncClient
+
+from rota.http.context import Web
+from rota.http.ui import automations, live
+from rota.http.ui.live import View
+
+LIST = "/w/default/automations"
+
+
+@pytest.fixture
+def asks() -> Any:
+    """A request of a browser, as far as a stream looks at it."""
+    url, query = SimpleNamespace(path=LIST), SimpleNamespace(multi_items=lambda: [("q", "x"), ("live", "0")])
+    return SimpleNamespace(headers={}, cookies={}, method="GET", url=url, query_params=query)
+
+
+def the_list() -> View:
+    look = partial(automations._list, q="", status=None, before=None, gone="")
+    return View("automations/list.html", "automations/_results.html", "automations/_list.html", look)
+
+
+@asynccontextmanager
+async def listening(request: Any, web: Web, house: Any, seen: str = "") -> AsyncIterator[Any]:
+    feed = live.parts(request, web, house.caller, the_list(), seen)
+    try:
+        yield feed
+    finally:
+        await feed.aclose()
+
+
+def mark(message: bytes) -> str:
+    return message.decode().split("\n", 1)[0].removeprefix("id: ")
+
+
+async def test_a_stream_sends_the_part_whenever_it_changed(asks: Any, web: Web, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    async with listening(asks, web, house) as feed:
+        first = await anext(feed)
+        assert b"Errand" in first
+        assert b"<html" not in first
+        assert b"q=x" in first  # forms lead back to the page with its search, not to its stream
+        assert b"live=" not in first
+        run = await house.ended(automation_id)
+        second = await anext(feed)
+        assert str(run["session_id"]).encode() in second
+        assert mark(first) != mark(second)
+
+
+async def test_who_has_seen_it_is_sent_nothing_until_it_changes(asks: Any, web: Web, house: Any) -> None:
+    await house.automation({"cron": "0 9 * * *"})
+    async with listening(asks, web, house) as feed:
+        seen = mark(await anext(feed))
+    async with listening(asks, web, house, seen) as again:  # as another replica would be asked
+        waits = asyncio.ensure_future(anext(again))
+        await house.execute("UPDATE triggers SET parked_error = 'odd'")
+        assert b"odd" in await waits  # the first it is sent is the change
+
+
+async def test_a_wake_is_not_waited_out(asks: Any, web: Web, house: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 3600.0)
+    automation_id = await house.automation()
+    async with listening(asks, web, house) as feed:
+        await anext(feed)
+        run = await house.ended(automation_id)
+        waits = asyncio.ensure_future(anext(feed))
+        await asyncio.sleep(0)
+        web.wakes.send("rota_runs", [house.caller.workspace_id])
+        assert str(run["session_id"]).encode() in await waits
+
+
+async def test_a_stream_ends_with_the_server(asks: Any, web: Web, house: Any) -> None:
+    await house.automation()
+    async with listening(asks, web, house) as feed:
+        await anext(feed)
+        web.closing.set()
+        with pytest.raises(StopAsyncIteration):
+            await anext(feed)
+
+
+async def test_a_page_names_its_stream_and_the_stream_answers(admin: AsyncClient, house: Any, web: Web) -> None:
+    await house.automation({"cron": "0 9 * * *"})
+    web.closing.set()
+    for path in (LIST, f"{LIST}?q=err&status=active", f"{LIST}/errand", "/w/default/runs", "/w/default/fleet"):
+        page = (await admin.get(path)).text
+        address = page.split('hx-sse:connect="')[1].split('"')[0].replace("&amp;", "&")
+        assert address.startswith(path)
+        answer = await admin.get(address)
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        assert answer.content == b""
