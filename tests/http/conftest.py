@@ -17,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 from house import House
 from httpx import ASGITransport, AsyncClient
@@ -252,8 +253,9 @@ def rota(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     started.stop()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
+    """One browser for all; each test sits down at a context of its own."""
     if not CHROMIUM:
         pytest.skip("no Chromium here")
     async with async_playwright() as playwright:
@@ -293,7 +295,7 @@ class Reader:
 Sit = Callable[..., Any]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def sit(chromium: Browser, rota: Running) -> AsyncIterator[Sit]:
     """Sit down at a browser with these options; `signed_in=False` for a stranger."""
     contexts: list[BrowserContext] = []

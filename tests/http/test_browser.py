@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Request, expect
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
 expect.set_options(timeout=20_000)
 
 LIST = "/w/default/automations"
@@ -63,8 +63,8 @@ async def test_a_first_start_is_signed_into_by_its_link_and_shows_its_runs(
         stranger = await (await chromium.new_context()).new_page()
         await stranger.goto(rota.link)
         await expect(stranger.locator("h1")).to_have_text("This link was used already")
-        for each in chromium.contexts:
-            await each.close()
+        await context.close()
+        await stranger.context.close()
     finally:
         rota.stop()
 
@@ -233,7 +233,9 @@ async def test_everything_can_be_done_without_javascript(rota: Any, sit: Any, tm
 def every_page(rota: Any) -> list[str]:
     run = rota.api("GET", "/automations/disk-and-memory-report/runs")["items"][-1]
     session = f"/w/default/sessions/{run['session_id']}"
-    return [LIST, f"{LIST}/disk-and-memory-report", "/w/default/runs", session, "/sign-in", f"{LIST}/none"]
+    one = f"{LIST}/disk-and-memory-report"
+    pages = [LIST, one, f"{one}?view=calendar&at=2026-11-15T09:00", f"{one}/edit", f"{LIST}/new", "/w/default/fleet"]
+    return [*pages, "/w/default/runs", session, "/sign-in", f"{LIST}/none"]
 
 
 @pytest.mark.parametrize("light", ["light", "dark"])
@@ -246,7 +248,7 @@ async def test_every_page_fits_a_phone_in_both_lights(rota: Any, sit: Any, light
     page = await reader.page()
     for path in (*every_page(rota), run):
         await page.goto(rota.url + path)
-        for width in (360, 720, 1001, 1280):
+        for width in (360, 720, 1081, 1280):
             await page.set_viewport_size({"width": width, "height": 740})
             wide = await page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (path, wide)

@@ -610,6 +610,7 @@ CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
 CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE UNIQUE INDEX runs_one_per_lane ON runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
+CREATE INDEX runs_rare ON runs USING btree (workspace_id, status, id) WHERE (status = ANY (ARRAY['failed'::text, 'skipped'::text, 'cancelled'::text, 'awaiting_approval'::text]));
 CREATE INDEX runs_ready ON runs USING btree (workspace_id, queue, pool, executor, priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
 CREATE INDEX runs_running ON runs USING btree (workspace_id, agent_id) WHERE (status = 'running'::text);
 CREATE INDEX runs_waiting_for_lane ON runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));

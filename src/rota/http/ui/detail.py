@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from rota.db import runs, triggers
+from rota.db import memory, runs, triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
@@ -29,7 +29,7 @@ from rota.roster import triggers as trigger_forms
 from rota.roster.triggers import upcoming
 from rota.roster.why import Answer, why
 
-HISTORY, FIRES = 50, 3
+HISTORY, FIRES, REMEMBERED = 50, 3, 50
 COUNTED, SPENT = 10_000, 2_000  # runs that a picture is drawn of
 SPENT_DAYS = 30
 
@@ -83,11 +83,13 @@ async def _detail(
     older, history = len(history) > HISTORY, history[:HISTORY]
     rows = await triggers.of_automations(conn, workspace_id, [found["id"]])
     [shown] = views.told([found], rows)
+    remembered = await memory.page(conn, workspace_id, automation_id, after="", limit=REMEMBERED)
     drawn = await _pictures(conn, caller, automation_id, zone) if view == "calendar" else {}
     return {
         "automation": standing(shown),
         "fires": fires(shown["triggers"], datetime.now(UTC)),
         "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
+        "memory": remembered,
         "runs": history,
         "older": cursor_of(history[-1]["id"]) if older else None,
         "first": before is None,
@@ -96,7 +98,7 @@ async def _detail(
         "asked": asked,
         "answer": await _answer(conn, caller, found, asked, zone) if asked else None,
         "lives": before is None and view == "table" and not asked and day is None,
-        "seen": fingerprint(found, history, rows),
+        "seen": fingerprint(found, history, rows, remembered),
         **drawn,
     }
 

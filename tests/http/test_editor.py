@@ -1,0 +1,235 @@
+"""The editor as a plain form: what it saves, what it refuses beside which field, and that nothing typed is lost."""
+
+from typing import Any
+
+from httpx import AsyncClient, Response
+
+from rota.http.ui import drafts
+from rota.model.cron import load_zone
+
+from .test_pages import LIST, NASTY, Page, submit
+
+NEW = f"{LIST}/new"
+BASE = {"name": "Errand", "agent": "worker-bee", "prompt": "Do it.", "do": "save"}
+
+
+def trigger(place: int = 0, **fields: Any) -> dict[str, Any]:
+    given = {"kind": "advanced", "timezone": "Europe/Berlin", "enabled": "on", "cron": "0 9 * * *", **fields}
+    return {f"triggers.{place}.{name}": value for name, value in given.items()}
+
+
+def form(*triggers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    together = {name: value for each in triggers for name, value in each.items()}
+    return {**BASE, "triggers": str(len(triggers)), **together, **fields}
+
+
+def errors(answer: Response) -> list[str]:
+    page = Page(answer)
+    return [
+        str(each["id"]).removesuffix("-error")
+        for each in page.all("p")
+        if each.get("class") == "error" and each.get("id")
+    ]
+
+
+async def stored(house: Any) -> list[Any]:
+    query = "SELECT json_agg(t ORDER BY id) FROM (SELECT id, kind, cron, every::text, timezone, editor_mode, enabled FROM triggers) t"
+    return await house.value(query) or []
+
+
+MODES = [
+    ({"kind": "interval", "every": "15", "unit": "minutes"}, "*/15 * * * *", "interval"),
+    ({"kind": "interval", "every": "1", "unit": "days", "time": "07:30"}, "30 7 * * *", "interval"),
+    ({"kind": "weekly", "weekdays": ["mon", "fri"], "time": "09:00"}, "0 9 * * 1,5", "weekly"),
+    ({"kind": "advanced", "cron": "0 9 * * 1-5"}, "0 9 * * 1-5", "advanced"),
+]
+
+
+async def test_each_mode_saves_what_it_says(admin: AsyncClient, house: Any) -> None:
+    for fields, cron, mode in MODES:
+        answer = await submit(admin, NEW, **form(trigger(**fields)))
+        assert answer.status_code == 303
+        assert answer.headers["Location"].startswith(f"{LIST}/errand")
+        saved = (await stored(house))[-1]
+        assert (saved["cron"], saved["timezone"], saved["editor_mode"]) == (cron, "Europe/Berlin", mode)
+
+
+async def test_every_other_kind_can_be_a_trigger_beside_them(admin: AsyncClient, house: Any) -> None:
+    await house.automation(name="Before")
+    kinds = [
+        trigger(0, kind="at", at="2031-05-01T09:00"),
+        trigger(1, kind="event", event="invoice.paid"),
+        trigger(2, kind="after", after="before", on=["failed"]),
+        trigger(3, kind="webhook", enabled=""),
+    ]
+    answer = await submit(admin, NEW, **form(*kinds))
+    page = Page(answer)
+    assert answer.status_code == 200  # the secret is shown, this once
+    assert "whsec_" in page.text
+    assert "/hooks/" in page.text
+    assert [each["kind"] for each in await stored(house)] == ["at", "event", "after", "webhook"]
+    moment = await house.value("SELECT at FROM triggers WHERE kind = 'at'")
+    assert moment.astimezone(load_zone("Europe/Berlin")).hour == 9
+    detail = Page(await admin.get(f"{LIST}/errand"))
+    assert "whsec_" not in detail.text
+    renew = next(each["action"] for each in detail.all("form") if (each.get("action") or "").endswith("/secret"))
+    assert "whsec_" in (await submit(admin, str(renew))).text
+
+
+TYPED = {"text", "number", "time", "datetime-local"}
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"name": "  "}, {}, "name"),
+    ({"agent": ""}, {}, "agent"),
+    ({"agent": "nobody"}, {}, "agent"),
+    ({"prompt": " "}, {}, "prompt"),
+    ({"input": "{nope"}, {}, "input"),
+    ({"timeout": "long"}, {}, "timeout"),
+    ({"max_attempts": "many"}, {}, "max_attempts"),
+    ({"catch_up": "all"}, {}, "catch_up_limit"),
+    ({"overlap": "maybe"}, {}, "overlap"),
+    ({}, {"cron": "61 * * * *"}, "triggers.0.cron"),
+    ({}, {"timezone": "Mars/Base"}, "triggers.0.timezone"),
+    ({}, {"kind": "interval", "every": "x", "unit": "hours"}, "triggers.0.every"),
+    ({}, {"kind": "interval", "every": "1", "unit": "weeks"}, "triggers.0.unit"),
+    ({}, {"kind": "weekly", "weekdays": [], "time": "09:00"}, "triggers.0.weekdays"),
+    ({}, {"kind": "weekly", "weekdays": ["mon"], "time": "25:00"}, "triggers.0.time"),
+    ({}, {"kind": "at", "at": "2001-01-01T09:00"}, "triggers.0.at"),
+    ({}, {"kind": "event", "event": "no spaces"}, "triggers.0.event"),
+    ({}, {"kind": "after", "after": "nobody", "on": ["failed"]}, "triggers.0.after"),
+    ({}, {"ends_at": "2001-01-01T00:00"}, "triggers.0.ends_at"),
+    ({}, {"max_fires": "0"}, "triggers.0.max_fires"),
+    ({}, {"jitter": "some"}, "triggers.0.jitter"),
+]
+
+
+async def test_what_is_wrong_is_told_beside_its_field_and_nothing_is_lost(admin: AsyncClient, house: Any) -> None:
+    for fields, own, wrong in WRONG:
+        sent = form(trigger(**own), **{"name": f"N {NASTY}", "prompt": f"P {NASTY}", **fields})
+        answer = await submit(admin, NEW, **sent)
+        page = Page(answer)
+        assert (answer.status_code, errors(answer)) == (422, [wrong]), (fields, own)
+        shown = {str(each.get("name")): each.get("value") for each in page.all("input") if each.get("type") in TYPED}
+        for name, value in sent.items():
+            if isinstance(value, str) and name in shown:
+                assert shown[name] == value
+        assert fields.get("prompt", "P <script>") in page.text
+        assert not page.all("img")
+    assert await house.value("SELECT count(*) FROM automations") == 0
+
+
+async def test_all_that_is_wrong_is_told_at_once(admin: AsyncClient, house: Any) -> None:
+    answer = await submit(admin, NEW, **form(trigger(cron="x"), trigger(1, timezone="x"), name="", timeout="?"))
+    assert set(errors(answer)) == {"name", "timeout", "triggers.0.cron", "triggers.1.timezone"}
+
+
+async def test_triggers_are_added_and_removed_without_a_script(admin: AsyncClient, house: Any) -> None:
+    more = Page(await submit(admin, NEW, **form(trigger(cron="1 1 * * *"), do="add")))
+    assert [each["value"] for each in more.all("input") if each.get("name") == "triggers"] == ["2"]
+    fewer = Page(await submit(admin, NEW, **form(trigger(), trigger(1, cron="2 2 * * *"), do="remove-0")))
+    crons = [each["value"] for each in fewer.all("input") if str(each.get("name")).endswith(".cron")]
+    assert crons == ["2 2 * * *"]
+    assert await house.value("SELECT count(*) FROM automations") == 0
+
+
+async def test_an_edit_that_leaves_a_trigger_alone_keeps_it(admin: AsyncClient, house: Any) -> None:
+    schedules = [
+        {"cron": "0 9 * * *"},
+        {"every": "7h"},
+        {"mode": "interval", "every": 2, "unit": "days", "time": "09:00"},
+    ]
+    await house.automation(triggers=schedules)
+    before = await stored(house)
+    sent = filled(Page(await admin.get(f"{LIST}/errand/edit")))
+    answer = await submit(admin, f"{LIST}/errand/edit", **{**sent, "prompt": "Do it well.", "do": "save"})
+    assert answer.status_code == 303, errors(answer)
+    assert await stored(house) == before
+    assert await house.value("SELECT prompt FROM automations") == "Do it well."
+    changed = {**sent, "triggers.0.cron": "5 9 * * *", "do": "save"}
+    assert (await submit(admin, f"{LIST}/errand/edit", **changed)).status_code == 303
+    after = await stored(house)
+    assert sorted(each["cron"] or "" for each in after) == ["", "", "5 9 * * *"]
+    assert {each["id"] for each in after} & {each["id"] for each in before} == {each["id"] for each in before[1:]}
+
+
+def filled(page: Page) -> dict[str, Any]:
+    """What a browser would send of the form as it stands; the text of a textarea is left to the test."""
+    sent: dict[str, Any] = {"prompt": "Do it."}
+    select = ""
+    for tag, each in page.tags:
+        name, value = str(each.get("name")), each.get("value") or ""
+        if tag == "select":
+            select = name
+        elif tag == "option" and ("selected" in each or select not in sent):
+            sent[select] = value
+        elif tag == "input" and name != "None" and (each.get("type") not in {"checkbox", "radio"} or "checked" in each):
+            sent[name] = [*sent.get(name, []), value] if name.endswith(("weekdays", ".on")) else value
+    return sent
+
+
+async def test_the_preview_is_what_saving_would_give(admin: AsyncClient, house: Any) -> None:
+    sent = form(
+        trigger(kind="weekly", weekdays=["sun"], time="02:30"), trigger(1, kind="interval", every="90", unit="minutes")
+    )
+    told = (await submit(admin, f"{LIST}/preview", **sent)).text
+    assert "Every Sunday at 02:30, Berlin" in told
+    assert "Every 90 minutes" in told
+    assert told.count("<li>") == 5
+    assert "Europe/Berlin" in told
+    assert "the clock in Berlin skips" in told  # a warning
+    assert "is skipped, and the history says so" in told
+    wrong = (await submit(admin, f"{LIST}/preview", **form(trigger(cron="61 * * * *")))).text
+    assert 'class="error"' in wrong
+    bounded = (await submit(admin, f"{LIST}/preview", **form(trigger(max_fires="2")))).text
+    assert bounded.count("<li>") == 2
+
+
+async def test_on_whose_behalf_it_runs_is_said_before_it_changes(admin: AsyncClient, house: Any) -> None:
+    await house.automation()
+    assert "on your behalf" in (await admin.get(f"{LIST}/errand/edit")).text
+    await house.execute(
+        "WITH u AS (INSERT INTO users (id, name) VALUES (gen_random_uuid(), 'Somebody else') RETURNING id), "
+        "m AS (INSERT INTO members (workspace_id, user_id, level) SELECT %s, id, 'member' FROM u RETURNING user_id) "
+        "UPDATE grants SET user_id = m.user_id FROM m", house.caller.workspace_id,
+    )  # fmt: skip
+    told = (await admin.get(f"{LIST}/errand/edit")).text
+    assert "on behalf of <strong>Somebody else</strong>" in told
+    assert "it will run on yours" in told
+
+
+async def test_a_viewer_is_shown_no_way_to_change_anything(admin: AsyncClient, house: Any) -> None:
+    await house.automation({"cron": "0 9 * * *"})
+    await house.execute("UPDATE members SET level = 'viewer'")
+    for path in (LIST, f"{LIST}/errand"):
+        page = Page(await admin.get(path))
+        assert not [
+            each
+            for each in page.all("form")
+            if str(each.get("action")).startswith(LIST) and each.get("method") == "post"
+        ]
+    assert (await admin.get(NEW)).status_code == 403
+    assert (await submit(admin, NEW, **form())).status_code == 403
+    assert (await admin.get(f"{LIST}/errand/edit")).status_code == 403
+    assert (await submit(admin, f"{LIST}/errand/delete")).status_code == 403
+
+
+async def test_odd_forms_are_refused_not_broken(admin: AsyncClient, house: Any) -> None:
+    for sent in (
+        {},
+        {"triggers": "-1"},
+        {"triggers": "9" * 30},
+        {"triggers": "60", **BASE},
+        {**BASE, "name": "a\x00b"},
+    ):
+        answer = await submit(admin, NEW, **sent)
+        assert answer.status_code in {303, 422}, sent
+    assert (await submit(admin, f"{LIST}/preview")).status_code == 200
+    assert errors(await submit(admin, NEW, **{**BASE, "name": "a\x00b"})) == ["name"]
+
+
+def test_a_draft_of_every_default_is_the_defaults() -> None:
+    given = drafts.blank("UTC", "bee", name="x", prompt="y").values()
+    assert (
+        given["timeout"].total_seconds() == 3600 if not isinstance(given["timeout"], str) else given["timeout"] == "1h"
+    )
+    assert given["catch_up"] == "one"
+    assert given["overlap"] is None
