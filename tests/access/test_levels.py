@@ -20,6 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
 AGENT = {"name": "Shell", "executor": "command", "config": {"argv": ["true"]}}
+EXPORT = {"rota": "session", "version": 1, "session": {"id": UNKNOWN, "kind": "interactive", "title": "Far away"}}
 EVERYTHING = (
     "agents",
     "automations",
@@ -58,7 +59,7 @@ READS = [
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
     "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
-    "/sessions/{session}/messages", "/sessions/{session}/roles", "/sessions/{session}/tasks",
+    "/sessions/{session}/messages", "/sessions/{session}/export", "/sessions/{session}/roles", "/sessions/{session}/tasks",
     "/sessions/{session}/artifacts",
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
     "/snapshots", "/credentials", "/credentials/{credential}",
@@ -92,6 +93,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/sessions/{session}/messages/{message}/ack", None),
     ("POST", "/sessions", {"agent": "worker-bee"}),
     *[("POST", f"/sessions/{{session}}/{verb}", None) for verb in Verb],
+    ("POST", "/sessions/import", {"lines": [EXPORT]}),
+    ("POST", "/sessions/{session}/import", {"lines": [{"end": {"events": 0}}], "first": 2}),
     ("POST", "/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}),
     ("POST", "/sessions/{session}/tasks", {"tasks": [{"role": "judge", "prompt": "Judge."}]}),
     ("POST", "/credentials", {"name": "mine", "value": "some long secret"}),
@@ -107,6 +110,7 @@ FOR_ANY_MEMBER = {
     ("POST", "/agents/{agent}/runs"),
     ("POST", "/events"),
     ("POST", "/sessions"),
+    ("POST", "/sessions/import"),
 }
 
 

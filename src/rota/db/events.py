@@ -33,6 +33,14 @@ SELECT n.workspace_id, n.id, n.before + event.position, event.value ->> 'kind', 
   FROM numbered n, json_array_elements(n.events) WITH ORDINALITY AS event(value, position)
 """
 
+RESTORE = """
+-- Events of another place, with their own numbers and times.
+INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data, created_at)
+SELECT %(workspace_id)s, %(session_id)s, seq, kind, run_id, attempt, data, created_at
+  FROM json_to_recordset(%(events)s::json) AS g(
+       seq bigint, kind text, run_id uuid, attempt integer, data jsonb, created_at timestamptz)
+"""
+
 # The fence of promise 5: the run's row is locked against a rescue, and must still belong to this attempt.
 HOLD = """
 -- `expected` as in SETTLE: found by the primary key, not among all that runs.
@@ -98,6 +106,13 @@ async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
         batch["events"].append({"kind": each.kind, "run_id": each.run_id, "attempt": each.attempt, "data": each.data})
     if batches:
         await conn.execute(APPEND, {"batches": orjson.dumps(list(batches.values())).decode()})
+
+
+async def restore(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, events: list[dict[str, Any]]
+) -> None:
+    given = {"workspace_id": workspace_id, "session_id": session_id}
+    await conn.execute(RESTORE, {**given, "events": orjson.dumps(events).decode()})
 
 
 async def hold(conn: Connection, attempts: Iterable[tuple[WorkspaceId, RunId, int]]) -> set[tuple[UUID, UUID, int]]:

@@ -48,6 +48,11 @@ UPDATE sessions SET status = %(to)s, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND status = %(was)s
 """
 
+IMPORTED = """
+UPDATE sessions SET imported = %(imported)s, last_seq = %(last_seq)s, updated_at = now()
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND imported IS NOT NULL AND status = 'archived'
+"""
+
 KEEP_TASKS = """
 UPDATE sessions SET has_tasks = true WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND NOT has_tasks
 """
@@ -161,6 +166,14 @@ async def move(conn: Connection, workspace_id: WorkspaceId, session_id: SessionI
 async def keep_tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:
     """From now on it ends with its tasks."""
     await conn.execute(KEEP_TASKS, {"workspace_id": workspace_id, "id": session_id})
+
+
+async def imported(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, facts: Mapping[str, Any], *, last_seq: int
+) -> None:
+    """How far the import of a locked session has come."""
+    given = {"workspace_id": workspace_id, "id": session_id, "last_seq": last_seq}
+    await conn.execute(IMPORTED, {**given, "imported": Jsonb(dict(facts))})
 
 
 async def settle(

@@ -503,6 +503,18 @@ class SessionIn(In):
     draft: bool = Field(default=False, description="Start nothing until it is enabled")
 
 
+class ImportIn(In):
+    """The first lines of an export, each as JSON."""
+
+    lines: list[Any] = Field(min_length=1, max_length=1000)
+
+
+class ImportMoreIn(ImportIn):
+    """The next lines of an export."""
+
+    first: int = Field(ge=2, le=2_000_000_000, description="The number of the first of these lines in the export")
+
+
 class TurnIn(In):
     """A message to the session's agent: `prompt` or `input` is required."""
 

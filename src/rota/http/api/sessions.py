@@ -8,6 +8,7 @@ from uuid import UUID
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
 
 from rota.db import events, isolation, sessions
 from rota.db import tasks as task_rows
@@ -20,6 +21,8 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.shapes import (
     EventOut,
+    ImportIn,
+    ImportMoreIn,
     OriginOut,
     Page,
     RoleIn,
@@ -37,10 +40,15 @@ from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.session import SessionStatus, Verb, extended
 from rota.roster import running
-from rota.sessions import changing, opening, roles, tasks
+from rota.sessions import changing, opening, replay, roles, tasks
 from rota.trace.follow import Told
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
+
+
+class NdJson(StreamingResponse):
+    media_type = "application/x-ndjson"
+
 
 LARGEST_SEQ = 2**63 - 1
 INTERACTIVE_ONLY = ("agent", "prompt", "input")
@@ -216,6 +224,28 @@ async def add_tasks(
 async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
     """One session."""
     return await _shown(unit, session_id)
+
+
+@router.post("/import", status_code=201)
+async def import_session(unit: InUnit, body: ImportIn) -> SessionOut:
+    """Begin to show an exported session here: its first lines, and all of them if they are few. It can only be read."""
+    return await _shown(unit, await replay.begin(unit.conn, unit.caller, body.lines))
+
+
+@router.post("/{session_id}/import")
+async def import_more(unit: InUnit, session_id: UUID, body: ImportMoreIn) -> SessionOut:
+    """Go on with an import: the next lines. The line that says `end` completes it."""
+    await replay.go_on(unit.conn, unit.caller, SessionId(session_id), body.lines, first=body.first)
+    return await _shown(unit, session_id)
+
+
+@router.get("/{session_id}/export", response_class=NdJson)
+async def export_session(caller: Signed, shared: Shared, session_id: UUID) -> NdJson:
+    """The whole session as lines of JSON: its head, roles, tasks and events."""
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+        await find(conn, caller.workspace_id, session_id)
+    lines = replay.export(shared.db, caller.workspace_id, SessionId(session_id))
+    return NdJson(lines, headers={"Content-Disposition": f'attachment; filename="session-{session_id}.jsonl"'})
 
 
 @router.get("/{session_id}/origin")

@@ -1,0 +1,130 @@
+"""A session as a file: exported as lines of JSON, and shown again elsewhere."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rota.db import events
+from rota.db.events import NewEvent
+from rota.model.ids import SessionId
+
+from . import api_client
+from .api_client import Api, Office, furnish, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+GOAL = {"kind": "background", "goal": "Tidy", "roles": [{"name": "worker", "agent": "worker-bee"}]}
+
+
+async def told(office: Office, api: Api, lines: int) -> str:
+    """A session with tasks and a long log."""
+    tasks = [
+        {"key": "a", "role": "worker", "prompt": "Do a."},
+        {"key": "b", "role": "worker", "input": 1, "depends_on": ["a"]},
+    ]
+    session = made(await api.post("/sessions", {**GOAL, "tasks": tasks}))["id"]
+    at_work = await office.claim()
+    await at_work.desk.say("Swept,\u2028 dusted.")
+    await office.settle(at_work)
+    where = (office.caller.workspace_id, SessionId(session))
+    async with office.db.transaction() as conn:
+        await events.append(conn, [NewEvent(*where, "output", {"text": f"line {each}"}) for each in range(lines)])
+    return str(session)
+
+
+async def exported(api: Api, session: str) -> list[dict[str, Any]]:
+    answer = await api.get(f"/sessions/{session}/export")
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    return [json.loads(line) for line in answer.content.split(b"\n") if line]
+
+
+async def log(api: Api, session: str) -> list[dict[str, Any]]:
+    return await api.pages(f"/sessions/{session}/events", 100)
+
+
+async def test_an_export_holds_the_whole_session_and_shows_it_again_elsewhere(
+    office: Office, api: Api, site: Any
+) -> None:
+    session = await told(office, api, lines=700)
+    lines = await exported(api, session)
+    head, end = lines[0], lines[-1]
+    assert (head["rota"], head["session"]["id"], head["session"]["goal"]) == ("session", session, "Tidy")
+    assert [each["task"]["key"] for each in lines if "task" in each] == ["a", "b"]
+    there = await furnish(site)
+    elsewhere = await there.api()
+    begun = made(await elsewhere.post("/sessions/import", {"lines": lines[:300]}))
+    for first in range(300, len(lines), 300):
+        path = f"/sessions/{begun['id']}/import"
+        imported = made(await elsewhere.post(path, {"lines": lines[first : first + 300], "first": first + 1}), 200)
+    assert (imported["status"], imported["origin"], imported["kind"]) == ("archived", "import", "background")
+    assert (imported["imported"]["id"], imported["imported"]["complete"]) == (session, True)
+    here = await log(api, session)
+    assert await log(elsewhere, begun["id"]) == here
+    assert end == {"end": {"events": len(here)}}
+    assert [line["event"] for line in lines if "event" in line] == here
+    assert (await elsewhere.get("/runs")).json()["items"] == []
+
+
+async def test_an_imported_session_is_only_read(office: Office, api: Api) -> None:
+    lines = await exported(api, await told(office, api, lines=1))
+    session = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    for verb in ("enable", "pause", "resume", "complete", "fail", "archive"):
+        refused(await api.post(f"/sessions/{session}/{verb}"), 409, "wrong_state")
+    refused(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello?"}), 409, "wrong_state")
+    refused(await api.post(f"/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}), 409, "wrong_state")
+    refused(
+        await api.post(f"/sessions/{session}/tasks", {"tasks": [{"role": "worker", "prompt": "x"}]}), 409, "wrong_state"
+    )
+    more = {"lines": [{"end": {"events": 0}}], "first": len(lines) + 1}
+    refused(await api.post(f"/sessions/{session}/import", more), 409, "not_importing")
+
+
+HEAD = {"rota": "session", "version": 1, "session": {"id": api_client.UNKNOWN, "kind": "interactive", "title": "T"}}
+EVENT = {
+    "seq": 1,
+    "kind": "output",
+    "run_id": None,
+    "attempt": None,
+    "data": {"text": "x"},
+    "created_at": "2026-01-01T00:00:00+00:00",
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "about"),
+    [
+        (["nonsense"], 1, "begins with"),
+        ([{**HEAD, "version": 2}], 1, "version 2"),
+        ([{**HEAD, "session": {**HEAD["session"], "kind": "odd"}}], 1, "session.kind"),  # type: ignore[dict-item]
+        ([{**HEAD, "session": {**HEAD["session"], "id": 7}}], 1, "session.id"),  # type: ignore[dict-item]
+        ([HEAD, 7], 2, "a line is"),
+        ([HEAD, {"event": EVENT}, {"event": {**EVENT, "seq": 1}}], 3, "numbers only grow"),
+        ([HEAD, {"event": {**EVENT, "seq": True}}], 2, "event.seq"),
+        ([HEAD, {"event": {**EVENT, "kind": "odd"}}], 2, "event.kind"),
+        ([HEAD, {"event": {**EVENT, "data": []}}], 2, "event.data"),
+        ([HEAD, {"event": {**EVENT, "run_id": "x"}}], 2, "event.run_id"),
+        ([HEAD, {"event": {**EVENT, "created_at": "2026-01-01"}}], 2, "event.created_at"),
+        ([HEAD, {"event": EVENT}, {"end": {"events": 2}}], 3, "lines are missing"),
+        ([HEAD, {"end": {"events": 0}}, {"event": EVENT}], 3, "after the end"),
+        ([HEAD, {"surprise": {}}], 2, "no `surprise`"),
+    ],
+)
+async def test_a_line_that_is_wrong_is_named_and_nothing_is_kept(
+    office: Office, api: Api, lines: list[Any], line: int, about: str
+) -> None:
+    before = await office.count("sessions", "events")
+    told = refused(await api.post("/sessions/import", {"lines": lines}), 422, "invalid_export", "lines")
+    assert told["detail"].startswith(f"Line {line}: ")
+    assert about in told["detail"]
+    assert await office.count("sessions", "events") == before
+
+
+async def test_an_import_that_broke_off_goes_on_with_its_next_line(api: Api) -> None:
+    session = made(await api.post("/sessions/import", {"lines": [HEAD, {"event": EVENT}]}))["id"]
+    path = f"/sessions/{session}/import"
+    told = refused(await api.post(path, {"lines": [{"event": EVENT}], "first": 2}), 409, "not_importing")
+    assert told["next_line"] == 3
+    done = made(await api.post(path, {"lines": [{"end": {"events": 1}}], "first": 3}), 200)
+    assert done["imported"]["complete"]
