@@ -62,7 +62,7 @@ async def _task_pages(
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value) + b"\n"
+    return orjson.dumps(value, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
 
 
 async def begin(conn: Connection, caller: Caller, lines: Sequence[Any]) -> SessionId:
