@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -135,6 +135,9 @@ async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
             await record.write_refusal(shared.db, unit.caller, told)
         return
     unit.send_wakes(shared.wakes)
+
+
+unit_of = asynccontextmanager(_unit)  # for a route that is only sometimes one transaction
 
 
 async def _begin(request: Request, conn: Connection, workspace: str, record: Record | None) -> Unit:

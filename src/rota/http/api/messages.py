@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 
 from rota.db import isolation, runs
 from rota.db import messages as rows
@@ -15,7 +15,7 @@ from rota.errors import Invalid
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import LARGEST_SEQ, find
-from rota.http.context import InUnit, Posting, Shared, Signed, Web
+from rota.http.context import InUnit, Posting, Shared, Signed, Web, unit_of
 from rota.http.shapes import (
     AckIn,
     Duration,
@@ -27,7 +27,6 @@ from rota.http.shapes import (
     cursor_of,
     read_number_cursor,
 )
-from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.message import USER, NewMessage
 from rota.roster import running
@@ -96,6 +95,7 @@ async def list_messages(
 
 @router.post("", status_code=201)
 async def publish_message(
+    request: Request,
     caller: Signed,
     shared: Shared,
     post: Posting,
@@ -107,7 +107,7 @@ async def publish_message(
     transcript so far; a session that is done or failed goes on. The same `Idempotency-Key` sends it once."""
     check_key(idempotency_key)
     if isinstance(body, TurnIn):
-        return await _take_turn(shared, caller, SessionId(session_id), body, idempotency_key)
+        return await _take_turn(request, SessionId(session_id), body, idempotency_key)
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "send messages to this session")
@@ -117,18 +117,17 @@ async def publish_message(
     return MessageOut.model_validate(messages.shown(await post.publish(message)))
 
 
-async def _take_turn(shared: Web, caller: Caller, session_id: SessionId, body: TurnIn, key: str | None) -> RunOut:
-    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+async def _take_turn(request: Request, session_id: SessionId, body: TurnIn, key: str | None) -> RunOut:
+    async with unit_of(request, request.path_params["workspace"]) as unit:
+        conn, caller = unit.conn, unit.caller
         await find(conn, caller.workspace_id, session_id)
-        request = {"session": str(session_id), **body.model_dump(mode="json")}
         run_id = await running.once_for_key(
-            conn, caller, key, request,
+            conn, caller, key, {"session": str(session_id), **body.model_dump(mode="json")},
             lambda: chat.turn(conn, caller, session_id, prompt=body.prompt, given=body.input),
         )  # fmt: skip
-        run = RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
-    shared.wakes.send(RUNS, [caller.workspace_id])
-    shared.wakes.send(session_channel(session_id))
-    return run
+        unit.wake(RUNS, caller.workspace_id)
+        unit.wake(session_channel(session_id))
+        return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
 
 
 @router.post("/{message_id}/ack", status_code=204)
