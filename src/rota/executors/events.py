@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rota.executors.transcript import Transcript, Words, clean_json
+from rota.executors.transcript import Transcript, Words
+from rota.model.text import clean_json
 
 LONGEST_LINE = 1_000_000
 LARGEST_AMOUNT = 1e15

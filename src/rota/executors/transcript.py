@@ -8,31 +8,9 @@ from typing import Any
 
 from rota.executors.pipes import Pipe
 from rota.model.executor import Desk
+from rota.model.text import clean
 
-DEEPEST = 64
-
-# PostgreSQL stores neither of them, in text or in JSON.
 _FIRST_WORD = re.compile(rb"\A\S+")
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-
-def clean(text: str) -> str:
-    return _UNSTORABLE.sub("\ufffd", text)
-
-
-def clean_json(value: Any, depth: int = DEEPEST) -> Any:
-    """The same for every text in a JSON value; `ValueError` when it is nested too deep."""
-    if depth == 0:
-        raise ValueError("nested too deep")
-    match value:
-        case str():
-            return clean(value)
-        case Mapping():
-            return {clean(str(key)): clean_json(each, depth - 1) for key, each in value.items()}
-        case list() | tuple():
-            return [clean_json(each, depth - 1) for each in value]
-        case _:
-            return value
 
 
 class Transcript:

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, TriggerId, UserId, WorkspaceId
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
+from rota.model.text import clean
 
 SUMMARY_LENGTH = 120
 
@@ -141,6 +142,7 @@ def settlement(outcome: Outcome, *, tries: int, max_attempts: int) -> Settlement
         case Succeeded(summary):
             return Settlement(Status.SUCCEEDED, tries, summary=summarised(summary))
         case Failed(error_class, detail, retryable):
+            detail = clean(detail)
             if retryable and tries + 1 < max_attempts:
                 return Settlement(Status.QUEUED, tries + 1, retry_delay(tries + 1), error_detail=detail)
             return Settlement(Status.FAILED, tries + 1, error_class=error_class, error_detail=detail)
@@ -162,7 +164,7 @@ def retry_delay(tries: int, *, spread: float | None = None) -> timedelta:
 
 def summarised(text: str | None) -> str | None:
     """The first 120 characters, cut at a word."""
-    words = " ".join((text or "").split())
+    words = " ".join(clean(text or "").split())
     if len(words) <= SUMMARY_LENGTH:
         return words or None
     cut = words[: SUMMARY_LENGTH - 1]

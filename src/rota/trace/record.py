@@ -14,6 +14,7 @@ from rota.db.usage import Charge
 from rota.errors import Lost
 from rota.model.redaction import Redactor, Stream
 from rota.model.run import Claimed
+from rota.model.text import clean, clean_json
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +62,31 @@ class Recorder:
                 self._due.clear()
             taken = [(desk, desk.take()) for desk in desks]
             try:
-                await self._write(taken)
+                await self._write_or_refuse(taken)
             except BaseException:
                 for desk, (told, charges) in taken:
                     desk.give_back(told, charges)
                     self.has_something(desk)
                 raise
 
-    async def _write(self, taken: Sequence[tuple["RecordingDesk", tuple[list[NewEvent], list[Charge]]]]) -> None:
+    async def _write_or_refuse(self, taken: "Sequence[Taken]") -> None:
+        """What the database refuses for what it is must not hold up the words of others, nor be tried for ever."""
+        try:
+            await self._write(taken)
+        except PASSING:
+            raise
+        except Exception as failure:  # somebody's words: anything may be wrong with them
+            if len(taken) > 1:
+                for each in taken:
+                    await self._write_or_refuse([each])
+            else:
+                [(desk, _)] = taken
+                log.warning(
+                    "trace.refused", extra={"run_id": desk.run.id, "error": f"{type(failure).__name__}: {failure}"}
+                )
+                desk.written(lost=False)
+
+    async def _write(self, taken: "Sequence[Taken]") -> None:
         if not taken:
             return
         async with self._db.transaction() as conn:
@@ -80,6 +98,9 @@ class Recorder:
             desk.written(lost=desk.attempt not in held)
         for session_id in {desk.run.session_id for desk, _ in kept}:
             self._wakes.send(session_channel(session_id))
+
+
+Taken = tuple["RecordingDesk", tuple[list[NewEvent], list[Charge]]]
 
 
 class RecordingDesk:
@@ -109,12 +130,13 @@ class RecordingDesk:
 
     async def say(self, text: str) -> None:
         if text:
+            text = clean(text)
             self._keep(self._words.feed(text) if self._words else text)
             await self._handed_in()
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         self._end_text()
-        self._pending.append(self._event("tool", self._redacted({"name": name, **data})))
+        self._pending.append(self._event("tool", clean_json(self._redacted({"name": name, **data}))))
         self._size += 100
         await self._handed_in()
 

@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from rota.db.listener import RUNS, Wakes, session_channel
 from rota.db.pool import PASSING, Database, Reserved
 from rota.failpoints import reach
 from rota.metrics import SETTLED
+from rota.model.outcome import ErrorClass, Failed
 from rota.runs import settling
 from rota.runs.settling import Result
 
@@ -59,9 +61,23 @@ class Settler:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            except Exception as failure:  # an executor's outcome: anything may be wrong with it
+                return await self._write_each(results, failure)
             self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted])
             self._wakes.send(RUNS, ready)
             return accepted
+
+    async def _write_each(self, results: Sequence[Result], failure: Exception) -> set[tuple[UUID, int]]:
+        """One outcome that cannot be written must not hold up the others: its run fails for it."""
+        if len(results) > 1:
+            return {each for result in results for each in await self._write([result])}
+        [result] = results
+        told = f"{type(failure).__name__}: {failure}"
+        log.warning("settle.refused", extra={"run_id": result.run.id, "error": told})
+        unwritable = Failed(ErrorClass.EXECUTOR_ERROR, f"Its outcome could not be written: {told}", retryable=False)
+        if isinstance(result.outcome, Failed) and result.outcome.detail == unwritable.detail:
+            return set()  # not even that: then rescue ends it
+        return await self._write([replace(result, outcome=unwritable)])
 
     def _tell(self, settled: Sequence[Result]) -> None:
         outcomes = [type(each.outcome).__name__.lower() if each.outcome else "handed_back" for each in settled]
