@@ -113,4 +113,5 @@ async def _agent_at_work(conn: Connection, workspace: str, parts: re.Match[str])
     if caller.workspace_id != UUID(parts[1]):
         raise NotFound("There is no such workspace.")
     session_id, run_id = SessionId(attempt["session_id"]), RunId(attempt["run_id"])
-    return replace(caller, level=Level.VIEWER, agent_in_session=session_id, run_id=run_id)
+    at_work = {"agent_in_session": session_id, "run_id": run_id, "attempt": attempt["attempt"]}
+    return replace(caller, level=Level.VIEWER, **at_work)

@@ -28,6 +28,16 @@ SELECT g.user_id, r.session_id, r.id AS run_id, r.attempt
    AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())
 """
 
+SEAT = """
+-- The role is the one its agent has in the session; a session that declares none has the role `agent`.
+SELECT r.session_id, r.automation_id, r.source,
+       coalesce((SELECT min(s.name) FROM session_roles s
+                  WHERE s.workspace_id = r.workspace_id AND s.session_id = r.session_id AND s.agent_id = r.agent_id),
+                'agent') AS role
+  FROM runs r
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
+"""
+
 
 async def renew(conn: Connection, attempts: Iterable[tuple[UUID, UUID, int]], lease: timedelta) -> dict[UUID, bool]:
     """Renew leases; the runs still ours, each with whether somebody asked to cancel it."""
@@ -42,4 +52,11 @@ async def by_token(
     given = {"workspace_id": workspace_id, "id": run_id, "attempt": attempt, "hash": token_hash}
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(BY_TOKEN, given)
+        return await cursor.fetchone()
+
+
+async def seat(conn: Connection, workspace_id: UUID, run_id: UUID) -> dict[str, Any] | None:
+    """Where a run's agent sits: its session, its automation and its role."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(SEAT, {"workspace_id": workspace_id, "run_id": run_id})
         return await cursor.fetchone()

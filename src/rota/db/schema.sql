@@ -486,7 +486,9 @@ CREATE TABLE usage (
     amount numeric NOT NULL,
     account_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
-    CONSTRAINT usage_amount_check CHECK ((amount >= (0)::numeric))
+    recorded numeric DEFAULT 0 NOT NULL,
+    CONSTRAINT usage_amount_check CHECK ((amount >= (0)::numeric)),
+    CONSTRAINT usage_recorded_check CHECK ((recorded >= (0)::numeric))
 );
 
 CREATE TABLE users (

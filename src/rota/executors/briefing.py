@@ -1,7 +1,9 @@
 """What an agent in a process of its own is given: directory, environment, and the assignment as JSON."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rota.model.executor import Assignment
@@ -17,8 +19,8 @@ def prepare_directory(assignment: Assignment) -> None:
 def environment(assignment: Assignment, env: Mapping[str, str], allowed: Sequence[str] = ALLOWED) -> dict[str, str]:
     """The later wins: what the machine has, what the agent's configuration says, what this attempt is."""
     return {
-        "PATH": os.defpath,
         **{name: os.environ[name] for name in allowed if name in os.environ},
+        "PATH": _path(),
         "HOME": str(assignment.directory),
         **env,
         "ROTA_RUN_ID": str(assignment.run_id),
@@ -27,6 +29,13 @@ def environment(assignment: Assignment, env: Mapping[str, str], allowed: Sequenc
         "ROTA_IDEMPOTENCY_KEY": assignment.idempotency_key,
         **assignment.environment,
     }
+
+
+def _path() -> str:
+    """The machine's, and at its end where this Rota is: scripts call `rota desk`."""
+    found = os.environ.get("PATH") or os.defpath
+    ours = str(Path(sys.executable).parent)
+    return found if ours in found.split(os.pathsep) else f"{found}{os.pathsep}{ours}"
 
 
 def as_json(assignment: Assignment) -> dict[str, Any]:

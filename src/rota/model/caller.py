@@ -29,6 +29,7 @@ class Caller:
     agent_in_session: SessionId | None = None
     token_id: TokenId | None = None
     run_id: RunId | None = None
+    attempt: int | None = None
 
     def must_be(self, level: Level, to: str) -> None:
         if _ORDER.index(self.level) < _ORDER.index(level):

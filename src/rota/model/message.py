@@ -59,7 +59,7 @@ def check_size(body: Any) -> int:
 def recipients(to: str, sender: str, roles: Sequence[str]) -> list[str]:
     """Who gets a message: one role, or all others. `roles` are those that the session declares."""
     present = [*(roles or [AGENT]), USER]
-    if sender not in present:
+    if sender not in (*present, AGENT):
         raise Invalid(_unknown(sender, present), code="unknown_role", field="from")
     if to == ALL:
         return [role for role in present if role != sender]

@@ -1,5 +1,6 @@
 """Artifacts of a session: uploaded and downloaded in pieces, or pointed to by a URI."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import UUID
@@ -12,13 +13,16 @@ from starlette.responses import StreamingResponse
 from rota.db import artifacts as rows
 from rota.db import isolation
 from rota.db.listener import session_channel
+from rota.db.pool import Connection
+from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import find
 from rota.http.context import InUnit, Keeping, Shared, Signed, Web
 from rota.http.shapes import ArtifactIn, ArtifactOut, Page, page_of, read_cursor
 from rota.model.artifact import check_uri, named, served_as
 from rota.model.ids import SessionId
-from rota.sessions import artifacts
+from rota.roster.running import check_key
+from rota.sessions import artifacts, repeats
 from rota.sessions.artifacts import Author, Depot
 
 router = APIRouter(prefix="/sessions/{session_id}/artifacts", tags=["artifacts"])
@@ -41,25 +45,43 @@ GUARDED = {
 
 
 async def take_in(
-    request: Request, shared: Web, depot: Depot, author: Author, name: str | None, sha256: str | None
+    request: Request,
+    shared: Web,
+    depot: Depot,
+    author: Author,
+    name: str | None,
+    sha256: str | None,
+    *,
+    key: str | None,
 ) -> ArtifactOut:
     """The body is the content if a name is given, else it says where something outside is."""
     if name is None:
         body = await _read(request)
-        uri = check_uri(body.uri)
-        called = named(
-            body.name or uri.rstrip("/").rpartition("/")[2][:200] or "link", body.media_type or "text/uri-list"
-        )
-        async with isolation.in_workspace(shared.db, author.workspace_id) as conn:
-            added = await artifacts.link(conn, author, called, uri)
+        uri, called = check_uri(body.uri), named(body.name or "link", body.media_type or "text/uri-list")
+        request_of = {"name": called.name, "uri": uri}
+        added = await _once(shared, author, key, request_of, lambda conn: artifacts.link(conn, author, called, uri))
     else:
         called = named(name, request.headers.get("Content-Type"))
         async with depot.receive(request.stream(), sha256=sha256) as draft:
             await depot.keep(author.workspace_id, draft)
-            async with isolation.in_workspace(shared.db, author.workspace_id) as conn:
-                added = await artifacts.add(conn, author, called, draft)
+            request_of = {"name": called.name, "sha256": draft.sha256.hex()}
+            added = await _once(
+                shared, author, key, request_of, lambda conn: artifacts.add(conn, author, called, draft)
+            )
     shared.wakes.send(session_channel(author.session_id))
     return ArtifactOut.model_validate(added)
+
+
+async def _once(
+    shared: Web,
+    author: Author,
+    key: str | None,
+    request: dict[str, Any],
+    write: Callable[[Connection], Awaitable[Any]],
+) -> Any:
+    scope = author.run_id or author.session_id
+    async with isolation.in_workspace(shared.db, author.workspace_id) as conn:
+        return await repeats.once(conn, author.workspace_id, scope, key, {"artifact": request}, write)
 
 
 async def _read(request: Request) -> ArtifactIn:
@@ -90,12 +112,15 @@ async def add_artifact(
     session_id: UUID,
     name: ArtifactName = None,
     sha256: Hash = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> ArtifactOut:
     """Keep the body under `?name=report.md`; without a name, the body is JSON with the `uri` of something outside."""
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "add artifacts to this session")
-    return await take_in(request, shared, depot, Author(caller.workspace_id, SessionId(session_id)), name, sha256)
+    check_key(idempotency_key)
+    author = Author(caller.workspace_id, SessionId(session_id))
+    return await take_in(request, shared, depot, author, name, sha256, key=idempotency_key)
 
 
 @router.get("/{artifact_id}/content", response_class=StreamingResponse)

@@ -42,12 +42,16 @@ Wait = Annotated[Duration | None, Query(description="Wait so long for the first 
 MessageId = Annotated[int, Path(ge=1, le=LARGEST_SEQ)]
 
 
+def check_wait(wait: timedelta | None) -> None:
+    if wait is not None and wait > LONGEST_WAIT:
+        raise Invalid("Wait 60s at most, then ask again.", field="wait")
+
+
 async def next_page(
     shared: Web, workspace_id: WorkspaceId, session_id: SessionId, *, wait: timedelta | None, limit: int, **chosen: Any
 ) -> Page[MessageOut]:
     """What is there, or what comes within the time; no connection is held meanwhile."""
-    if wait is not None and wait > LONGEST_WAIT:
-        raise Invalid("Wait 60s at most, then ask again.", field="wait")
+    check_wait(wait)
     async with isolation.in_workspace(shared.db, workspace_id) as conn:
         found = await rows.page(conn, workspace_id, session_id, limit=limit + 1, **chosen)
     if not found and wait:

@@ -1,0 +1,114 @@
+"""A person's or a program's way to one workspace: requests, messages, artifacts, memory, and the live trace."""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from rota.client.events import Events
+from rota.client.wire import PASSING, AsyncWire, Call, Line, Wire, checked, opened
+
+LONGEST_WAIT = 30.0
+QUIET_SECONDS = 60.0  # a trace says at least every 15 s that it is still there
+
+
+class AsyncClient:
+    def __init__(
+        self, url: str, *, token: str, workspace: str = "default", patience: float = 30.0, wire: Wire | None = None
+    ) -> None:
+        self._prefix = f"/api/v1/workspaces/{quote(workspace, safe='')}"
+        self.line = Line(wire or AsyncWire(url, {"Authorization": f"Bearer {token}"}), patience=patience)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.line.wire.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Any:
+        """Any route of the workspace: `request("POST", "/automations/digest/run")`. A write is repeated with one key
+        until it is answered."""
+        return await self.line.json(Call(method, self._prefix + path, json, params or {}, key=key))
+
+    async def publish(
+        self, session: str, body: Any, *, to: str = "all", sender: str = "user", key: str | None = None
+    ) -> dict[str, Any]:
+        """Send a message to one role of a session, or to all."""
+        sent: dict[str, Any] = await self.request(
+            "POST", f"/sessions/{session}/messages", {"body": body, "to": to, "from": sender}, key=key
+        )
+        return sent
+
+    async def messages(
+        self, session: str, *, role: str | None = None, after: int = 0, unacked: bool = False, wait: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """The next messages, oldest first; waits so many seconds for the first."""
+        params = {"role": role, "after": after, "unacked": unacked, "limit": 100, **waiting(wait)}
+        call = Call("GET", f"{self._prefix}/sessions/{session}/messages", params=params, within=wait + 30.0)
+        items: list[dict[str, Any]] = (await self.line.json(call))["items"]
+        return items
+
+    async def ack(self, session: str, message: int, *, role: str = "user") -> None:
+        await self.request("POST", f"/sessions/{session}/messages/{message}/ack", {"role": role})
+
+    async def add_artifact(
+        self, session: str, name: str, content: bytes | str | Path, *, media_type: str | None = None
+    ) -> dict[str, Any]:
+        with opened(content) as body:
+            headers = {"Content-Type": media_type} if media_type else {}
+            call = Call(
+                "POST",
+                f"{self._prefix}/sessions/{session}/artifacts",
+                params={"name": name},
+                headers=headers,
+                content=body,
+            )
+            added: dict[str, Any] = await self.line.json(call)
+        return added
+
+    async def content(self, session: str, artifact: str) -> bytes:
+        """The content of an artifact."""
+        path = f"{self._prefix}/sessions/{session}/artifacts/{artifact}/content"
+        return (await self.line.send(Call("GET", path))).content
+
+    async def follow(self, session: str, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Every event of a session after a number: stored, then live, on and on; each once, over any number of
+        reconnects."""
+        call = Call("GET", f"{self._prefix}/sessions/{session}/trace", within=QUIET_SECONDS)
+        tries = 0
+        while True:
+            headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
+            try:
+                async with self.line.wire.streaming(call, {**call.options(), "headers": headers}) as stream:
+                    if not stream.answer.is_success:
+                        await stream.read()
+                        if stream.answer.status_code not in PASSING:
+                            checked(stream.answer)
+                    else:
+                        events = Events()
+                        async for piece in stream.pieces:
+                            for event in events.feed(piece):
+                                after, tries = event["seq"], 0
+                                yield event
+            except httpx.TransportError:
+                pass  # the server restarts, or another takes its place: go on where this one broke off
+            tries += 1
+            await self.line.wire.pause(min(0.05 * 2**tries, 2.0))
+
+
+def waiting(seconds: float) -> dict[str, str]:
+    """How a wait is asked for; a longer one is asked for again."""
+    return {"wait": f"{min(seconds, LONGEST_WAIT):g}s"} if seconds > 0 else {}

@@ -1,0 +1,211 @@
+"""One request and its answer: repeated until it arrives, and a refusal as the error it is.
+
+Everything above is written once, with `await`. The blocking wire never suspends, so that `blocking` can run the same
+code without an event loop.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from rota.errors import (
+    Broken,
+    Busy,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Refused,
+    RotaError,
+    TooLarge,
+    Unauthenticated,
+)
+
+ERRORS: Mapping[int, type[RotaError]] = {
+    400: Refused, 401: Unauthenticated, 403: Forbidden, 404: NotFound, 409: Conflict, 413: TooLarge, 422: Invalid,
+    503: Busy,
+}  # fmt: skip
+TOLD = {"title", "status", "code", "detail", "field"}
+ANSWERS_WITHIN = 30.0
+PASSING = {502, 503, 504}
+PIECE = 262_144
+
+
+class Unreachable(Broken):
+    """Nobody answers there, or the answer broke off too often."""
+
+    code = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`content` gives the body anew for each try; `key` makes the tries one write."""
+
+    method: str
+    path: str
+    json: Any = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: Callable[[], bytes | Iterable[bytes]] | None = None
+    key: str | None = None
+    within: float = ANSWERS_WITHIN
+
+    def options(self) -> dict[str, Any]:
+        headers = dict(self.headers)
+        if self.method not in {"GET", "HEAD"}:
+            headers["Idempotency-Key"] = self.key or uuid.uuid4().hex
+        return {
+            "params": {name: value for name, value in self.params.items() if value is not None},
+            "headers": headers,
+            "timeout": httpx.Timeout(self.within, connect=10.0),
+            **({"json": self.json} if self.json is not None else {}),
+        }
+
+
+class Wire(Protocol):
+    async def request(self, call: Call, options: Mapping[str, Any]) -> httpx.Response: ...
+
+    def streaming(self, call: Call, options: Mapping[str, Any]) -> AbstractAsyncContextManager["Stream"]: ...
+
+    async def pause(self, seconds: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that comes piece by piece."""
+
+    answer: httpx.Response
+    pieces: AsyncIterator[bytes]
+    read: Callable[[], Any]
+
+
+class AsyncWire:
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._http = httpx.AsyncClient(base_url=url, headers=headers)
+
+    async def request(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
+        return await self._http.request(call.method, call.path, content=_later(call.content), **options)
+
+    @asynccontextmanager
+    async def streaming(self, call: Call, options: Mapping[str, Any]) -> AsyncIterator[Stream]:
+        async with self._http.stream(call.method, call.path, **options) as answer:
+            yield Stream(answer, answer.aiter_bytes(PIECE if call.method == "GET" else None), answer.aread)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+class BlockingWire:
+    """The same without an event loop: nothing here ever suspends."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._http = httpx.Client(base_url=url, headers=headers)
+
+    async def request(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
+        return self._http.request(call.method, call.path, content=call.content() if call.content else None, **options)
+
+    @asynccontextmanager
+    async def streaming(self, call: Call, options: Mapping[str, Any]) -> AsyncIterator[Stream]:
+        with self._http.stream(call.method, call.path, **options) as answer:
+            yield Stream(answer, _stepping(answer.iter_bytes()), _blocking_read(answer))
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 — nobody else runs here
+
+    async def close(self) -> None:
+        self._http.close()
+
+
+def _blocking_read(answer: httpx.Response) -> Callable[[], Any]:
+    async def read() -> bytes:
+        return answer.read()
+
+    return read
+
+
+async def _stepping(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def _later(content: Callable[[], bytes | Iterable[bytes]] | None) -> Any:
+    given = content() if content else None
+    return given if given is None or isinstance(given, bytes) else _stepping(iter(given))
+
+
+class Line:
+    """Sends calls until they are answered, for as long as `patience` lasts."""
+
+    def __init__(self, wire: Wire, *, patience: float) -> None:
+        self.wire = wire
+        self._patience = patience
+
+    async def send(self, call: Call) -> httpx.Response:
+        options, until, tries = call.options(), time.monotonic() + self._patience, 0
+        while True:
+            try:
+                answer = await self.wire.request(call, options)
+            except httpx.TransportError as failure:
+                if time.monotonic() >= until:
+                    raise unreachable(failure) from failure
+            else:
+                if answer.status_code not in PASSING or time.monotonic() >= until:
+                    return checked(answer)
+            tries += 1
+            await self.wire.pause(min(0.05 * 2**tries, 2.0))
+
+    async def json(self, call: Call) -> Any:
+        answer = await self.send(call)
+        return answer.json() if answer.content else None
+
+
+def unreachable(failure: httpx.TransportError) -> Unreachable:
+    told = str(failure) or type(failure).__name__
+    where = f" at {failure.request.url.copy_with(query=None)}" if failure._request else ""  # noqa: SLF001 — `request` raises
+    return Unreachable(f"Nobody answers{where}: {told}")
+
+
+def checked(answer: httpx.Response) -> httpx.Response:
+    if answer.is_success:
+        return answer
+    raise refusal(answer)
+
+
+def refusal(answer: httpx.Response) -> RotaError:
+    """The error that a problem+json tells, with its code, its field and its further facts."""
+    try:
+        told = answer.json()
+        detail, code = str(told["detail"]), str(told["code"])
+    except (ValueError, KeyError, TypeError):
+        return Broken(f"The server answered {answer.status_code} {answer.reason_phrase}.")
+    kind = ERRORS.get(answer.status_code, Refused if answer.status_code < 500 else Broken)
+    facts = {name: value for name, value in told.items() if name not in TOLD}
+    return kind(detail, code=code, field=told.get("field"), **facts)
+
+
+@contextmanager
+def opened(content: bytes | str | Path) -> Iterator[Callable[[], bytes | Iterable[bytes]]]:
+    """A body that can be sent anew for each try."""
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+
+            def pieces() -> Iterator[bytes]:
+                file.seek(0)
+                yield from iter(lambda: file.read(PIECE), b"")
+
+            yield pieces
+    else:
+        data = content.encode() if isinstance(content, str) else content
+        yield lambda: data

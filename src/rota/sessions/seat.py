@@ -1,0 +1,117 @@
+"""What an agent at work may do, in its worker or over HTTP. Every write holds the attempt first: a zombie's is lost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rota.db import attempts, checkpoints, events, usage
+from rota.db import memory as kept
+from rota.db.events import NewEvent
+from rota.db.pool import Connection
+from rota.db.usage import Charge
+from rota.errors import Conflict, Lost, TooLarge
+from rota.model.executor import LARGEST_CHECKPOINT
+from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
+from rota.model.memory import Remembered
+from rota.model.message import NewMessage
+from rota.sessions import memory, messages
+from rota.sessions.artifacts import Author
+from rota.trace.record import LONGEST_TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One attempt, in its role of its session."""
+
+    workspace_id: WorkspaceId
+    session_id: SessionId
+    run_id: RunId
+    attempt: int
+    automation_id: AutomationId | None
+    role: str
+    source: str
+
+    @property
+    def author(self) -> Author:
+        return Author(self.workspace_id, self.session_id, self.run_id, self.attempt)
+
+    def message(self, body: Any, to: str, key: str | None) -> NewMessage:
+        return NewMessage(self.workspace_id, self.session_id, body, to, self.role, self.run_id, self.attempt, key)
+
+    def remembers(self) -> AutomationId:
+        if self.automation_id is None:
+            raise Conflict("This run belongs to no automation, so nothing would recall it.", code="no_automation")
+        return self.automation_id
+
+
+async def of_attempt(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> Seat:
+    found = await attempts.seat(conn, workspace_id, run_id)
+    if not found:
+        raise _lost()
+    return Seat(
+        workspace_id, found["session_id"], run_id, attempt, found["automation_id"], found["role"], found["source"]
+    )  # fmt: skip
+
+
+async def hold(conn: Connection, seat: Seat) -> None:
+    """Nobody takes the run from this attempt before the transaction ends."""
+    if not await events.hold(conn, [(seat.workspace_id, seat.run_id, seat.attempt)]):
+        raise _lost()
+
+
+async def say(conn: Connection, seat: Seat, text: str) -> None:
+    pieces = (text[at : at + LONGEST_TEXT] for at in range(0, len(text), LONGEST_TEXT))
+    await events.append(conn, [_event(seat, "output", {"text": piece}) for piece in pieces])
+
+
+async def tool(conn: Connection, seat: Seat, name: str, data: Mapping[str, Any]) -> None:
+    await events.append(conn, [_event(seat, "tool", {**data, "name": name})])
+
+
+async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> None:
+    await usage.add(conn, Charge(seat.workspace_id, seat.run_id, seat.attempt, unit, amount))
+
+
+async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:
+    await messages.ack(conn, seat.workspace_id, seat.session_id, seat.role, ids)
+
+
+async def remember(conn: Connection, seat: Seat, given: Remembered) -> dict[str, Any]:
+    return await memory.remember(conn, seat.workspace_id, seat.remembers(), given, run_id=seat.run_id)
+
+
+async def recall(conn: Connection, seat: Seat, key: str) -> dict[str, Any] | None:
+    return await memory.recall(conn, seat.workspace_id, seat.remembers(), key)
+
+
+async def recall_all(conn: Connection, seat: Seat, *, after: str, limit: int) -> list[dict[str, Any]]:
+    return await kept.page(conn, seat.workspace_id, seat.remembers(), after=after, limit=limit)
+
+
+async def forget(conn: Connection, seat: Seat, key: str) -> None:
+    await memory.forget(conn, seat.workspace_id, seat.remembers(), key)
+
+
+async def checkpoint(conn: Connection, seat: Seat, data: bytes) -> None:
+    if len(data) > LARGEST_CHECKPOINT:
+        raise TooLarge(
+            f"A checkpoint has at most {LARGEST_CHECKPOINT:,} bytes.",
+            code="checkpoint_too_large",
+            limit=LARGEST_CHECKPOINT,
+        )
+    if not await checkpoints.store(conn, seat.workspace_id, seat.run_id, seat.attempt, data):
+        raise _lost()
+
+
+async def last_checkpoint(conn: Connection, seat: Seat) -> bytes | None:
+    thread = seat.run_id if seat.source == "task" else seat.session_id
+    found = await checkpoints.find(conn, seat.workspace_id, seat.session_id, thread)
+    return found[0] if found else None
+
+
+def _event(seat: Seat, kind: str, data: Mapping[str, Any]) -> NewEvent:
+    return NewEvent(seat.workspace_id, seat.session_id, kind, data, seat.run_id, seat.attempt)
+
+
+def _lost() -> Lost:
+    return Lost("This attempt belongs to another worker now.")
