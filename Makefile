@@ -35,12 +35,13 @@ test: $(VENV)/.dev ## Install and run the whole test suite
 soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises
 	ROTA_TEST_SOAK_SECONDS=$(SECONDS) ROTA_TEST_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/soak $(ARGS)
 
-check: $(VENV)/.dev ## Format, lint, types, import contract, dead code
+check: $(VENV)/.dev ## Format, lint, types, import contract, dead code, security
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
+	$(BIN)/bandit -q -c pyproject.toml -r src
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 	@echo "Installing what the benchmark compares with into $(VENV) …"

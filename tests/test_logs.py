@@ -135,3 +135,46 @@ def test_a_log_file_that_cannot_be_written_stops_the_start_in_words(tmp_path: Pa
         logs.set_up("info", file=file, stream=io.StringIO())
     assert refused.value.field == "ROTA_LOG_FILE"
     assert file in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("token rota_" + "aB3-_" * 9, "token [redacted]"),
+        ("rota_run_" + "0" * 32 + "_" + "1" * 32 + "_1_" + "x" * 32, "[redacted]"),
+        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw!", "[redacted]!"),
+        ("postgresql://rota:hunter2@db:5432/rota", "postgresql://[redacted]@db:5432/rota"),
+        ("host=db password=hunter2 user=rota", "host=db password=[redacted] user=rota"),
+        ("host=db password='hunter two' user=rota", "host=db password=[redacted] user=rota"),
+        ("Authorization: Bearer abcdef.123456", "Authorization: Bearer [redacted]"),
+        ("authorization: basic dXNlcjpwYXNz", "authorization: basic [redacted]"),
+        ("http://rota/sign-in?token=abc&x=1", "http://rota/sign-in?token=[redacted]&x=1"),
+        ("cookie: rota_login=abc; theme=dark", "cookie: rota_login=[redacted]; theme=dark"),
+        ("rota_session_0199c8a1_2cd9_7826_809d_0931e0e98709", "rota_session_0199c8a1_2cd9_7826_809d_0931e0e98709"),
+        ("http://127.0.0.1:7682/w/default?at=a:b@c", "http://127.0.0.1:7682/w/default?at=a:b@c"),
+    ],
+)
+def test_what_looks_like_a_secret_is_never_logged_whoever_logs_it(told: str, shown: str) -> None:
+    plain, coloured = io.StringIO(), Terminal()
+    for stream in (plain, coloured):
+        logs.set_up("info", stream=stream)
+        log.warning("it.failed", extra={"error": told})
+        try:
+            raise ValueError(told)
+        except ValueError:
+            log.exception("it.broke")
+    first, second = lines(plain)
+    assert first["error"] == shown
+    assert second["traceback"].endswith(f"ValueError: {shown}")
+    assert f"ValueError: {shown}" in coloured.getvalue()
+    assert shown == told or told not in coloured.getvalue()
+
+
+def test_what_is_hidden_for_a_while_is_taken_out_of_every_line_meanwhile() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", stream=stream)
+    with logs.hiding(lambda line: line.replace("canary", "x")), logs.hiding(lambda line: line.replace("robin", "y")):
+        log.info("bird", extra={"first": "canary", "other": "robin"})
+    log.info("bird", extra={"first": "canary"})
+    first, second = lines(stream)
+    assert (first["first"], first["other"], second["first"]) == ("x", "y", "canary")

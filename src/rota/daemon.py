@@ -280,7 +280,7 @@ def address(settings: Settings, listening: socket.socket | None) -> str:
     if settings.url:
         return settings.url.rstrip("/")
     port = listening.getsockname()[1] if listening else settings.port
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 — compared, not bound
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # nosec B104 # noqa: S104 — compared, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -4,10 +4,15 @@ import json
 from typing import Any
 
 import pytest
+from httpx import ASGITransport, AsyncClient
+from starlette.responses import Response
 from waiting import until
 
 from rota.access import credentials
 from rota.errors import Broken, Forbidden, Lost
+from rota.http.redacting import Redacting
+from rota.model.approval import Option, Question, without
+from rota.model.redaction import Redactor
 
 from ..http import api_client
 from ..http.api_client import Api, Office, example, made, refused
@@ -307,3 +312,49 @@ async def test_a_summary_is_made_of_what_may_be_shown(office: Office, api: Api) 
     other = await at_work(office, api, name="Another")
     await office.settle(other, api_client.Succeeded(f"All of {VALUE}."))
     assert (await api.get(f"/runs/{other.id}")).json()["summary"] == "All of [redacted]."
+
+
+async def test_what_an_attempt_sends_by_its_token_is_redacted_before_any_route_reads_it(
+    office: Office, api: Api
+) -> None:
+    await save(api)
+    work = await at_work(office, api)
+    heard: list[Any] = []
+
+    async def route(scope: Any, receive: Any, send: Any) -> None:
+        heard.append((scope["path"], scope["query_string"], (await receive())["body"]))
+        await Response(status_code=204)(scope, receive, send)
+
+    app = Redacting(route, web=office.site.web)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://rota.test") as client:
+        for token in (work.token, api.token):
+            headers = {"Authorization": f"Bearer {token}"}
+            body = {"body": f"{VALUE} and {work.token}", VALUE: [5, f"x{VALUE}y"]}
+            await client.put(f"/memory/{VALUE}", params={"name": VALUE}, json=body, headers=headers)
+    [(path, query, body), as_it_was] = heard
+    assert (path, query) == ("/memory/[redacted]", b"name=[redacted]")
+    assert json.loads(body) == {"body": "[redacted] and [redacted]", "[redacted]": [5, "x[redacted]y"]}
+    assert VALUE in as_it_was[0], "people say what they like"
+    await office.fail(work)
+
+
+async def test_an_attempt_that_cannot_be_redacted_any_more_is_refused(office: Office, api: Api) -> None:
+    await save(api)
+    work = await at_work(office, api)
+    await office.execute("DELETE FROM credentials WHERE workspace_id = %s", office.caller.workspace_id)
+    agent = Api(api.client, api.workspace, work.token)
+    refused(await agent.post("/events", {"event": "rain"}), 422, "unknown_credential")
+    await office.fail(work)
+
+
+async def test_a_question_shows_no_secret(office: Office, api: Api) -> None:
+    await save(api)
+    work = await at_work(office, api)
+    question = Question(f"Send {VALUE}?", [Option("yes", f"Send {VALUE}", approves=True)], {"body": VALUE}, VALUE)
+    shown = without(question, Redactor([VALUE]))
+    assert VALUE not in str(shown)
+    parked = await work.desk.park(question.text, options=question.options, detail=question.detail, key=question.key)
+    stored = await office.value("SELECT to_jsonb(a)::text FROM approvals a WHERE id = %s", parked.approval_id)
+    assert "Send [redacted]?" in stored
+    assert VALUE not in stored
+    await office.fail(work)

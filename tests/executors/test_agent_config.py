@@ -114,6 +114,12 @@ def test_a_secret_in_the_open_is_a_warning(kind: str, config: dict[str, Any]) ->
     assert "credential" in warning
 
 
+def test_a_header_that_names_a_credential_is_no_secret_in_the_open() -> None:
+    config = {"url": "https://example.com", "headers": {"Authorization": "Bearer ${API_KEY}"}}
+    assert check("http", config) == []
+    assert len(check("http", {**config, "headers": {"Authorization": "Bearer $API_KEY"}})) == 1
+
+
 def test_an_unknown_kind_is_refused_unless_a_worker_serves_it() -> None:
     assert check("http2", {"url": "x"}, also=["http2"]) == []
     with pytest.raises(Invalid, match="did you mean 'python'") as refusal:

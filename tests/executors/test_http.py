@@ -162,6 +162,35 @@ async def test_a_request_is_signed_with_the_credential_it_was_granted(serve: Ser
     assert SECRET not in str(request)
 
 
+async def test_a_header_is_filled_with_the_credential_it_names(serve: Serve, call: Call) -> None:
+    server = serve(response())
+    config = {"headers": {"Authorization": "Bearer ${API_KEY}", "X-Price": "$5 {x} ${not a name}"}}
+    changes = {"environment": {"API_KEY": " key-0123456789\n"}}
+    assert await call(server.url, config, changes=changes) == Succeeded()
+    [request] = server.requests
+    assert request.headers["authorization"] == "Bearer key-0123456789"
+    assert request.headers["x-price"] == "$5 {x} ${not a name}"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(None, "the agent is given no credential as API_KEY"), ("two\nlines", "must be one line of ASCII")],
+)
+async def test_a_header_that_cannot_be_filled_is_never_sent_and_repeats_nothing(
+    serve: Serve, call: Call, value: str | None, reason: str
+) -> None:
+    server = serve(response())
+    environment = {} if value is None else {"API_KEY": value}
+    outcome = await call(
+        server.url, {"headers": {"Authorization": "Bearer ${API_KEY}"}}, changes={"environment": environment}
+    )
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert outcome.detail.startswith(f"config.headers.authorization: {reason}")
+    assert "two" not in outcome.detail
+    assert server.requests == []
+
+
 async def test_without_a_secret_nothing_is_signed(serve: Serve, call: Call) -> None:
     server = serve(response())
     await call(server.url)

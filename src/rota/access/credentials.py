@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rota.access import signing_in
 from rota.access.vault import Vault
 from rota.db import credentials as rows
 from rota.db.credentials import Found
@@ -122,6 +123,10 @@ def _value(vault: Vault, workspace_id: WorkspaceId, each: Found) -> str:
     return vault.unseal(bytes(each.sealed), place(workspace_id, each.id))
 
 
-async def redactor(conn: Connection, vault: Vault, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> Redactor:
-    """For what an attempt writes by its token: takes out what the attempt was given."""
-    return Redactor((await resolve(conn, vault, workspace_id, run_id, attempt)).values())
+async def redactor_by_token(conn: Connection, vault: Vault, token: str) -> Redactor:
+    """Takes out of what an attempt writes by its token what it was given. A token that is worth nothing has nothing."""
+    attempt = await signing_in.find_attempt(conn, token)
+    if attempt is None:
+        return Redactor()
+    given = await resolve(conn, vault, attempt["workspace_id"], attempt["run_id"], attempt["attempt"])
+    return Redactor(given.values(), exactly=[token])

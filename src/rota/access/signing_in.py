@@ -5,6 +5,7 @@ import re
 import secrets
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from rota.db import attempts, people
@@ -73,8 +74,8 @@ async def sign_in(conn: Connection, link: str) -> str:
 
 async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Caller:
     """Who holds this bearer token. Another workspace's token is told that the workspace doesn't exist."""
-    if match := ATTEMPT_TOKEN.fullmatch(secret):
-        return await _agent_at_work(conn, workspace, match)
+    if ATTEMPT_TOKEN.fullmatch(secret):
+        return await _agent_at_work(conn, workspace, secret)
     found = await people.use_token(conn, hashed(secret))
     if not found:
         raise Unauthenticated("The token is unknown, revoked or expired. `rota tokens create NAME` makes a new one.")
@@ -103,14 +104,22 @@ async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
     return Caller(found["id"], found["slug"], found["timezone"], user_id, member["name"], Level(member["level"]))
 
 
-async def _agent_at_work(conn: Connection, workspace: str, parts: re.Match[str]) -> Caller:
-    attempt = await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(parts[4]))
+async def find_attempt(conn: Connection, secret: str) -> dict[str, Any] | None:
+    """The attempt whose token this is, while it holds its lease and its grant."""
+    parts = ATTEMPT_TOKEN.fullmatch(secret)
+    if parts is None:
+        return None
+    return await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(parts[4]))
+
+
+async def _agent_at_work(conn: Connection, workspace: str, secret: str) -> Caller:
+    attempt = await find_attempt(conn, secret)
     if not attempt:
         raise Unauthenticated(
             "This attempt has ended or lost its lease; its token is worth nothing now.", code="attempt_over"
         )
     caller = await _caller(conn, workspace, attempt["user_id"])
-    if caller.workspace_id != UUID(parts[1]):
+    if caller.workspace_id != attempt["workspace_id"]:
         raise NotFound("There is no such workspace.")
     session_id, run_id = SessionId(attempt["session_id"]), RunId(attempt["run_id"])
     at_work = {"agent_in_session": session_id, "run_id": run_id, "attempt": attempt["attempt"]}

@@ -21,7 +21,7 @@ RETURNING r.id, r.cancel_requested_at IS NOT NULL
 
 BY_TOKEN = """
 -- A zombie's token finds nothing: the lease must be held, by this attempt, under a grant that still holds.
-SELECT g.user_id, r.session_id, r.id AS run_id, r.attempt
+SELECT g.user_id, r.workspace_id, r.session_id, r.id AS run_id, r.attempt
   FROM runs r JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
  WHERE r.workspace_id = %(workspace_id)s AND r.id = %(id)s AND r.attempt = %(attempt)s
    AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp() AND r.attempt_token_hash = %(hash)s

@@ -428,7 +428,7 @@ def _socket_directory(home: Path, account: _Account) -> Path:
         return inside
     name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     # Not $TMPDIR nor $XDG_RUNTIME_DIR: a shell, cron and a service have different ones, and share one server.
-    return Path("/tmp", f"rota-{account.uid}-{name}")  # noqa: S108 - make_private checks it
+    return Path("/tmp", f"rota-{account.uid}-{name}")  # nosec B108 # noqa: S108 - make_private checks it
 
 
 def _environment() -> dict[str, str]:

@@ -112,7 +112,7 @@ def main(uid: str, gid: str, *rest: str) -> None:
     if not open_way:
         sys.exit(f"it may not enter {blocked_at(needed)}")
     if program:
-        os.execv(program[0], program)  # noqa: S606 - to become this program is the purpose
+        os.execv(program[0], program)  # nosec B606 # noqa: S606 - to become this program is the purpose
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -49,7 +49,7 @@ def main(control: int, shared: list[int]) -> None:
 def read_spec(control: int) -> dict[str, Any] | None:
     length = read_exactly(control, 4)
     spec = read_exactly(control, int.from_bytes(length, "big")) if length else None
-    return marshal.loads(spec) if spec else None  # noqa: S302 - from the worker, which runs the same Python
+    return marshal.loads(spec) if spec else None  # nosec B302 # noqa: S302 - from the worker, which runs the same Python
 
 
 def read_exactly(fd: int, size: int) -> bytes | None:
@@ -80,7 +80,7 @@ def become(spec: dict[str, Any], control: int, launcher: int) -> NoReturn:
         die_with(launcher)
         apply_limits(spec["limits"])
         os.chdir(spec["directory"])
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # nosec B606 # noqa: S606
     except BaseException as failure:  # this process is a copy: nothing may unwind into the launcher
         tell(control, f"refused {getattr(failure, 'strerror', None) or failure}")
     finally:

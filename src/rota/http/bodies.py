@@ -31,7 +31,7 @@ class BodyGuard:
         bodiless = scope["method"] in {"GET", "HEAD", "OPTIONS", "DELETE"}
         try:
             _check_address(scope)
-            if _is_upload(scope):
+            if is_upload(scope):
                 return await self._app(scope, receive, send)
             body = b"" if bodiless else await self._read(receive)
             if body is None:
@@ -65,7 +65,7 @@ def _check_address(scope: Scope) -> None:
         raise Refused("The address holds a NUL character, which cannot be stored.", code="nul_character")
 
 
-def _is_upload(scope: Scope) -> bool:
+def is_upload(scope: Scope) -> bool:
     match = UPLOAD.fullmatch(scope["path"])
     if match is None:
         return False

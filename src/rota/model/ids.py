@@ -23,7 +23,7 @@ TaskId = NewType("TaskId", UUID)
 WorkerId = NewType("WorkerId", str)
 
 _lock = threading.Lock()
-_random = random.Random()  # noqa: S311 — ids need not be secret, only different; the system seeds it
+_random = random.Random()  # nosec B311 # noqa: S311 — ids need not be secret, only different; the system seeds it
 _last = 0
 
 

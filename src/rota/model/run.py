@@ -158,7 +158,7 @@ def settlement(outcome: Outcome, *, tries: int, max_attempts: int) -> Settlement
 
 def retry_delay(tries: int, *, spread: float | None = None) -> timedelta:
     """Exponential: 2, 4, 8 … seconds up to ten minutes, each up to half longer so that failures don't march in step."""
-    spread = random.random() if spread is None else spread  # noqa: S311 — not a secret
+    spread = random.random() if spread is None else spread  # nosec B311 # noqa: S311 — not a secret
     return timedelta(seconds=min(2.0**tries, 600.0) * (1 + spread / 2))
 
 

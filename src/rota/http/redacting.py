@@ -1,0 +1,80 @@
+"""Takes an attempt's secrets out of what it writes by its token, before any route reads it."""
+
+import time
+from typing import Any
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rota.access import credentials
+from rota.errors import RotaError
+from rota.http.bodies import is_upload
+from rota.http.context import Web
+from rota.http.errors import answer, of_error
+from rota.model.redaction import Redactor
+
+KNOWN_SECONDS = 5.0
+MOST_KNOWN = 1000
+PREFIX = b"bearer rota_run_"
+
+
+class Redacting:
+    """ASGI, inside the body's guard. Requests of people, and those that only read, pass as they are."""
+
+    def __init__(self, app: ASGIApp, *, web: Web) -> None:
+        self._app = app
+        self._web = web
+        self._known: dict[str, tuple[float, Redactor]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = _attempt_token(scope)
+        if token is None:
+            return await self._app(scope, receive, send)
+        try:
+            redactor = await self._redactor(token)
+        except RotaError as refused:
+            return await answer(of_error(refused))(scope, receive, send)
+        if redactor:
+            receive = receive if is_upload(scope) else _redacting(redactor, receive)
+            scope = _without(redactor, scope)
+        return await self._app(scope, receive, send)
+
+    async def _redactor(self, token: str) -> Redactor:
+        """What an attempt was given hardly changes while it works, and it may write often."""
+        until, redactor = self._known.get(token, (0.0, Redactor()))
+        if time.monotonic() < until:
+            return redactor
+        async with self._web.db.connection() as conn:
+            redactor = await credentials.redactor_by_token(conn, self._web.vault, token)
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[token] = time.monotonic() + KNOWN_SECONDS, redactor
+        return redactor
+
+
+def _attempt_token(scope: Scope) -> str | None:
+    if scope["type"] != "http" or scope["method"] in {"GET", "HEAD", "OPTIONS"}:
+        return None
+    given: bytes = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    return given[7:].decode("latin-1").strip() if given[: len(PREFIX)].lower() == PREFIX else None
+
+
+def _without(redactor: Redactor, scope: Scope) -> Scope:
+    query = redactor.text(scope["query_string"].decode("latin-1")).encode("latin-1")
+    return {**scope, "path": redactor.text(scope["path"]), "query_string": query}
+
+
+def _redacting(redactor: Redactor, receive: Receive) -> Receive:
+    """The guard gives the body in one piece, and has made sure that it is JSON."""
+
+    async def redacted() -> Message:
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        return {**message, "body": _clean(redactor, body)} if body else message
+
+    return redacted
+
+
+def _clean(redactor: Redactor, body: bytes) -> bytes:
+    value: Any = orjson.loads(body)
+    return orjson.dumps(redactor.value(value))
