@@ -25,7 +25,9 @@ async def list_credentials(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: C
 async def create_credential(unit: InUnit, shared: Shared, body: CredentialIn) -> CredentialOut:
     """Save a secret under a name. Its value is sealed and never shown again; admins only."""
     values = {name: getattr(body, name) for name in type(body).model_fields}
-    return CredentialOut.model_validate(await credentials.create(unit.conn, shared.vault, unit.caller, _open(values)))
+    saved = await credentials.create(unit.conn, shared.vault, unit.caller, _open(values))
+    unit.about(saved["id"])
+    return CredentialOut.model_validate(saved)
 
 
 @router.get("/{credential}")
