@@ -821,3 +821,27 @@ async def test_what_the_operator_allows_comes_with_the_executor(
         assert isinstance(outcome, Succeeded) == opened
     with pytest.raises(Invalid, match="ROTA_HTTP_ALLOW: 'nonsense/7' is not"):
         executors.load(http={"allow": ["nonsense/7"]})
+
+
+# All of the vectors ---------------------------------------------------------------------------------------------------
+
+SCENARIOS = {
+    "hostname resolving to [public, private]": test_a_name_with_any_inner_address_is_not_called,
+    "hostname public at check, private at connect": test_a_name_is_looked_up_once_and_the_checked_address_called,
+    "302/307/308 to http://169.254.169.254/": test_redirects_are_not_followed,
+    "redirect http->file://": test_redirects_are_not_followed,
+    "redirect chain of 20": test_redirects_are_not_followed,
+    "response body 10 GB / gzip bomb": (test_an_answer_that_never_ends_is_ended, test_a_compressed_answer_is_refused),
+    "server that sends 1 byte per 10 s": (
+        test_an_agent_that_drips_its_headers_is_given_up,
+        test_an_agent_that_falls_silent_is_given_up,
+    ),
+    "CNAME to internal name": test_a_name_with_any_inner_address_is_not_called,
+    "AAAA-only internal": test_a_name_with_any_inner_address_is_not_called,
+    "proxy env vars": test_proxies_of_the_environment_are_not_asked,
+}
+
+
+@pytest.mark.parametrize("scenario", VECTORS["scenarios"])
+def test_every_scenario_of_the_vectors_has_its_test(scenario: str) -> None:
+    assert [begin for begin in SCENARIOS if scenario.startswith(begin)]

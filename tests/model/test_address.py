@@ -1,7 +1,7 @@
 """Where an agent may be called: every notation of an inner address is refused, and only an operator opens one."""
 
 import json
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,22 @@ def verdict(url: str, *allow: str) -> str | None:
 @pytest.mark.parametrize("url", VECTORS["deny"])
 def test_what_must_not_be_called_is_refused_before_any_name_is_looked_up(url: str) -> None:
     assert verdict(url)
+
+
+NOT_PUBLIC = [
+    *VECTORS["notes"]["python_3.11.7_is_global_true_but_must_deny"],
+    *VECTORS["notes"]["is_private_false_but_must_deny"],
+]
+
+
+@pytest.mark.parametrize("network", [note.partition(" ")[0] for note in NOT_PUBLIC])
+def test_what_the_library_takes_for_public_and_is_not_is_refused(network: str) -> None:
+    """The library's own opinion of these changes from version to version."""
+    found = ip_network(network)
+    for address in (found[0], found[-1]):
+        private_inside = ip_address("2002:a00:1::") if network.startswith("2002:") else address
+        host = f"[{private_inside}]" if found.version == 6 else str(address)
+        assert verdict(f"http://{host}/")
 
 
 @pytest.mark.parametrize("url", VECTORS["allow"])
