@@ -155,7 +155,7 @@ async def test_something_outside_is_kept_by_its_uri(api: Api, path: str) -> None
         ({}, "uri", "invalid"),
         ({"uri": "javascript:alert(1)"}, "uri", "invalid_uri"),
         ({"uri": "https://example.org", "size": 1}, "size", "invalid"),
-        ({"uri": "https://example.org", "name": "../x"}, "name", "invalid_name"),
+        ({"uri": "https://example.org", "name": "../x"}, "name", "invalid_artifact_name"),
         ({"uri": "https://example.org", "media_type": "text"}, "media_type", "invalid_media_type"),
     ],
 )

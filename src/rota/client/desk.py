@@ -10,9 +10,15 @@ from urllib.parse import quote
 
 from rota.client.rota import LONGEST_WAIT, waiting
 from rota.client.wire import AsyncWire, Call, Line, Wire, opened
-from rota.errors import Invalid, NotFound
+from rota.errors import Broken, NotFound
 
 GIVEN = ("ROTA_URL", "ROTA_WORKSPACE", "ROTA_RUN_ID", "ROTA_TOKEN")
+
+
+class NoDesk(Broken):
+    """This process is no agent at work."""
+
+    code = "no_desk"
 
 
 def given_here(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -20,10 +26,9 @@ def given_here(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     found = os.environ if environment is None else environment
     missing = [name for name in GIVEN if not found.get(name)]
     if missing:
-        raise Invalid(
+        raise NoDesk(
             f"There is no desk here: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. "
-            "Rota gives them to the agents it runs; outside of a run nobody sits at a desk.",
-            code="no_desk",
+            "Rota gives them to the agents it runs; outside of a run nobody sits at a desk."
         )
     return {
         "url": found["ROTA_URL"], "workspace": found["ROTA_WORKSPACE"], "run_id": found["ROTA_RUN_ID"],

@@ -40,7 +40,7 @@ def check_name(name: str) -> str:
         raise Invalid(
             f"A name has 1 to {LONGEST_NAME} printable characters, no slash, backslash or colon, "
             "and does not consist of dots. Example: report.md",
-            code="invalid_name",
+            code="invalid_artifact_name",
             field="name",
         )
     return name

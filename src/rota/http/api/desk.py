@@ -12,6 +12,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from rota.access import credentials
 from rota.db import approvals as approval_rows
 from rota.db import isolation
 from rota.db.approvals import Approval
@@ -39,10 +40,11 @@ from rota.http.shapes import (
     cursor_of,
     read_text_cursor,
 )
-from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
+from rota.model.approval import APPROVE_OR_REFUSE, Option, Question, without
 from rota.model.executor import LARGEST_CHECKPOINT
-from rota.model.ids import ApprovalId, RunId
+from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
+from rota.model.redaction import Redactor
 from rota.roster.running import check_key
 from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
@@ -55,11 +57,12 @@ Work = Callable[[Connection], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class AtDesk:
-    """An attempt that reached us with its token."""
+    """An attempt that reached us with its token, and the secrets to be taken out of what it writes."""
 
     shared: Web
     seat: Seat
     key: str | None
+    secrets: Redactor
 
     async def write(self, verb: str, request: dict[str, Any], work: Work) -> Any:
         """Do it in one transaction, fenced by the attempt, once for its key; then wake who follows the session."""
@@ -87,16 +90,21 @@ async def _fenced() -> AsyncIterator[None]:
         ) from None
 
 
-async def _at_desk(caller: Signed, shared: Shared, run_id: UUID, idempotency_key: IdempotencyKey = None) -> AtDesk:
+async def _at_desk(
+    request: Request, caller: Signed, shared: Shared, run_id: UUID, idempotency_key: IdempotencyKey = None
+) -> AtDesk:
     """Only the attempt itself: not its person, not an admin, not an agent of another run."""
-    if caller.at_work is None or caller.at_work[0] != run_id:
+    if caller.run_id != run_id or caller.attempt is None:
         raise Forbidden(
             "Only the agent of this run sits at its desk, with the token of its attempt.", code="not_at_desk"
         )
     check_key(idempotency_key)
     async with _fenced(), isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-        seat = await desk.of_attempt(conn, caller.workspace_id, RunId(run_id), caller.at_work[1])
-    return AtDesk(shared, seat, idempotency_key)
+        attempt = (caller.workspace_id, caller.run_id, caller.attempt)
+        seat = await desk.of_attempt(conn, *attempt)
+        writes = request.method != "GET"
+        secrets = await credentials.redactor(conn, shared.vault, *attempt) if writes else Redactor()
+    return AtDesk(shared, seat, idempotency_key, secrets)
 
 
 Seated = Annotated[AtDesk, Depends(_at_desk)]
@@ -105,13 +113,14 @@ Seated = Annotated[AtDesk, Depends(_at_desk)]
 @router.post("/say", status_code=204)
 async def say(at: Seated, body: SayIn) -> None:
     """Say something in the transcript."""
-    await at.write("say", body.model_dump(), lambda conn: desk.say(conn, at.seat, body.text))
+    await at.write("say", body.model_dump(), lambda conn: desk.say(conn, at.seat, at.secrets.text(body.text)))
 
 
 @router.post("/tool", status_code=204)
 async def use_tool(at: Seated, body: ToolIn) -> None:
     """Record the use of a tool."""
-    await at.write("tool", body.model_dump(), lambda conn: desk.tool(conn, at.seat, body.name, body.data))
+    name, data = at.secrets.text(body.name), at.secrets.value(body.data)
+    await at.write("tool", body.model_dump(), lambda conn: desk.tool(conn, at.seat, name, data))
 
 
 @router.post("/usage", status_code=204)
@@ -124,7 +133,7 @@ async def spend(at: Seated, body: UsageIn) -> None:
 async def send_message(at: Seated, post: Posting, body: DeskMessageIn) -> MessageOut:
     """Send a message from the agent's role to another, to the person (`user`), or to `all`."""
     async with _fenced():
-        sent = await post.publish(at.seat.message(body.body, body.to, at.key))
+        sent = await post.publish(at.seat.message(at.secrets.value(body.body), body.to, at.key))
     return MessageOut.model_validate(messages.shown(sent))
 
 
@@ -174,7 +183,7 @@ async def recall(at: Seated, key: str) -> MemoryOut:
 @router.put("/memory/{key}")
 async def remember(at: Seated, key: str, body: MemoryIn) -> MemoryOut:
     """Remember a value for later runs, in place of the one before; with `ttl` for a time."""
-    given = Remembered(key, body.value, body.ttl, body.confidence)
+    given = Remembered(key, at.secrets.value(body.value), body.ttl, body.confidence)
     kept = await at.write(
         "remember", {"key": key, **body.model_dump()}, lambda conn: desk.remember(conn, at.seat, given)
     )
@@ -222,7 +231,7 @@ async def ask(at: Seated, body: AskIn, wait: Wait = None) -> AskOut:
     answer. While it is pending the run awaits approval and keeps its place."""
     check_wait(wait)
     options = [Option(**each.model_dump()) for each in body.options] if body.options else list(APPROVE_OR_REFUSE)
-    question = Question(body.question, options, body.detail, body.key or at.key)
+    question = without(Question(body.question, options, body.detail, body.key or at.key), at.secrets)
     async with _fenced(), isolation.in_workspace(at.shared.db, at.seat.workspace_id) as conn:
         asked = await approvals.ask(
             conn, at.seat.workspace_id, at.seat.run_id, at.seat.attempt, question, keeps_process=True

@@ -1,0 +1,284 @@
+"""The desk over HTTP: every verb, for the attempt alone, fenced, and once for its key."""
+
+import asyncio
+import hashlib
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from httpx import Response
+
+from rota.db.listener import ANSWERS
+from rota.model.executor import LARGEST_CHECKPOINT
+from rota.model.ids import ApprovalId
+from rota.model.redaction import Redactor
+from rota.sessions import approvals
+from rota.sessions import seat as desk
+
+from . import api_client
+from .api_client import Api, AtWork, Office, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+
+class Seat:
+    """An agent at work, and its way to its desk."""
+
+    def __init__(self, office: Office, client: Api, at_work: AtWork) -> None:
+        self.office, self.at_work = office, at_work
+        self.api = Api(client.client, client.workspace, at_work.token)
+        self.path = f"/runs/{at_work.id}/desk"
+        self.session = f"/sessions/{at_work.assignment.session_id}"
+
+    async def send(self, method: str, verb: str, json: Any = None, **options: Any) -> Response:
+        given = {"json": json} if json is not None else {}
+        return await self.api.send(method, f"{self.path}/{verb}", **given, **options)
+
+    async def post(self, verb: str, json: Any = None, **options: Any) -> Response:
+        return await self.send("POST", verb, json, **options)
+
+    async def log(self, kind: str) -> list[dict[str, Any]]:
+        events = (await self.api.get(f"{self.session}/events", limit=100)).json()["items"]
+        return [each for each in events if each["kind"] == kind]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def seat(office: Office, api: Api) -> Seat:
+    automation = made(await api.post("/automations", example()))
+    made(await api.post(f"/automations/{automation['id']}/run"))
+    return Seat(office, api, await office.claim())
+
+
+# Verbs -------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_it_says_and_uses_stands_in_the_log_under_its_attempt(seat: Seat) -> None:
+    assert (await seat.post("say", {"text": "x" * 40_000})).status_code == 204
+    assert (await seat.post("tool", {"name": "grep", "data": {"hits": 3}})).status_code == 204
+    assert [len(each["data"]["text"]) for each in await seat.log("output")] == [32_768, 7_232]
+    [used] = await seat.log("tool")
+    assert (used["data"], used["run_id"], used["attempt"]) == ({"name": "grep", "hits": 3}, str(seat.at_work.id), 1)
+
+
+async def test_usage_adds_up_beside_what_the_worker_records(office: Office, seat: Seat) -> None:
+    """The worker writes its total again and again; the agent adds. Neither swallows or doubles the other."""
+    amount = "SELECT amount FROM usage WHERE run_id = %s AND unit = 'tokens'"
+    await seat.at_work.desk.usage("tokens", 10)
+    await finished(seat)
+    for _ in range(2):
+        assert (await seat.post("usage", {"unit": "tokens", "amount": 5})).status_code == 204
+    assert await office.value(amount, seat.at_work.id) == 20
+    await seat.at_work.desk.usage("tokens", 1)
+    await finished(seat)
+    assert await office.value(amount, seat.at_work.id) == 21
+
+
+async def finished(seat: Seat) -> None:
+    """All that the worker's own desk was given is written."""
+    await seat.at_work.desk.finish()  # type: ignore[attr-defined]
+
+
+async def test_words_of_both_ways_stand_in_one_sequence(seat: Seat) -> None:
+    await asyncio.gather(
+        *(seat.post("say", {"text": f"http {n}\n"}) for n in range(10)),
+        *(seat.at_work.desk.say(f"pipe {n}\n") for n in range(10)),
+    )
+    await finished(seat)
+    text = "".join(each["data"]["text"] for each in await seat.log("output"))
+    assert sorted(text.split("\n")[:-1]) == sorted(f"{way} {n}" for way in ("http", "pipe") for n in range(10))
+    numbers = [each["seq"] for each in (await seat.api.get(f"{seat.session}/events", limit=100)).json()["items"]]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_it_sends_reads_and_acknowledges_messages(seat: Seat, api: Api) -> None:
+    sent = made(await seat.post("message", {"body": {"done": 1}, "to": "user"}))
+    assert (sent["from"], sent["run_id"], sent["attempt"]) == ("agent", str(seat.at_work.id), 1)
+    asked = made(await api.post(f"{seat.session}/messages", {"body": "And now?"}))
+    [read] = made(await seat.send("GET", "inbox"), 200)["items"]
+    assert (read["id"], read["body"]) == (asked["id"], "And now?")
+    for _ in range(2):
+        assert (await seat.post("ack", {"ids": [read["id"]]})).status_code == 204
+    assert made(await seat.send("GET", "inbox"), 200)["items"] == []
+    refused(await seat.post("ack", {"ids": [sent["id"]]}), 404, "not_delivered", "id")
+
+
+async def test_it_leaves_artifacts(seat: Seat) -> None:
+    kept = made(await seat.api.send("POST", f"{seat.path}/artifact", params={"name": "r.md"}, content=b"# R"))
+    assert (kept["run_id"], kept["attempt"], kept["sha256"]) == (
+        str(seat.at_work.id), 1, hashlib.sha256(b"# R").hexdigest(),
+    )  # fmt: skip
+    made(await seat.post("artifact", {"uri": "https://example.org/pull/1"}))
+    assert len(await seat.log("artifact")) == 2
+
+
+async def test_it_remembers_for_the_next_run(seat: Seat, office: Office, api: Api) -> None:
+    kept = made(await seat.send("PUT", "memory/last", {"value": [1], "ttl": "1h", "confidence": 1}), 200)
+    assert kept["run_id"] == str(seat.at_work.id)
+    automation = seat.at_work.assignment.automation_id
+    await office.settle(seat.at_work)
+    made(await api.post(f"/automations/{automation}/run"))
+    later = Seat(office, api, await office.claim())
+    assert made(await later.send("GET", "memory/last"), 200)["value"] == [1]
+    assert [each["key"] for each in made(await later.send("GET", "memory"), 200)["items"]] == ["last"]
+    assert (await later.send("DELETE", "memory/last")).status_code == 204
+    refused(await later.send("GET", "memory/last"), 404, "not_found")
+
+
+async def test_a_run_without_an_automation_has_no_memory(office: Office, api: Api) -> None:
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    seat = Seat(office, api, await office.claim())
+    refused(await seat.send("PUT", "memory/last", {"value": 1}), 409, "no_automation")
+    refused(await seat.send("GET", "memory/last"), 409, "no_automation")
+
+
+async def test_it_keeps_a_checkpoint_of_any_bytes(seat: Seat) -> None:
+    refused(await seat.send("GET", "checkpoint"), 404, "not_found")
+    data = bytes(range(256)) * 5000  # larger than a request may be
+    assert (await seat.api.send("PUT", f"{seat.path}/checkpoint", content=data)).status_code == 204
+    assert (await seat.send("GET", "checkpoint")).content == data
+    too_large = await seat.api.send("PUT", f"{seat.path}/checkpoint", content=b"x" * (LARGEST_CHECKPOINT + 1))
+    refused(too_large, 413, "checkpoint_too_large")
+
+
+async def test_it_asks_and_waits_for_the_answer(seat: Seat, office: Office) -> None:
+    asked = made(await seat.post("ask", {"question": "Shall I?", "key": "once"}))
+    assert (asked["status"], asked["approved"]) == ("pending", None)
+    assert made(await seat.post("ask", {"question": "Shall I?", "key": "once"})) == asked
+    assert made(await seat.send("GET", f"ask/{asked['approval_id']}", params={"wait": "0.05s"}), 200) == asked
+    waiting = asyncio.create_task(seat.send("GET", f"ask/{asked['approval_id']}", params={"wait": "30s"}))
+    async with office.db.transaction() as conn:
+        await approvals.answer(conn, office.caller, ApprovalId(UUID(asked["approval_id"])), "refuse", text="Not today.")
+    office.site.web.wakes.send(ANSWERS, [asked["approval_id"]])
+    async with asyncio.timeout(10):
+        answered = made(await waiting, 200)
+    assert (answered["status"], answered["approved"], answered["text"]) == ("refused", False, "Not today.")
+    assert (await seat.post("say", {"text": "Then not."})).status_code == 204
+
+
+async def test_it_works_on_while_it_waits(seat: Seat) -> None:
+    made(await seat.post("ask", {"question": "Shall I?"}))
+    assert (await seat.post("say", {"text": "Waiting …"})).status_code == 204
+    made(await seat.post("message", {"body": "Waiting."}))
+
+
+# Whose desk --------------------------------------------------------------------------------------------------------
+
+VERBS: list[tuple[str, str, Any]] = [
+    ("POST", "say", {"text": "x"}),
+    ("POST", "tool", {"name": "x"}),
+    ("POST", "usage", {"unit": "tokens", "amount": 1}),
+    ("POST", "message", {"body": "x"}),
+    ("GET", "inbox", None),
+    ("POST", "ack", {"ids": [1]}),
+    ("POST", "artifact", {"uri": "https://example.org/"}),
+    ("POST", "artifact?name=x", {"any": "content"}),
+    ("GET", "memory", None),
+    ("GET", "memory/last", None),
+    ("PUT", "memory/last", {"value": 1}),
+    ("DELETE", "memory/last", None),
+    ("GET", "checkpoint", None),
+    ("PUT", "checkpoint", {"any": "content"}),
+    ("POST", "ask", {"question": "x"}),
+    ("GET", "ask/01a1e0db-2cd9-7826-809d-0931e0e98709", None),
+]
+WRITTEN = ("events", "usage", "deliveries", "artifacts", "memory", "checkpoints", "approvals", "write_keys")
+
+
+async def test_only_the_attempt_itself_sits_at_its_desk(seat: Seat, office: Office, api: Api) -> None:
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    other = Seat(office, api, await office.claim())
+    before = await office.count(*WRITTEN)
+    for method, verb, body in VERBS:
+        given = {"json": body} if body is not None else {}
+        for who in (api, await office.api("viewer"), other.api):
+            refused(await who.send(method, f"{seat.path}/{verb}", **given), 403, "not_at_desk")
+    assert await office.count(*WRITTEN) == before
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "UPDATE runs SET lease_until = clock_timestamp() - interval '1 second' WHERE id = %s",
+        "UPDATE runs SET attempt = attempt + 1 WHERE id = %s",
+        "UPDATE grants SET revoked_at = now() WHERE id = (SELECT grant_id FROM runs WHERE id = %s)",
+    ],
+)
+async def test_a_zombie_is_refused_at_every_verb_and_leaves_nothing(seat: Seat, office: Office, loss: str) -> None:
+    await office.execute(loss, seat.at_work.id)
+    before = await office.count(*WRITTEN)
+    for method, verb, body in VERBS:
+        refused(await seat.send(method, verb, body), 401, "attempt_over")
+    assert await office.count(*WRITTEN) == before
+
+
+@pytest.mark.parametrize(("method", "verb", "body"), [each for each in VERBS if each[0] != "GET"])
+async def test_an_attempt_that_is_lost_between_its_token_and_its_write_writes_nothing(
+    seat: Seat, office: Office, monkeypatch: pytest.MonkeyPatch, method: str, verb: str, body: Any
+) -> None:
+    """The token was good; then the lease went; the write itself must find out."""
+    of_attempt = desk.of_attempt
+
+    async def then_lost(*given: Any) -> Any:
+        found = await of_attempt(*given)
+        await office.execute("UPDATE runs SET lease_until = now() - interval '1 s' WHERE id = %s", seat.at_work.id)
+        return found
+
+    monkeypatch.setattr(desk, "of_attempt", then_lost)
+    monkeypatch.setattr("rota.access.credentials.redactor", _no_secrets)
+    before = await office.count(*WRITTEN)
+    refused(await seat.send(method, verb, body), 401, "attempt_over")
+    assert await office.count(*WRITTEN) == before
+
+
+async def _no_secrets(*_: Any) -> Any:
+    return Redactor()
+
+
+# Once --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "verb", "body"), [each for each in VERBS if each[0] != "GET" and each[1] not in {"ack", "memory/last"}]
+)
+async def test_a_repeat_with_its_key_is_done_once(
+    seat: Seat, office: Office, method: str, verb: str, body: Any
+) -> None:
+    first = await seat.send(method, verb, body, key="k")
+    assert first.is_success, first.text
+    once = await office.count(*WRITTEN)
+    spent = await office.value("SELECT sum(amount) FROM usage")
+    again = await seat.send(method, verb, body, key="k")
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert await office.count(*WRITTEN) == once
+    assert await office.value("SELECT sum(amount) FROM usage") == spent
+
+
+async def test_a_key_is_for_one_request(seat: Seat) -> None:
+    assert (await seat.post("say", {"text": "one"}, key="k")).status_code == 204
+    refused(await seat.post("say", {"text": "two"}, key="k"), 422, "key_reused", "Idempotency-Key")
+    refused(await seat.post("say", {"text": "one"}, key=""), 422, "invalid_key", "Idempotency-Key")
+
+
+# Refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status", "code", "field"),
+    [
+        ("say", {"text": ""}, 422, "invalid", "text"),
+        ("say", {"text": "x", "to": "y"}, 422, "invalid", "to"),
+        ("tool", {"name": "x" * 201}, 422, "invalid", "name"),
+        ("usage", {"unit": "tokens", "amount": -1}, 422, "invalid", "amount"),
+        ("usage", {"unit": "tokens", "amount": 1e15}, 422, "invalid", "amount"),
+        ("message", {"body": "x", "to": "nobody"}, 422, "unknown_role", "to"),
+        ("ack", {"ids": []}, 422, "invalid", "ids"),
+        ("ask", {"question": " "}, 422, "invalid", "question"),
+        ("ask", {"question": "x", "options": [{"id": "a", "label": "A"}]}, 422, "invalid", "options.0.approves"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    seat: Seat, verb: str, body: Any, status: int, code: str, field: str
+) -> None:
+    refused(await seat.post(verb, body), status, code, field)
