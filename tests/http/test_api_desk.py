@@ -163,6 +163,36 @@ async def test_it_works_on_while_it_waits(seat: Seat) -> None:
     made(await seat.post("message", {"body": "Waiting."}))
 
 
+async def test_it_adds_tasks_in_its_role_and_talks_to_others(office: Office, api: Api) -> None:
+    roles = [{"name": name, "agent": "worker-bee"} for name in ("planner", "worker")]
+    given = {
+        "kind": "background",
+        "goal": "Tidy up.",
+        "roles": roles,
+        "tasks": [{"role": "planner", "prompt": "Plan."}],
+    }
+    session = made(await api.post("/sessions", given))
+    planner = Seat(office, api, await office.claim())
+    assert planner.session == f"/sessions/{session['id']}"
+    body = {
+        "tasks": [
+            {"key": "a", "role": "worker", "prompt": "A."},
+            {"role": "worker", "prompt": "B.", "depends_on": ["a"]},
+        ]
+    }
+    first, second = made(await planner.post("task", body, key="k"))["items"]
+    assert (first["status"], second["status"], first["added_by_run"]) == ("ready", "pending", str(planner.at_work.id))
+    assert made(await planner.post("task", body, key="k"))["items"][0]["id"] == first["id"]
+    assert len(made(await planner.send("GET", "task"), 200)["items"]) == 3
+    made(await planner.post("message", {"body": "Begin.", "to": "worker"}))
+    worker = Seat(office, api, await office.claim())
+    [read] = made(await worker.send("GET", "inbox"), 200)["items"]
+    assert (read["from"], read["body"]) == ("planner", "Begin.")
+    refused(
+        await planner.post("task", {"tasks": [{"role": "nobody", "prompt": "x"}]}), 422, "unknown_role", "tasks.0.role"
+    )
+
+
 # Whose desk --------------------------------------------------------------------------------------------------------
 
 VERBS: list[tuple[str, str, Any]] = [
@@ -172,6 +202,8 @@ VERBS: list[tuple[str, str, Any]] = [
     ("POST", "message", {"body": "x"}),
     ("GET", "inbox", None),
     ("POST", "ack", {"ids": [1]}),
+    ("GET", "task", None),
+    ("POST", "task", {"tasks": [{"role": "worker", "prompt": "x"}]}),
     ("POST", "artifact", {"uri": "https://example.org/"}),
     ("POST", "artifact?name=x", {"any": "content"}),
     ("GET", "memory", None),
@@ -183,7 +215,7 @@ VERBS: list[tuple[str, str, Any]] = [
     ("POST", "ask", {"question": "x"}),
     ("GET", "ask/01a1e0db-2cd9-7826-809d-0931e0e98709", None),
 ]
-WRITTEN = ("events", "usage", "deliveries", "artifacts", "memory", "checkpoints", "approvals", "write_keys")
+WRITTEN = ("events", "usage", "deliveries", "artifacts", "memory", "checkpoints", "approvals", "write_keys", "tasks")
 
 
 async def test_only_the_attempt_itself_sits_at_its_desk(seat: Seat, office: Office, api: Api) -> None:
@@ -240,7 +272,8 @@ async def _no_secrets(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("method", "verb", "body"), [each for each in VERBS if each[0] != "GET" and each[1] not in {"ack", "memory/last"}]
+    ("method", "verb", "body"),
+    [each for each in VERBS if each[0] != "GET" and each[1] not in {"ack", "memory/last", "task"}],
 )
 async def test_a_repeat_with_its_key_is_done_once(
     seat: Seat, office: Office, method: str, verb: str, body: Any

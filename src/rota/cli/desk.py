@@ -128,6 +128,29 @@ def ack(desk: Desk, ids: tuple[int, ...]) -> None:
 
 
 @command.command()
+@click.argument("role")
+@click.argument("prompt")
+@click.option("--key", help="What later tasks call it")
+@click.option("--after", "depends_on", multiple=True, help="Key or id of a task that must be done before. Repeatable")
+@click.option("--timeout", help="How long it may run: 30m")
+@as_json
+@seated
+def task(
+    desk: Desk,
+    role: str,
+    prompt: str,
+    key: str | None,
+    depends_on: tuple[str, ...],
+    timeout: str | None,
+    as_json: bool,
+) -> None:
+    """Give ROLE a task: PROMPT, or `-` for the standard input. Prints its key."""
+    given = {"role": role, "prompt": _text(prompt), "key": key, "depends_on": list(depends_on), "timeout": timeout}
+    [added] = desk.task({name: value for name, value in given.items() if value})
+    shown(added, as_json, added["key"])
+
+
+@command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), required=False)
 @click.option("--name", help="What it is called [the file's name]")
 @click.option("--type", "media_type", help="Its media type [by its name]")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from rota.db import attempts, checkpoints, events, usage
 from rota.db import memory as kept
@@ -14,7 +15,8 @@ from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
 from rota.model.memory import Remembered
 from rota.model.message import NewMessage
-from rota.sessions import memory, messages
+from rota.model.task import TaskForm
+from rota.sessions import memory, messages, tasks
 from rota.sessions.artifacts import Author
 from rota.trace.record import LONGEST_TEXT
 
@@ -30,6 +32,10 @@ class Seat:
     automation_id: AutomationId | None
     role: str
     source: str
+
+    @property
+    def where(self) -> tuple[WorkspaceId, SessionId]:
+        return self.workspace_id, self.session_id
 
     @property
     def author(self) -> Author:
@@ -74,6 +80,11 @@ async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> None:
 
 async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:
     await messages.ack(conn, seat.workspace_id, seat.session_id, seat.role, ids)
+
+
+async def add_tasks(conn: Connection, seat: Seat, forms: Sequence[TaskForm]) -> UUID:
+    """The id of the batch."""
+    return await tasks.add(conn, *seat.where, forms, attempt=(seat.run_id, seat.attempt))
 
 
 async def remember(conn: Connection, seat: Seat, given: Remembered) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from rota.access import credentials
 from rota.db import approvals as approval_rows
 from rota.db import isolation
+from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
-from rota.db.listener import session_channel
+from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
 from rota.http.api.agents import IdempotencyKey
@@ -35,9 +36,13 @@ from rota.http.shapes import (
     MessageOut,
     Page,
     SayIn,
+    TaskOut,
+    TasksIn,
     ToolIn,
     UsageIn,
     cursor_of,
+    page_of,
+    read_cursor,
     read_text_cursor,
 )
 from rota.model.approval import APPROVE_OR_REFUSE, Option, Question, without
@@ -150,6 +155,25 @@ async def read_inbox(at: Seated, after: After = 0, wait: Wait = None, limit: Lim
 async def ack(at: Seated, body: AckAllIn) -> None:
     """Take messages off the inbox for good. A repeat changes nothing."""
     await at.write("ack", body.model_dump(), lambda conn: desk.ack(conn, at.seat, body.ids))
+
+
+@router.get("/task")
+async def list_tasks(at: Seated, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[TaskOut]:
+    """The session's tasks in the order they were added."""
+    async with at.reading() as conn:
+        found = await task_rows.page(conn, at.seat.where, after=read_cursor(cursor), limit=limit + 1)
+    return page_of(found, limit, TaskOut)
+
+
+@router.post("/task", status_code=201)
+async def add_tasks(at: Seated, body: TasksIn) -> Page[TaskOut]:
+    """Add tasks to the session, all or none. Those that wait for nobody start at once."""
+    forms = [each.form() for each in body.tasks]
+    batch = await at.write("task", body.model_dump(mode="json"), lambda conn: desk.add_tasks(conn, at.seat, forms))
+    at.shared.wakes.send(RUNS, [at.seat.workspace_id])
+    async with at.reading() as conn:
+        found = await task_rows.page(conn, at.seat.where, batch=UUID(batch))
+    return Page(items=[TaskOut.model_validate(each) for each in found])
 
 
 @router.post("/artifact", status_code=201, openapi_extra=UPLOAD)
