@@ -11,6 +11,7 @@ from rota.access import signing_in
 from rota.db import isolation
 from rota.http.auditing import Record
 from rota.http.context import COOKIE
+from rota.model.outcome import Parked
 from rota.model.session import Verb
 
 from ..http import api_client
@@ -43,7 +44,10 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     run = made(await owner.post(f"/automations/{automation['id']}/run"))
     message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "from": "agent"}))
     artifact = made(await owner.send("POST", f"/sessions/{run['session_id']}/artifacts?name=a.txt", content=b"A."))
-    await office.fail(await office.claim())
+    at_work = await office.claim()
+    asked = await at_work.desk.park("May I?")
+    assert isinstance(asked, Parked)
+    await office.fail(at_work)
     secret = {"name": f"key-{run['id']}", "value": "a secret of this office"}
     credential = made(await (await office.api()).post("/credentials", secret))
     return {
@@ -51,13 +55,14 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
         "run": run["id"], "session": run["session_id"],
         "message": str(message["id"]), "artifact": artifact["id"],
         "credential": credential["id"],
+        "approval": str(asked.approval_id),
     }  # fmt: skip
 
 
 READS = [
     "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
-    "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/sessions",
+    "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/approvals", "/approvals/{approval}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
     "/sessions/{session}/messages", "/sessions/{session}/export", "/sessions/{session}/roles", "/sessions/{session}/tasks",
     "/sessions/{session}/artifacts",
@@ -83,6 +88,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/automations/{automation}/triggers/{trigger}/secret", None),
     ("POST", "/runs/{run}/cancel", None),
     ("POST", "/runs/{run}/retry", None),
+    ("POST", "/approvals/{approval}", {"answer": "approve"}),
     ("POST", "/events", {"event": "rain"}),
     ("POST", "/sessions/{session}/artifacts", {"uri": "https://example.org/"}),
     ("POST", "/sessions/{session}/artifacts?name=report.md", {"any": "content"}),
@@ -133,6 +139,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         "{message_id}": "{message}",
         "{session_id}": "{session}",
         "{run_id}": "{run}",
+        "{approval_id}": "{approval}",
         "{trigger_id}": "{trigger}",
     }
     found = set()

@@ -498,6 +498,7 @@ BODIES = st.fixed_dictionaries(
                 "timeout",
                 "start_within",
                 "approval_expires",
+                "pre_approvals",
                 "pause_after_failures",
                 "surprise",
             ],

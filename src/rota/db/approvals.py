@@ -98,6 +98,27 @@ ANSWER = f"""
 RETURNING {COLUMNS}
 """  # noqa: S608
 
+EXPIRE = f"""
+-- Of runs that wait in vain and have just ended, or that have not asked again since they lost their worker. The run is held,
+-- so that it cannot begin to wait for an answer that never comes.
+WITH due AS MATERIALIZED (
+    SELECT a.workspace_id, a.id FROM approvals a JOIN runs r ON r.workspace_id = a.workspace_id AND r.id = a.run_id
+     WHERE a.status = 'pending' AND a.expires_at <= clock_timestamp() AND r.status <> 'awaiting_approval'
+  ORDER BY r.workspace_id, r.id LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED)
+   UPDATE approvals a SET status = 'expired', answered_at = clock_timestamp()
+     FROM due WHERE a.workspace_id = due.workspace_id AND a.id = due.id AND a.status = 'pending'
+RETURNING a.workspace_id, {", ".join(f"a.{each.strip()}" for each in COLUMNS.split(","))}
+"""  # noqa: S608
+
+WITHDRAW = f"""
+-- Questions of runs that have ended: nobody waits for the answer.
+   UPDATE approvals a SET status = 'cancelled', answered_at = clock_timestamp()
+    WHERE status = 'pending' AND ctid = ANY(ARRAY(
+              SELECT a.ctid FROM approvals a JOIN runs r ON r.workspace_id = a.workspace_id AND r.id = a.run_id
+               WHERE a.status = 'pending' AND r.finished_at IS NOT NULL LIMIT %(limit)s FOR UPDATE OF a SKIP LOCKED))
+RETURNING a.workspace_id, {COLUMNS}
+"""  # noqa: S608
+
 WAITED = """
 -- How long this attempt has waited until now; questions that overlap count once.
 SELECT coalesce(sum(upper(wait) - lower(wait)), '0')
@@ -283,6 +304,21 @@ async def answer(
     async with conn.cursor(row_factory=class_row(Approval)) as cursor:
         await cursor.execute(ANSWER.encode(), given)
         return await cursor.fetchone()
+
+
+async def expire(conn: Connection, limit: int) -> list[tuple[WorkspaceId, Approval]]:
+    """Questions whose time is over; their runs have been ended before, or do not wait for them."""
+    return await _swept(conn, EXPIRE, limit)
+
+
+async def withdraw(conn: Connection, limit: int) -> list[tuple[WorkspaceId, Approval]]:
+    """Questions of runs that have ended."""
+    return await _swept(conn, WITHDRAW, limit)
+
+
+async def _swept(conn: Connection, query: str, limit: int) -> list[tuple[WorkspaceId, Approval]]:
+    rows = await conn.execute(query.encode(), {"limit": limit})
+    return [(row[0], Approval(*row[1:])) for row in await rows.fetchall()]
 
 
 async def waited(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> timedelta:

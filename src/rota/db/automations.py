@@ -15,7 +15,7 @@ from rota.model.ids import AutomationId, WorkspaceId, as_uuid
 COLUMNS = """
 a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
 a.input, a.credentials, a.session, a.session_id, a.overlap, a.catch_up, a.catch_up_limit, a.late_after, a.max_attempts, a.max_rescues,
-a.timeout, a.start_within, a.approval_expires, a.pause_after_failures, a.failures, a.created_at, a.updated_at, a.deleted_at
+a.timeout, a.start_within, a.approval_expires, a.pre_approvals, a.pause_after_failures, a.failures, a.created_at, a.updated_at, a.deleted_at
 """
 
 # One look-up for each automation on the page, by the index runs_of_automation.
@@ -35,10 +35,11 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
 INSERT = """
 INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, credentials, session, session_id,
                          overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, timeout, start_within,
-                         approval_expires, pause_after_failures, status)
+                         approval_expires, pre_approvals, pause_after_failures, status)
 VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(agent_id)s, %(owner_id)s, %(grant_id)s, %(prompt)s, %(input)s,
         %(credentials)s, %(session)s, %(session_id)s, %(overlap)s, %(catch_up)s, %(catch_up_limit)s, %(late_after)s, %(max_attempts)s,
-        %(max_rescues)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pause_after_failures)s, %(status)s)
+        %(max_rescues)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pre_approvals)s,
+        %(pause_after_failures)s, %(status)s)
 """
 
 UPDATE = """
@@ -48,6 +49,7 @@ UPDATE automations
        catch_up = %(catch_up)s, catch_up_limit = %(catch_up_limit)s, late_after = %(late_after)s,
        max_attempts = %(max_attempts)s, max_rescues = %(max_rescues)s, timeout = %(timeout)s,
        start_within = %(start_within)s, approval_expires = %(approval_expires)s,
+       pre_approvals = %(pre_approvals)s,
        pause_after_failures = %(pause_after_failures)s, revision = revision + 1, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """

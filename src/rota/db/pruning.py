@@ -40,6 +40,15 @@ AUDIT = """
 DELETE FROM audit WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM audit WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
 """
+CHECKPOINTS = """
+-- Not where a run may still go on.
+DELETE FROM checkpoints WHERE ctid = ANY(ARRAY(
+    SELECT c.ctid FROM checkpoints c
+     WHERE c.stored_at < now() - %(kept)s
+       AND NOT EXISTS (SELECT FROM runs r WHERE r.workspace_id = c.workspace_id AND r.session_id = c.session_id
+                          AND r.finished_at IS NULL)
+     LIMIT %(limit)s))
+"""
 SIGN_INS = """
 WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now())
 DELETE FROM logins WHERE expires_at < now()

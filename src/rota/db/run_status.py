@@ -219,12 +219,12 @@ ORDER BY workspace_id, id LIMIT %(limit)s
 
 END_QUEUED = (
     """
--- Ends runs that nobody has claimed. Named by id, or all triggered ones of an automation or agent.
+-- Ends runs that are queued: one by its id, or all triggered ones of an automation or agent that nobody has claimed yet.
 WITH chosen AS MATERIALIZED (
     SELECT workspace_id, id FROM runs
      WHERE workspace_id = %(workspace_id)s AND status = 'queued'
        AND (id = %(id)s OR ((automation_id = %(automation_id)s OR agent_id = %(agent_id)s)
-                            AND trigger_id IS NOT NULL AND retry_of IS NULL))
+                            AND trigger_id IS NOT NULL AND retry_of IS NULL AND attempt = 0))
   ORDER BY id FOR UPDATE),
 changed AS (
    UPDATE runs r

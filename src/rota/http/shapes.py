@@ -69,6 +69,7 @@ Duration = Annotated[
 Instant = Annotated[AwareDatetime, AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
+Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
 Uses = Annotated[dict[str, str], Field(examples=[{"API_KEY": "openai"}], description="Variables: names of credentials")]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
@@ -222,6 +223,9 @@ class Policies(In):
     timeout: Duration = timedelta(hours=1)
     start_within: Duration = timedelta(minutes=15)
     approval_expires: Duration = timedelta(hours=24)
+    pre_approvals: list[Pattern] = Field(
+        default=[], max_length=100, description="Questions that need nobody: names or patterns of keys and tools"
+    )
     pause_after_failures: int | None = Field(default=None, ge=1, le=1000)
 
 
@@ -333,6 +337,7 @@ class AutomationOut(Out):
     timeout: Duration
     start_within: Duration
     approval_expires: Duration
+    pre_approvals: list[str]
     pause_after_failures: int | None
     created_at: datetime
     updated_at: datetime
@@ -423,6 +428,41 @@ class CredentialOut(Out):
     created_at: datetime
     updated_at: datetime
     last_used_at: datetime | None
+
+
+class OptionOut(Out):
+    id: str
+    label: str
+    approves: bool
+
+
+class ApprovalOut(Out):
+    id: UUID
+    run_id: UUID
+    session_id: UUID
+    automation_id: UUID | None
+    agent_id: UUID
+    attempt: int
+    key: str | None
+    question: str
+    detail: dict[str, Any] | None
+    options: list[OptionOut]
+    status: str
+    option_id: str | None
+    text: str | None
+    answered_by: UUID | None
+    answered_by_name: str | None
+    created_at: datetime
+    expires_at: datetime
+    answered_at: datetime | None
+    run_status: str
+
+
+class AnswerIn(In):
+    answer: str = Field(
+        min_length=1, max_length=LONGEST_NAME, description="`approve`, `refuse` or an option's id", examples=["approve"]
+    )
+    text: str | None = Field(default=None, max_length=10_000, description="A note to the agent")
 
 
 class RunNowIn(In):

@@ -13,6 +13,7 @@ from rota.model.redaction import Redactor
 LONGEST_QUESTION = 10_000
 LONGEST_NAME = 200
 MOST_OPTIONS = 20
+PRE_APPROVAL = "pre_approval"  # who answered, when nobody had to
 
 
 class ApprovalStatus(StrEnum):

@@ -23,13 +23,13 @@ DEFAULTS: Mapping[str, Any] = {
     "prompt": None, "input": None, "credentials": {}, "session": "new", "session_id": None, "overlap": None,
     "catch_up": "one", "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
     "timeout": timedelta(hours=1), "start_within": timedelta(minutes=15), "approval_expires": timedelta(hours=24),
-    "pause_after_failures": None, "status": "active",
+    "pre_approvals": [], "pause_after_failures": None, "status": "active",
 }  # fmt: skip
 POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
-    "start_within", "approval_expires", "pause_after_failures",
+    "start_within", "approval_expires", "pre_approvals", "pause_after_failures",
 )  # fmt: skip
-ACTS = ("prompt", "input", "credentials", "agent_id")  # a change of these needs the editor's own grant
+ACTS = ("prompt", "input", "credentials", "agent_id", "pre_approvals")  # a change of these needs the editor's own grant
 
 
 async def create(

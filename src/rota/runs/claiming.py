@@ -36,12 +36,17 @@ async def claim(
 
 
 async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
-    skips = [
-        run_status.settlement_row(run, Settlement(Status.SKIPPED, run.tries)) | {"skip_reason": run.refused}
-        for run in refused
-    ]
     async with conn.transaction():
-        await ending.end(conn, await run_status.settle(conn, skips))
+        await ending.end(conn, await run_status.settle(conn, [_refusal(run) for run in refused]))
+
+
+def _refusal(run: Claimed) -> dict[str, Any]:
+    """A run that had begun before, such as one that was parked, fails; one that never began is skipped."""
+    if run.attempt == 1:
+        return run_status.settlement_row(run, Settlement(Status.SKIPPED, run.tries)) | {"skip_reason": run.refused}
+    detail = f"Its grant no longer holds ({run.refused}), so it could not go on."
+    failed = Settlement(Status.FAILED, run.tries, error_class=ErrorClass.GRANT_INVALID, error_detail=detail)
+    return run_status.settlement_row(run, failed)
 
 
 async def _fail(conn: Connection, unreadable: Sequence[Unreadable]) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from rota.db import approvals, run_status
+from rota.db import abandonments, approvals, events, run_status
+from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.approval import ApprovalStatus
@@ -61,3 +62,25 @@ async def _fail(conn: Connection, run: Ended, found: approvals.Approval | None) 
         error_detail="Nobody answered in time." if expired else "It waits for an approval that nobody can give.",
     )
     return await ending.end(conn, ended)
+
+
+class Expiry(NamedTuple):
+    """What a sweep found: runs that ended for want of an answer, and how many questions nobody can answer any more."""
+
+    ended: list[Ended]
+    closed: list[tuple[WorkspaceId, approvals.Approval]]
+
+
+async def expire(conn: Connection, limit: int) -> Expiry:
+    """Fail runs whose question nobody answered in time, and close the questions of runs that have ended otherwise."""
+    ended = await run_status.end_expired(conn, limit)
+    await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in ended])
+    await ending.end(conn, ended)
+    closed = await approvals.expire(conn, limit) + await approvals.withdraw(conn, limit)
+    await events.append(conn, [_closed(workspace_id, approval) for workspace_id, approval in closed])
+    return Expiry(ended, closed)
+
+
+def _closed(workspace_id: WorkspaceId, approval: approvals.Approval) -> NewEvent:
+    told = {"approval_id": approval.id, "status": approval.status}
+    return NewEvent(workspace_id, approval.session_id, "approval", told, approval.run_id, approval.attempt)

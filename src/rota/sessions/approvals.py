@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.db import approvals, events
+from rota.db import approvals, events, isolation
 from rota.db.approvals import Approval, Asking
 from rota.db.events import NewEvent
 from rota.db.listener import ANSWERS, Listener
 from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Conflict, Invalid, Lost, NotFound
-from rota.model.approval import ApprovalStatus, Option, Question, checked, chosen, pre_approved
+from rota.model.approval import PRE_APPROVAL, ApprovalStatus, Option, Question, checked, chosen, pre_approved
 from rota.model.caller import Caller, Level
 from rota.model.duration import parse_duration
 from rota.model.ids import ApprovalId, RunId, UserId, WorkspaceId, new_id
@@ -46,7 +46,7 @@ async def ask(
     elif _differs(approval, question):
         raise Invalid(
             f"This run has asked another question with the key {question.key!r}; give this one a key of its own.",
-            code="key_reused",
+            code="approval_key_reused",
             field="key",
         )
     elif approval.status == ApprovalStatus.PENDING and approval.attempt != attempt:
@@ -94,7 +94,7 @@ def _asked(workspace_id: WorkspaceId, approval: Approval, option: Option | None)
     data: dict[str, Any] = {
         "approval_id": approval.id, "status": approval.status, "question": approval.question, "detail": approval.detail,
         "options": approval.options, "key": approval.key, "expires_at": None if option else approval.expires_at,
-        "option_id": approval.option_id, "by": "pre_approval" if option else None,
+        "option_id": approval.option_id, "by": PRE_APPROVAL if option else None,
     }  # fmt: skip
     told = {name: value for name, value in data.items() if value is not None}
     return NewEvent(workspace_id, approval.session_id, "approval", told, approval.run_id, approval.attempt)
@@ -188,7 +188,7 @@ async def _answered(
     while True:
         heard.clear()
         try:
-            async with db.connection() as conn:
+            async with isolation.in_workspace(db, workspace_id) as conn:
                 found = await approvals.find(conn, workspace_id, approval_id)
         except PASSING:
             pass  # the database comes back; until then nobody can answer

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from rota.db.events import Event
+from rota.model.approval import PRE_APPROVAL
 from rota.model.executor import Turn
 from rota.model.ids import RunId
 from rota.model.reasons import FAILED, SKIPPED
@@ -37,6 +38,8 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
                 yield _line(event, str(event.data.get("from", "agent")), _body(event.data))
             case "run":
                 yield from _of_run(event)
+            case "approval":
+                yield _line(event, "rota", _of_approval(event.data))
             case "task":
                 yield _line(event, "rota", _of_task(event.data))
             case "session":
@@ -96,21 +99,43 @@ def _of_run(event: Event) -> Iterator[Line]:
         yield _line(event, "rota", text)
 
 
+def _of_approval(data: dict[str, Any]) -> str:
+    note = f" “{data['text']}”" if data.get("text") else ""
+    match data.get("status"):
+        case "pending":
+            return f"Asks: {data.get('question')}"
+        case "approved" if data.get("by") == PRE_APPROVAL:
+            return f"Approved beforehand: {data.get('question')}"
+        case "approved" | "refused" as status:
+            return f"{status.capitalize()} by {data.get('by')}: {data.get('label')}.{note}"
+        case "expired":
+            return "Nobody answered in time."
+        case _:
+            return "The question was withdrawn."
+
+
 def _told(data: dict[str, Any]) -> str:
     detail = str(data.get("error_detail") or data.get("reason") or "")
     match data.get("status"):
         case "queued":
-            return f"Back in the queue: {detail}" if detail else "Back in the queue."
+            return _queued_again(detail)
+        case "awaiting_approval":
+            return "Waits for an answer; its place is free."
         case "succeeded":
             return "Done."
         case "failed":
             return _sentence(FAILED.get(str(data.get("error_class")), "It failed"), detail)
         case "cancelled":
             return _sentence(FAILED.get(str(data.get("error_class")), "Cancelled"), "")
-        case "skipped":
-            return _sentence(SKIPPED.get(str(data.get("skip_reason")), "Skipped"), "")
-        case _:
-            return ""
+        case status:
+            skipped = _sentence(SKIPPED.get(str(data.get("skip_reason")), "Skipped"), "")
+            return skipped if status == "skipped" else ""
+
+
+def _queued_again(why: str) -> str:
+    if why == "answered":
+        return "Goes on with the answer."
+    return _sentence("Back in the queue", why)
 
 
 def _sentence(text: str, detail: str) -> str:

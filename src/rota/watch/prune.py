@@ -49,6 +49,7 @@ class Prune:
         self._db = db
         self._kept = (
             (pruning.EVENTS, keep_events),
+            (pruning.CHECKPOINTS, keep_events),
             (pruning.SNAPSHOTS, keep_snapshots),
             (pruning.AUDIT, keep_audit),
             (pruning.START_KEYS, KEEP_KEYS),

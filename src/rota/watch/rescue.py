@@ -3,10 +3,10 @@
 import logging
 from datetime import timedelta
 
-from rota.db.listener import RUNS, Wakes
+from rota.db.listener import ANSWERS, CANCELS, RUNS, Wakes, session_channel
 from rota.db.pool import Database
 from rota.metrics import RESCUED
-from rota.runs import sweeping
+from rota.runs import parking, sweeping
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,12 @@ class Rescue:
 
     async def once(self) -> float:
         rescued, stuck, freed = await self._take_back(), await self._end_stuck(), await self._free_lanes()
+        expired = await self._expire()
         if rescued or stuck or freed:
             RESCUED.inc(rescued)
             log.warning("runs.rescued", extra={"rescued": rescued, "stuck": stuck, "lanes_freed": freed})
             self._wakes.send(RUNS)
-        return 0.0 if BATCH in (rescued, stuck, freed) else self._every.total_seconds()
+        return 0.0 if BATCH in (rescued, stuck, freed, expired) else self._every.total_seconds()
 
     async def _take_back(self) -> int:
         async with self._db.transaction() as conn:
@@ -42,3 +43,16 @@ class Rescue:
     async def _free_lanes(self) -> int:
         async with self._db.transaction() as conn:
             return await sweeping.free_lanes(conn, BATCH)
+
+    async def _expire(self) -> int:
+        async with self._db.transaction() as conn:
+            ended, closed = await parking.expire(conn, BATCH)
+        for run in ended:
+            log.info("run.expired", extra={"run_id": run.id, "trace_id": run.trace_id})
+        if ended:
+            self._wakes.send(CANCELS, [run.id for run in ended])  # a process that still waits is stopped
+            self._wakes.send(RUNS)
+        self._wakes.send(ANSWERS, [approval.id for _, approval in closed])
+        for session_id in {approval.session_id for _, approval in closed}:
+            self._wakes.send(session_channel(session_id))
+        return max(len(ended), len(closed))

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from rota.http.api import (
     agents,
+    approvals,
     artifacts,
     audit,
     automations,
@@ -32,6 +33,7 @@ for noun in (
     messages,
     artifacts,
     desk,
+    approvals,
     events,
     credentials,
     fleet,

@@ -67,13 +67,14 @@ async def get_run(unit: InUnit, run_id: UUID) -> RunStory:
 
 @router.post("/{run_id}/cancel")
 async def cancel_run(unit: InUnit, run_id: UUID, response: Response) -> RunOut:
-    """Cancel a run: at once if it is queued; 202 if its worker has to stop it; 409 once it has ended."""
+    """Cancel a run: at once if it is queued or parked; 202 if its worker has to stop it; 409 once it has ended."""
     asked = await running.cancel(unit.conn, unit.caller, RunId(run_id))
     for each in asked:
         unit.wake(CANCELS, each)
-    response.status_code = 202 if asked else 200
     unit.wake(RUNS, unit.caller.workspace_id)
-    return await _find(unit, run_id)
+    run = await _find(unit, run_id)
+    response.status_code = 200 if run.finished_at else 202
+    return run
 
 
 @router.post("/{run_id}/retry", status_code=201)

@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from rota.http.ui import automations, detail, editor, files, fleet, runs, sessions, signing
+from rota.http.ui import approvals, automations, detail, editor, files, fleet, runs, sessions, signing
 from rota.http.ui.rendering import problem_page
 
 __all__ = ["install", "problem_page"]
@@ -10,5 +10,5 @@ __all__ = ["install", "problem_page"]
 
 def install(app: FastAPI) -> None:
     pages = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
-    for each in (*pages, runs.router, sessions.router, fleet.router):
+    for each in (*pages, runs.router, sessions.router, approvals.router, fleet.router):
         app.include_router(each)

@@ -62,6 +62,7 @@ class Place(NamedTuple):
 PLACES = (
     Place("automations", "Automations", "a"),
     Place("runs", "Runs", "r"),
+    Place("approvals", "Approvals", "p"),
     Place("fleet", "Fleet", "f"),
 )
 SHORTCUTS = (
@@ -78,6 +79,7 @@ SHORTCUTS = (
 
 NEXT_STEPS = {
     "foreign_origin": "Open the page again at its own address and try once more from there.",
+    "already_answered": "The agent has the first answer already. Nothing needs to be done.",
     "already_queued": "It starts as soon as the run before it has ended. Nothing needs to be done.",
     401: "Sign in, then come back to this page.",
     403: "Ask an admin of this workspace to do it, or to raise your level.",
@@ -120,6 +122,7 @@ templates.globals |= {
     "sources": words.SOURCES,
     "started_by": words.STARTED_BY,
     "note": words.note,
+    "answered": words.answered,
     "made_up_for": words.made_up_for,
     "offset": words.offset,
     "strip": strip,

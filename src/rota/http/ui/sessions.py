@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from rota.db import events, isolation, runs, sessions
+from rota.db import approvals, events, isolation, runs, sessions
 from rota.db.pool import Connection
 from rota.errors import NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
@@ -22,8 +22,10 @@ from rota.http.ui.speech import Teller
 from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
 from rota.model.run import TERMINAL
+from rota.sessions.approvals import may_answer
 from rota.trace.follow import Told
 
+ASKED = 20  # questions shown at once
 RECALLED = 20  # events that tell which block of the page is open
 AT_ONCE = 100  # events in one message
 
@@ -43,7 +45,7 @@ async def session_page(
     shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
     head = await _head(unit.conn, workspace_id, session_id)
     facts = {
-        **head,
+        **_seen_by(unit.caller, head),
         "origin": await sessions.origin(unit.conn, workspace_id, session_id),
         "blocks": speech.blocks(shown),
         "earlier": shown[0].seq if len(shown) < len(found) else None,
@@ -61,13 +63,24 @@ def _id(ref: str) -> SessionId:
 
 
 async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
-    """The session with its latest run."""
+    """The session with its latest run, and what its agents wait for."""
     session = await sessions.find(conn, workspace_id, session_id)
     if not session:
         raise NotFound("There is no such session.")
     latest = await runs.page(conn, workspace_id, before=None, limit=1, session_id=session_id)
     run = latest[0] if latest else None
-    return {"session": session, "run": run, "ended": run is not None and run["status"] in TERMINAL}
+    asked = await approvals.page(conn, workspace_id, before=None, limit=ASKED, status="pending", session_id=session_id)
+    return {
+        "session": session,
+        "run": run,
+        "ended": run is not None and run["status"] in TERMINAL,
+        "approvals": asked[::-1],
+    }
+
+
+def _seen_by(caller: Caller, head: dict[str, Any]) -> dict[str, Any]:
+    """With whether this reader may answer; all else is the same for everybody."""
+    return head | {"approvals": [each | {"mine": may_answer(caller, each["owners"])} for each in head["approvals"]]}
 
 
 @router.get("/{session}/stream")
@@ -110,10 +123,11 @@ async def _message(
     found = told.events[place : place + AT_ONCE]
     spoken = teller.tell(found)
     head: dict[str, Any] | None = None
-    if spoken.runs_changed:  # one query for all readers
+    if spoken.head_changed:  # one query for all readers
         head = await asyncio.shield(
             told.once("head", lambda: asyncio.ensure_future(_head_now(shared, caller, session_id)))
         )
+        head = _seen_by(caller, head)
     facts = {"told": spoken, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": zone}
     return message(found[-1].seq, render("sessions/_message.html", **facts))
 

@@ -49,7 +49,7 @@ class Told:
 
     continued: str
     blocks: Sequence[Block]
-    runs_changed: bool
+    head_changed: bool
 
 
 class Teller:
@@ -67,7 +67,9 @@ class Teller:
         self._open = _kept_open(told[-1]) if told else None
         continued = plain(told[0].text)[0] if continues and told[0].text != before.text else ""  # type: ignore[union-attr]
         new = told[1:] if continues else told
-        return Told(continued, [block(line) for line in new], any(event.kind == "run" for event in events))
+        return Told(
+            continued, [block(line) for line in new], any(event.kind in {"run", "approval"} for event in events)
+        )
 
 
 def _kept_open(line: Line) -> Line:

@@ -43,6 +43,30 @@ STARTED_BY = {
     "retry": "a retry",
 }
 
+APPROVALS = {
+    "pending": "Waiting",
+    "approved": "Approved",
+    "refused": "Refused",
+    "expired": "Expired",
+    "cancelled": "Withdrawn",
+}
+
+
+def answered(approval: Mapping[str, Any]) -> str:
+    """What became of a question, in a sentence."""
+    text = f": {approval['text']}" if approval["text"] else ""
+    match approval["status"]:
+        case "approved" | "refused" as status:
+            label = next((each["label"] for each in approval["options"] if each["id"] == approval["option_id"]), "")
+            by = approval["answered_by_name"] or "a pre-approval"
+            return f"{APPROVALS[status]} by {by}, “{label}”{text}"
+        case "expired":
+            return "Nobody answered in time."
+        case "cancelled":
+            return "Its run ended before anybody answered."
+        case _:
+            return "Waits for an answer."
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -63,6 +87,8 @@ def note(run: Mapping[str, Any]) -> Note:
             return Note("Waits for another try", detail=run.get("error_detail") or "")
         case "running" | "awaiting_approval" if run.get("cancel_requested_at"):
             return Note("Is being cancelled")
+        case "awaiting_approval":
+            return Note("Waits for an answer")
         case _:
             return Note(run["summary"] or "")
 
