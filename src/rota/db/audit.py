@@ -16,6 +16,7 @@ TABLES = {
     "automation": ("automations", "slug"),
     "trigger": ("triggers", "id"),
     "run": ("runs", "id"),
+    "approval": ("approvals", "id"),
     "session": ("sessions", "id"),
     "grant": ("grants", "id"),
     "token": ("tokens", "id"),
