@@ -1,0 +1,84 @@
+"""Approvals on pages: shown where they are asked, answered by a plain form, and by nobody else."""
+
+from typing import Any
+
+import pytest
+from httpx import AsyncClient
+
+from rota.model.approval import Option, Question
+from rota.model.ids import AutomationId
+from rota.roster import running
+from rota.sessions import approvals
+
+CLAIM = """
+UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
+RETURNING workspace_id, id, session_id
+"""
+NASTY = "<script>alert('?')</script>"
+ROOT = "/w/default"
+
+
+@pytest.fixture
+async def asked(house: Any) -> tuple[str, str]:
+    """The ids of a question and of its session; the agent waits in its process."""
+    automation_id = AutomationId(await house.automation())
+    options = [Option("now", f"Now {NASTY}", approves=True), Option("never", "Never", approves=False)]
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+        workspace_id, run_id, session_id = await (await conn.execute(CLAIM)).fetchone()
+        question = Question(f"Send it? {NASTY}", options, {"to": NASTY})
+        approval = await approvals.ask(conn, workspace_id, run_id, 1, question, keeps_process=True)
+    return str(approval.id), str(session_id)
+
+
+async def test_a_question_stands_in_its_session_and_among_the_approvals_with_a_plain_form(
+    admin: AsyncClient, asked: tuple[str, str]
+) -> None:
+    approval_id, session_id = asked
+    for address in (f"{ROOT}/sessions/{session_id}", f"{ROOT}/approvals"):
+        page = (await admin.get(address)).text
+        assert f'method="post" action="{ROOT}/approvals/{approval_id}"' in page
+        assert '<button class="button" name="answer" value="now">' in page
+        assert "Send it? &lt;script&gt;" in page
+        assert NASTY not in page
+    assert "Needs approval" in (await admin.get(f"{ROOT}/sessions/{session_id}")).text
+
+
+async def test_the_form_answers_and_leads_back(admin: AsyncClient, house: Any, asked: tuple[str, str]) -> None:
+    approval_id, session_id = asked
+    form = {"answer": "never", "text": " Not now. ", "next": f"{ROOT}/approvals"}
+    answer = await admin.post(f"{ROOT}/approvals/{approval_id}", data=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{ROOT}/approvals")
+    assert await house.value("SELECT status FROM runs") == "running"
+    assert await house.value("SELECT answer_text FROM approvals WHERE status = 'refused'") == "Not now."
+    assert "Nothing waits for an answer." in (await admin.get(f"{ROOT}/approvals")).text
+    shown = (await admin.get(f"{ROOT}/approvals?status=refused")).text
+    assert "Refused by Local admin, “Never”: Not now." in shown
+    page = (await admin.get(f"{ROOT}/sessions/{session_id}")).text
+    assert "Refused by Local admin: Never. “Not now.”" in page
+    assert 'name="answer"' not in page
+
+
+async def test_a_second_answer_is_told_that_somebody_was_first(admin: AsyncClient, asked: tuple[str, str]) -> None:
+    for _ in range(2):
+        answer = await admin.post(f"{ROOT}/approvals/{asked[0]}", data={"answer": "now"})
+    assert answer.status_code == 409
+    assert "by Local admin" in answer.text
+    assert "Nothing needs to be done." in answer.text
+
+
+async def test_who_may_not_answer_sees_the_question_without_the_form(
+    admin: AsyncClient, house: Any, asked: tuple[str, str]
+) -> None:
+    await house.execute("UPDATE members SET level = 'viewer'")
+    page = (await admin.get(f"{ROOT}/approvals")).text
+    assert "The owner of the automation or an admin can answer." in page
+    assert 'name="answer"' not in page
+    assert (await admin.post(f"{ROOT}/approvals/{asked[0]}", data={"answer": "now"})).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/approvals?status=odd", "/approvals?cursor=odd"])
+async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, path: str) -> None:
+    answer = await admin.get(ROOT + path)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"].startswith("text/html")
