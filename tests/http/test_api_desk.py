@@ -12,7 +12,6 @@ from httpx import Response
 from rota.db.listener import ANSWERS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
-from rota.model.redaction import Redactor
 from rota.sessions import approvals
 from rota.sessions import seat as desk
 
@@ -258,14 +257,9 @@ async def test_an_attempt_that_is_lost_between_its_token_and_its_write_writes_no
         return found
 
     monkeypatch.setattr(desk, "of_attempt", then_lost)
-    monkeypatch.setattr("rota.access.credentials.redactor", _no_secrets)
     before = await office.count(*WRITTEN)
     refused(await seat.send(method, verb, body), 401, "attempt_over")
     assert await office.count(*WRITTEN) == before
-
-
-async def _no_secrets(*_: Any) -> Any:
-    return Redactor()
 
 
 # Once --------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from rota.access import credentials
 from rota.db import approvals as approval_rows
 from rota.db import isolation
 from rota.db import tasks as task_rows
@@ -45,11 +44,10 @@ from rota.http.shapes import (
     read_cursor,
     read_text_cursor,
 )
-from rota.model.approval import APPROVE_OR_REFUSE, Option, Question, without
+from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
-from rota.model.redaction import Redactor
 from rota.roster.running import check_key
 from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
@@ -62,12 +60,11 @@ Work = Callable[[Connection], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class AtDesk:
-    """An attempt that reached us with its token, and the secrets to be taken out of what it writes."""
+    """An attempt that reached us with its token. `Redacting` has taken its secrets out of what it sends."""
 
     shared: Web
     seat: Seat
     key: str | None
-    secrets: Redactor
 
     async def write(self, verb: str, request: dict[str, Any], work: Work) -> Any:
         """Do it in one transaction, fenced by the attempt, once for its key; then wake who follows the session."""
@@ -95,9 +92,7 @@ async def _fenced() -> AsyncIterator[None]:
         ) from None
 
 
-async def _at_desk(
-    request: Request, caller: Signed, shared: Shared, run_id: UUID, idempotency_key: IdempotencyKey = None
-) -> AtDesk:
+async def _at_desk(caller: Signed, shared: Shared, run_id: UUID, idempotency_key: IdempotencyKey = None) -> AtDesk:
     """Only the attempt itself: not its person, not an admin, not an agent of another run."""
     if caller.run_id != run_id or caller.attempt is None:
         raise Forbidden(
@@ -105,11 +100,8 @@ async def _at_desk(
         )
     check_key(idempotency_key)
     async with _fenced(), isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-        attempt = (caller.workspace_id, caller.run_id, caller.attempt)
-        seat = await desk.of_attempt(conn, *attempt)
-        writes = request.method != "GET"
-        secrets = await credentials.redactor(conn, shared.vault, *attempt) if writes else Redactor()
-    return AtDesk(shared, seat, idempotency_key, secrets)
+        seat = await desk.of_attempt(conn, caller.workspace_id, caller.run_id, caller.attempt)
+    return AtDesk(shared, seat, idempotency_key)
 
 
 Seated = Annotated[AtDesk, Depends(_at_desk)]
@@ -118,14 +110,13 @@ Seated = Annotated[AtDesk, Depends(_at_desk)]
 @router.post("/say", status_code=204)
 async def say(at: Seated, body: SayIn) -> None:
     """Say something in the transcript."""
-    await at.write("say", body.model_dump(), lambda conn: desk.say(conn, at.seat, at.secrets.text(body.text)))
+    await at.write("say", body.model_dump(), lambda conn: desk.say(conn, at.seat, body.text))
 
 
 @router.post("/tool", status_code=204)
 async def use_tool(at: Seated, body: ToolIn) -> None:
     """Record the use of a tool."""
-    name, data = at.secrets.text(body.name), at.secrets.value(body.data)
-    await at.write("tool", body.model_dump(), lambda conn: desk.tool(conn, at.seat, name, data))
+    await at.write("tool", body.model_dump(), lambda conn: desk.tool(conn, at.seat, body.name, body.data))
 
 
 @router.post("/usage", status_code=204)
@@ -138,7 +129,7 @@ async def spend(at: Seated, body: UsageIn) -> None:
 async def send_message(at: Seated, post: Posting, body: DeskMessageIn) -> MessageOut:
     """Send a message from the agent's role to another, to the person (`user`), or to `all`."""
     async with _fenced():
-        sent = await post.publish(at.seat.message(at.secrets.value(body.body), body.to, at.key))
+        sent = await post.publish(at.seat.message(body.body, body.to, at.key))
     return MessageOut.model_validate(messages.shown(sent))
 
 
@@ -207,7 +198,7 @@ async def recall(at: Seated, key: str) -> MemoryOut:
 @router.put("/memory/{key}")
 async def remember(at: Seated, key: str, body: MemoryIn) -> MemoryOut:
     """Remember a value for later runs, in place of the one before; with `ttl` for a time."""
-    given = Remembered(key, at.secrets.value(body.value), body.ttl, body.confidence)
+    given = Remembered(key, body.value, body.ttl, body.confidence)
     kept = await at.write(
         "remember", {"key": key, **body.model_dump()}, lambda conn: desk.remember(conn, at.seat, given)
     )
@@ -255,7 +246,7 @@ async def ask(at: Seated, body: AskIn, wait: Wait = None) -> AskOut:
     answer. While it is pending the run awaits approval and keeps its place."""
     check_wait(wait)
     options = [Option(**each.model_dump()) for each in body.options] if body.options else list(APPROVE_OR_REFUSE)
-    question = without(Question(body.question, options, body.detail, body.key or at.key), at.secrets)
+    question = Question(body.question, options, body.detail, body.key or at.key)
     async with _fenced(), isolation.in_workspace(at.shared.db, at.seat.workspace_id) as conn:
         asked = await approvals.ask(
             conn, at.seat.workspace_id, at.seat.run_id, at.seat.attempt, question, keeps_process=True
