@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rota import tracing
 from rota.access import sealing
 from rota.access.vault import Vault
 from rota.db import isolation
@@ -64,6 +65,8 @@ async def serve(
     stop, hurry = asyncio.Event(), asyncio.Event()
     _catch_signals(stop, hurry)
     async with AsyncExitStack() as stack:
+        tracing.set_up()
+        stack.push_async_callback(asyncio.to_thread, tracing.shut_down)
         listening = (
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )

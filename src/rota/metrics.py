@@ -10,5 +10,7 @@ CLAIMED = Counter("rota_runs_claimed", "Attempts begun by this process", ["execu
 SETTLED = Counter("rota_runs_settled", "Attempts ended by this process, by outcome", ["outcome"])
 RESCUED = Counter("rota_runs_rescued", "Runs taken back from lost workers")
 LATENESS = Histogram("rota_lateness_seconds", "Time from a slot to its run", buckets=_SPANS)
-DURATION = Histogram("rota_attempt_seconds", "Running time of an attempt", ["executor"], buckets=_SPANS)
+PICKUP = Histogram("rota_pickup_seconds", "Time from a run's being ready to its attempt's beginning", buckets=_SPANS)
+DURATION = Histogram("rota_duration_seconds", "Running time of an attempt", ["executor"], buckets=_SPANS)
 BUSY_PLACES = Gauge("rota_places_busy", "Places of this worker that are taken")
+QUEUE_DEPTH = Gauge("rota_queue_depth", "Runs that were ready and waited for a place at the last snapshot")

@@ -102,3 +102,22 @@ async def test_a_cancelled_run_whose_worker_is_dead_ends_cancelled(fleet: Fleet)
         assert await fleet.ended(run_id) == "cancelled"
         await fleet.keeps_its_promises()
     assert fleet.evidence("begun")[::2] == ["1"]
+
+
+SPY = """
+worker=$(cut -d " " -f 4 /proc/$PPID/stat)
+tr "\\0" "\\n" < /proc/$worker/environ > $evidence/environ 2> $evidence/refused
+tr "\\0" "\\n" < /proc/$PPID/environ >> $evidence/environ
+tr "\\0" "\\n" < /proc/$worker/cmdline >> $evidence/environ
+echo looked
+"""
+
+
+async def test_an_agent_that_looks_into_its_worker_finds_no_database(fleet: Fleet) -> None:
+    run_id = await fleet.run(await fleet.agent("spy", SPY))
+    fleet.start("worker")
+    assert await fleet.ended(run_id) == "succeeded"
+    found = "\n".join(fleet.evidence("environ"))
+    assert "serve" in found  # it did look
+    assert "dbname" not in found
+    assert fleet.url not in found

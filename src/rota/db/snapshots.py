@@ -20,6 +20,11 @@ SELECT %(id)s, %(host)s,
  WHERE NOT EXISTS (SELECT FROM snapshots WHERE host = %(host)s AND taken_at > now() - %(every)s)
 """
 
+QUEUE_DEPTH = """
+SELECT count(*) FROM (
+    SELECT FROM runs WHERE status = 'queued' AND ready_at <= clock_timestamp() LIMIT 100000) waiting
+"""
+
 PAGE = """
 SELECT id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb FROM snapshots
  WHERE taken_at < coalesce(%(before)s::timestamptz, 'infinity') ORDER BY taken_at DESC LIMIT %(limit)s
@@ -58,3 +63,10 @@ async def over_time(conn: Connection, *, start: datetime, bucket: timedelta) -> 
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(OVER_TIME, {"start": start, "bucket": bucket.total_seconds()})
         return await cursor.fetchall()
+
+
+async def queue_depth(conn: Connection) -> int:
+    """How many runs are ready and wait for a place; a hundred thousand at most."""
+    row = await (await conn.execute(QUEUE_DEPTH)).fetchone()
+    assert row
+    return int(row[0])

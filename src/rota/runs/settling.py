@@ -44,7 +44,7 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    settled = _settlement(result)
+    settled = settlement_of(result)
     reason = _why(result) if settled.status == Status.QUEUED else None
     return run_status.settlement_row(result.run, settled, reason=reason)
 
@@ -54,7 +54,8 @@ def _parked(run: Ended, result: Result) -> ParkedRun:
     return ParkedRun(run, result.outcome.approval_id, result.ran)
 
 
-def _settlement(result: Result) -> Settlement:
+def settlement_of(result: Result) -> Settlement:
+    """What is written of one attempt."""
     if result.outcome is None:
         return Settlement(Status.QUEUED, result.run.tries)
     return settlement(result.outcome, tries=result.run.tries, max_attempts=result.run.max_attempts)

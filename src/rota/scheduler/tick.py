@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg import DataError
 from psycopg.errors import UniqueViolation
 
+from rota import tracing
 from rota.db import triggers
 from rota.db.listener import CANCELS, RUNS, Wakes
 from rota.db.pool import Connection, Database
@@ -17,6 +18,7 @@ from rota.failpoints import reach
 from rota.metrics import FIRED, LATENESS, SKIPPED
 from rota.model.firing import Due, Firing, Flight, fire, spread
 from rota.model.ids import TriggerId, WorkspaceId
+from rota.model.run import Start
 from rota.runs import cancelling, starting
 
 log = logging.getLogger(__name__)
@@ -145,4 +147,16 @@ class Scheduler:
         FIRED.inc(len(starts) - len(skips))
         if len(skips) < len(starts):
             self._wakes.send(RUNS, {start.workspace_id for start in starts if not start.skip_reason})
-        log.info("trigger.fired", extra={"triggers": len(firings), "runs": started, "skipped": len(skips)})
+        facts: dict[str, object] = {"triggers": len(firings), "runs": started, "skipped": len(skips)}
+        if len(starts) == 1:
+            facts["trace_id"] = starts[0].id.hex
+        log.info("trigger.fired", extra=facts)
+        if tracing.on() or log.isEnabledFor(logging.DEBUG):
+            _tell_of_each([start for start in starts if not start.skip_reason])
+
+
+def _tell_of_each(starts: Sequence[Start]) -> None:
+    for start in starts:
+        log.debug("run.fired", extra={"run_id": start.id, "trigger_id": start.trigger_id, "trace_id": start.id.hex})
+        if start.slot:
+            tracing.span("fire", start.id.hex, began=tracing.instant(start.slot), run_id=start.id)

@@ -7,6 +7,7 @@ import psutil
 
 from rota.db import snapshots
 from rota.db.pool import Database
+from rota.metrics import QUEUE_DEPTH
 from rota.model.ids import new_id
 
 
@@ -32,4 +33,5 @@ class Snapshot:
                 cpu_percent=psutil.cpu_percent(),
                 memory_mb=psutil.virtual_memory().used / 2**20,
             )
+            QUEUE_DEPTH.set(await snapshots.queue_depth(conn))
         return self._every.total_seconds()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from prometheus_client import Histogram
 
-from rota import logs
+from rota import logs, tracing
 from rota.access import credentials
 from rota.access.vault import Vault
 from rota.db import approvals, checkpoints, events
@@ -89,7 +89,7 @@ class Attempt:
     async def execute(self, assignment: Assignment) -> Outcome | None:
         """Run to the end. None hands the run back; `Lost` means that nothing may be written."""
         trace_id.set(self.run.trace_id)
-        self._started = time.monotonic()
+        self._started, began = time.monotonic(), tracing.now()
         try:
             outcome = await self._outcome(assignment)
             if self._stopped_for == "lost":
@@ -101,6 +101,11 @@ class Attempt:
         finally:
             self._hidden_in_logs.close()
             _duration(self.run.executor).observe(time.monotonic() - self._started)
+            if tracing.on():
+                run = self.run
+                tracing.span(
+                    "execute", run.trace_id, began=began, run_id=run.id, attempt=run.attempt, executor=run.executor
+                )
 
     async def _outcome(self, assignment: Assignment) -> Outcome | None:
         if self._stopped_for:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from rota import tracing
 from rota.db.listener import RUNS, Wakes, session_channel
 from rota.db.pool import PASSING, Database, Reserved
 from rota.failpoints import reach
 from rota.metrics import SETTLED
 from rota.model.outcome import ErrorClass, Failed
+from rota.model.run import TERMINAL, Status
 from rota.runs import settling
 from rota.runs.settling import Result
 
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 500
 RETRY_SECONDS = 0.5
+UNWRITABLE = "Its outcome could not be written:"
 
 Told = Callable[[Sequence[Result], set[tuple[UUID, int]]], None]
 
@@ -53,6 +56,7 @@ class Settler:
     async def _write(self, results: Sequence[Result]) -> set[tuple[UUID, int]]:
         """Try until it is written. Repeating is harmless: what was settled before is refused by the fence."""
         while True:
+            began = tracing.now()
             try:
                 async with self._line.transaction() as conn:
                     accepted, ready = await settling.settle(conn, results)
@@ -63,7 +67,7 @@ class Settler:
                 continue
             except Exception as failure:  # an executor's outcome: anything may be wrong with it
                 return await self._write_each(results, failure)
-            self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted])
+            self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted], began)
             self._wakes.send(RUNS, ready)
             return accepted
 
@@ -74,12 +78,12 @@ class Settler:
         [result] = results
         told = f"{type(failure).__name__}: {failure}"
         log.warning("settle.refused", extra={"run_id": result.run.id, "error": told})
-        unwritable = Failed(ErrorClass.EXECUTOR_ERROR, f"Its outcome could not be written: {told}", retryable=False)
-        if isinstance(result.outcome, Failed) and result.outcome.detail == unwritable.detail:
+        unwritable = Failed(ErrorClass.EXECUTOR_ERROR, f"{UNWRITABLE} {told}", retryable=False)
+        if isinstance(result.outcome, Failed) and result.outcome.detail.startswith(UNWRITABLE):
             return set()  # not even that: then rescue ends it
         return await self._write([replace(result, outcome=unwritable)])
 
-    def _tell(self, settled: Sequence[Result]) -> None:
+    def _tell(self, settled: Sequence[Result], began: int) -> None:
         outcomes = [type(each.outcome).__name__.lower() if each.outcome else "handed_back" for each in settled]
         for outcome, count in Counter(outcomes).items():
             SETTLED.labels(outcome=outcome).inc(count)
@@ -89,3 +93,14 @@ class Settler:
                 log.info("run.settled", extra=facts)
         for each in settled:
             self._wakes.send(session_channel(each.run.session_id))
+        if tracing.on():
+            for each in settled:
+                _trace(each, began)
+
+
+def _trace(result: Result, began: int) -> None:
+    run, settled = result.run, settling.settlement_of(result)
+    tracing.span("settle", run.trace_id, began=began, run_id=run.id, attempt=run.attempt, status=settled.status)
+    if settled.status in TERMINAL:
+        error = settled.error_detail if settled.status == Status.FAILED else None
+        tracing.run(run.trace_id, began=tracing.instant(run.ready_at), error=error, run_id=run.id, source=run.source)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
+from rota import tracing
 from rota.access.vault import Vault
 from rota.db.listener import CANCELS, RUNS, Listener, Wakes
 from rota.db.pool import PASSING, Connection, Database, Reserved
 from rota.errors import Lost
 from rota.failpoints import reach
-from rota.metrics import BUSY_PLACES, CLAIMED
+from rota.metrics import BUSY_PLACES, CLAIMED, PICKUP
 from rota.model.executor import Executor
 from rota.model.ids import WorkerId
 from rota.model.outcome import Failed, Outcome
@@ -181,6 +182,7 @@ class Worker:
         for executor, count in Counter(run.executor for run in claimed).items():
             CLAIMED.labels(executor=executor).inc(count)
         BUSY_PLACES.set(self.busy)
+        _tell_of_pickup(claimed)
 
     async def _carry_out(self, attempt: Attempt) -> None:
         if log.isEnabledFor(logging.INFO):
@@ -258,3 +260,13 @@ class Worker:
     def drop_all(self) -> None:
         for attempt in tuple(self.attempts.values()):
             attempt.drop()
+
+
+def _tell_of_pickup(claimed: Sequence[Claimed]) -> None:
+    now = time.time()
+    for run in claimed:
+        PICKUP.observe(max(0.0, now - run.ready_at.timestamp()))
+    if tracing.on():
+        for run in claimed:
+            began = tracing.instant(run.ready_at)
+            tracing.span("claim", run.trace_id, began=began, run_id=run.id, attempt=run.attempt)
