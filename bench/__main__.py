@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from bench import scheduler, worker
+from bench import scheduler, sessions, worker
 
-PARTS = {"scheduler": scheduler.measure, "worker": worker.measure}
+PARTS = {"scheduler": scheduler.measure, "worker": worker.measure, "sessions": sessions.measure}
 RESULTS = Path(__file__).parent / "results"
 
 
