@@ -14,7 +14,7 @@ from waiting import until
 
 from rota.db import messages as rows
 from rota.db.listener import Listener, Wakes
-from rota.db.messages import Message
+from rota.db.messages import Asked, Message
 from rota.db.pool import Database
 from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError, TooLarge
 from rota.model.ids import RunId, SessionId, new_id
@@ -54,9 +54,8 @@ class Hall(House):
 
     async def inbox(self, role: str | None, *, after: int = 0, unacked: bool = True) -> list[Any]:
         async with self.db.connection() as conn:
-            found = await rows.page(
-                conn, self.caller.workspace_id, self.session_id, role=role, after=after, unacked=unacked, limit=1000
-            )
+            asked = Asked(self.session_id, after, role, unacked)
+            found = await rows.page(conn, self.caller.workspace_id, asked, limit=1000)
         return [each.data["body"] for each in found]
 
     async def ack(self, role: str, *ids: int) -> None:
@@ -162,7 +161,7 @@ async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall, db: Datab
 
     async def read(after: int) -> int:
         async with db.connection() as conn:
-            page = await rows.page(conn, hall.caller.workspace_id, hall.session_id, after=after, limit=100)
+            page = await rows.page(conn, hall.caller.workspace_id, Asked(hall.session_id, after), limit=100)
         seen.extend(each.data["body"] for each in page)
         return page[-1].id if page else after
 

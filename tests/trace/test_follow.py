@@ -140,9 +140,9 @@ async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
     monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
     listener = Listener("")  # it hears nothing but what the test tells it, once
     looked = asyncio.Event()
-    look = events.page
+    look = events.pages
 
-    async def slow_look(*args: object, **given: object) -> list[Event]:
+    async def slow_look(*args: object, **given: object) -> list[list[Event]]:
         found = await look(*args, **given)  # type: ignore[arg-type]
         if not looked.is_set():
             looked.set()
@@ -150,7 +150,7 @@ async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
             listener.dispatch(session_channel(session), "")
         return found
 
-    monkeypatch.setattr(events, "page", slow_look)
+    monkeypatch.setattr(events, "pages", slow_look)
     reader = Follower(house, listener, session, after=1)
     assert [event.seq for event in await reader.page()] == [2]
     await reader.close()
@@ -209,14 +209,14 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     waiting = [asyncio.create_task(each.page()) for each in crowd]
     await until(lambda: _true(session_channel(session) in listener._listening))
     looks: list[int] = []
-    look = events.page
+    look = events.pages
 
-    async def counted(*args: object, **given: object) -> list[Event]:
+    async def counted(*args: object, **given: object) -> list[list[Event]]:
         found = await look(*args, **given)  # type: ignore[arg-type]
-        looks.append(len(found))
+        looks.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(events, "page", counted)
+    monkeypatch.setattr(events, "pages", counted)
     await write(house, session, "to all")
     wakes.send(session_channel(session))
     assert [[event.seq for event in page] for page in await asyncio.gather(*waiting)] == [[2]] * 50

@@ -1,6 +1,6 @@
 """The event log: one sequence for each session, numbered under the session's row lock."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -58,6 +58,16 @@ PAGE = """
 SELECT seq, kind, run_id, attempt, data, created_at FROM events
  WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq > %(after)s
 ORDER BY seq LIMIT %(limit)s
+"""
+
+PAGES = """
+SELECT given.number, e.seq, e.kind, e.run_id, e.attempt, e.data, e.created_at
+  FROM json_to_recordset(%(asked)s::json) AS given(number integer, session_id uuid, after bigint)
+       CROSS JOIN LATERAL (
+           SELECT * FROM events e
+            WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq > given.after
+         ORDER BY e.seq LIMIT %(limit)s) e
+ORDER BY given.number, e.seq
 """
 
 LAST_SEQ = "SELECT last_seq FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s"
@@ -130,6 +140,20 @@ async def page(
             PAGE, {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit}
         )
         return await cursor.fetchall()
+
+
+async def pages(
+    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[tuple[SessionId, int]], *, limit: int
+) -> list[list[Event]]:
+    """For each session and number asked for, the page after it."""
+    given = [{"number": n, "session_id": session_id, "after": after} for n, (session_id, after) in enumerate(asked)]
+    found: list[list[Event]] = [[] for _ in asked]
+    rows = await conn.execute(
+        PAGES, {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit}
+    )
+    for number, *event in await rows.fetchall():
+        found[number].append(Event(*event))
+    return found
 
 
 async def last_seq(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from psycopg.rows import class_row
 
 from rota.db.pool import Connection
 from rota.model.ids import RunId, SessionId, WorkspaceId
@@ -49,17 +48,19 @@ INSERT INTO deliveries (workspace_id, session_id, seq, role)
 SELECT workspace_id, session_id, seq, unnest(recipients) FROM given
 """
 
-PAGE = """
--- The page is chosen among deliveries, whose indexes are in the order of the session, before events are looked up.
-SELECT e.seq AS id, e.run_id, e.attempt, e.data, e.created_at, d.deliveries
-  FROM (SELECT seq, json_agg(json_build_object('role', role, 'acked_at', acked_at) ORDER BY role) AS deliveries
-          FROM deliveries
-         WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq > %(after)s {chosen}
-      GROUP BY seq ORDER BY seq LIMIT %(limit)s) d
+PAGES = """
+-- A page is chosen among deliveries, whose indexes are in the order of the session, before events are looked up.
+SELECT given.number, e.seq, e.run_id, e.attempt, e.data, e.created_at, d.deliveries
+  FROM json_to_recordset(%(asked)s::json) AS given(number integer, session_id uuid, role text, after bigint)
+       CROSS JOIN LATERAL (
+           SELECT seq, json_agg(json_build_object('role', d.role, 'acked_at', acked_at) ORDER BY d.role) AS deliveries
+             FROM deliveries d
+            WHERE d.workspace_id = %(workspace_id)s AND d.session_id = given.session_id AND d.seq > given.after {chosen}
+         GROUP BY seq ORDER BY seq LIMIT %(limit)s) d
        CROSS JOIN LATERAL (
            SELECT * FROM events e
-            WHERE e.workspace_id = %(workspace_id)s AND e.session_id = %(session_id)s AND e.seq = d.seq LIMIT 1) e
-ORDER BY e.seq
+            WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq = d.seq LIMIT 1) e
+ORDER BY given.number, e.seq
 """
 
 ACK = """
@@ -95,6 +96,22 @@ class Message:
     deliveries: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An inbox after a number: everybody's, or what one role got or has yet to acknowledge."""
+
+    session_id: SessionId
+    after: int = 0
+    role: str | None = None
+    unacked: bool = False
+
+    @property
+    def chosen(self) -> str:
+        """A condition of its own for each make, so that each finds its index."""
+        of_role = " AND d.role = given.role" if self.role is not None else ""
+        return of_role + (" AND acked_at IS NULL" if self.unacked else "")
+
+
 Where = tuple[UUID, UUID]
 
 
@@ -114,22 +131,26 @@ async def write(conn: Connection, messages: Sequence[Mapping[str, Any]]) -> None
         await conn.execute(WRITE, {"messages": orjson.dumps(messages).decode()})
 
 
-async def page(
-    conn: Connection,
-    workspace_id: WorkspaceId,
-    session_id: SessionId,
-    *,
-    after: int,
-    limit: int,
-    role: str | None = None,
-    unacked: bool = False,
-) -> list[Message]:
-    """Messages after a number, oldest first: of everybody, or those that one role got or has yet to acknowledge."""
-    chosen = (" AND role = %(role)s" if role is not None else "") + (" AND acked_at IS NULL" if unacked else "")
-    given = {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit, "role": role}
-    async with conn.cursor(row_factory=class_row(Message)) as cursor:
-        await cursor.execute(PAGE.replace("{chosen}", chosen).encode(), given)
-        return await cursor.fetchall()
+async def pages(
+    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[Asked], *, limit: int
+) -> list[list[Message]]:
+    """For each inbox asked for, which are all of the same make, the page of messages after a number, oldest first."""
+    given = [
+        {"number": n, "session_id": each.session_id, "role": each.role, "after": each.after}
+        for n, each in enumerate(asked)
+    ]
+    found: list[list[Message]] = [[] for _ in asked]
+    rows = await conn.execute(
+        PAGES.replace("{chosen}", asked[0].chosen).encode(),
+        {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit},
+    )
+    for number, *message in await rows.fetchall():
+        found[number].append(Message(*message))
+    return found
+
+
+async def page(conn: Connection, workspace_id: WorkspaceId, asked: Asked, *, limit: int) -> list[Message]:
+    return (await pages(conn, workspace_id, [asked], limit=limit))[0]
 
 
 async def ack(

@@ -5,14 +5,17 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 
 from rota.db import events, isolation, messages, write_keys
 from rota.db.listener import Listener, Wakes, session_channel
-from rota.db.messages import Locked, Message, Where
+from rota.db.messages import Asked, Locked, Message, Where
 from rota.db.pool import Connection, Database
+from rota.db.together import Together
 from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError
 from rota.model import message as rules
 from rota.model.ids import SessionId, WorkspaceId
@@ -27,6 +30,8 @@ PAGE = 100
 POLL_SECONDS = 1.0
 
 Published = Message | RotaError
+Look = Together[tuple[WorkspaceId, Asked], list[Message]]
+_looks: WeakKeyDictionary[Database, Look] = WeakKeyDictionary()
 
 
 class Post:
@@ -218,15 +223,12 @@ async def subscribe(
 ) -> AsyncGenerator[list[Message]]:
     """Pages of messages, stored ones first, then as they come; an empty page after `beat` seconds without one. Ends
     soon after `until` is set. No connection is held while it waits."""
-    changed = asyncio.Event()
+    changed, look = asyncio.Event(), _look(db)
     async with listener.subscribed(session_channel(session_id), lambda _: changed.set()):
         quiet_since = asyncio.get_running_loop().time()
         while not until.is_set():
             changed.clear()
-            async with isolation.in_workspace(db, workspace_id) as conn:
-                page = await messages.page(
-                    conn, workspace_id, session_id, role=role, after=after, unacked=unacked, limit=PAGE
-                )
+            page = await look((workspace_id, Asked(session_id, after, role, unacked)))
             if page:
                 after = page[-1].id
                 yield page
@@ -234,6 +236,19 @@ async def subscribe(
             elif await _rest(changed, until, quiet_since, beat):
                 yield []
                 quiet_since = asyncio.get_running_loop().time()
+
+
+def _look(db: Database) -> Look:
+    """One for each process: inboxes that change at the same time are read together."""
+    if db not in _looks:
+        _looks[db] = Together(partial(_read, db), lambda asked: (asked[0], asked[1].chosen))
+    return _looks[db]
+
+
+async def _read(db: Database, asked: Sequence[tuple[WorkspaceId, Asked]]) -> list[list[Message]]:
+    workspace_id = asked[0][0]
+    async with isolation.in_workspace(db, workspace_id) as conn:
+        return await messages.pages(conn, workspace_id, [each for _, each in asked], limit=PAGE)
 
 
 async def _rest(changed: asyncio.Event, until: asyncio.Event, quiet_since: float, beat: float | None) -> bool:

@@ -12,6 +12,7 @@ from rota.db import events, isolation
 from rota.db.events import Event
 from rota.db.listener import Listener, session_channel
 from rota.db.pool import PASSING, Database
+from rota.db.together import Together
 from rota.model.ids import SessionId, WorkspaceId
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ POLL_SECONDS = 1.0
 BEAT_SECONDS = 15.0
 
 T = TypeVar("T")
+Look = Together[tuple[WorkspaceId, SessionId, int], list[Event]]
 
 
 @dataclass(slots=True)
@@ -44,13 +46,21 @@ class Told:
 
 
 class Readers:
-    """All who follow sessions in this process. However many follow one session, a change costs one query."""
+    """All who follow sessions in this process. However many follow one session, a change costs one query; and sessions
+    that change at the same time are read together."""
 
     def __init__(self, db: Database, listener: Listener, closing: asyncio.Event) -> None:
         self._db = db
         self._listener = listener
         self._closing = closing
         self._feeds: dict[tuple[WorkspaceId, SessionId], Feed] = {}
+        self._look = Together(self._read, lambda asked: asked[0])
+
+    async def _read(self, asked: Sequence[tuple[WorkspaceId, SessionId, int]]) -> list[list[Event]]:
+        """The next page of several sessions of one workspace."""
+        workspace_id = asked[0][0]
+        async with isolation.in_workspace(self._db, workspace_id) as conn:
+            return await events.pages(conn, workspace_id, [(s, after) for _, s, after in asked], limit=PAGE)
 
     async def follow(self, workspace_id: WorkspaceId, session_id: SessionId, *, after: int) -> AsyncGenerator[Told]:
         """What comes after this number; something empty when nothing came for BEAT_SECONDS, to keep the line alive.
@@ -75,7 +85,7 @@ class Readers:
         key = (workspace_id, session_id)
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(self._db, workspace_id, session_id)
+            feed = self._feeds[key] = Feed(self._db, self._look, workspace_id, session_id)
         feed.readers += 1
         try:
             await feed.start(self._listener, self._closing)
@@ -91,11 +101,11 @@ class Feed:
     """The newest events of one session, read once for all of its readers. `floor` and everything before it is only in
     the table: who is further behind, or too slow, reads there alone."""
 
-    def __init__(self, db: Database, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+    def __init__(self, db: Database, look: Look, workspace_id: WorkspaceId, session_id: SessionId) -> None:
         self.readers = 0
         self.floor = 0
         self.changed = asyncio.Event()
-        self._db = db
+        self._db, self._look = db, look
         self._of = (workspace_id, session_id)
         self._kept: deque[Told] = deque()
         self._head = 0
@@ -133,8 +143,7 @@ class Feed:
         return Told([event for event in following.events if event.seq > after])
 
     async def stored_after(self, after: int) -> Told:
-        async with isolation.in_workspace(self._db, self._of[0]) as conn:
-            return Told(await events.page(conn, *self._of, after=after, limit=PAGE))
+        return Told(await self._look((*self._of, after)))
 
     async def _read_on(self, closing: asyncio.Event) -> None:
         while True:

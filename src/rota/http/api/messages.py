@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from rota.db import isolation, runs
 from rota.db import messages as rows
 from rota.db.listener import RUNS, session_channel
-from rota.db.messages import Message
+from rota.db.messages import Asked, Message
 from rota.errors import Invalid
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
@@ -53,7 +53,7 @@ async def next_page(
     """What is there, or what comes within the time; no connection is held meanwhile."""
     check_wait(wait)
     async with isolation.in_workspace(shared.db, workspace_id) as conn:
-        found = await rows.page(conn, workspace_id, session_id, limit=limit + 1, **chosen)
+        found = await rows.page(conn, workspace_id, Asked(session_id, **chosen), limit=limit + 1)
     if not found and wait:
         found = await _first_that_comes(shared, workspace_id, session_id, wait=wait, **chosen)
     items = [MessageOut.model_validate(messages.shown(each)) for each in found[:limit]]
