@@ -358,3 +358,14 @@ async def test_a_question_shows_no_secret(office: Office, api: Api) -> None:
     assert "Send [redacted]?" in stored
     assert VALUE not in stored
     await office.fail(work)
+
+
+async def test_what_is_said_at_the_desk_over_http_shows_no_secret(office: Office, api: Api) -> None:
+    await save(api)
+    work = await at_work(office, api)
+    agent = Api(api.client, api.workspace, work.token)
+    said = await agent.post(f"/runs/{work.id}/desk/say", {"text": f"The key is {VALUE}."})
+    assert said.status_code == 204, said.text
+    events = (await api.get(f"/sessions/{work.assignment.session_id}/events")).json()["items"]
+    assert [each["data"]["text"] for each in events if each["kind"] == "output"] == ["The key is [redacted]."]
+    await office.fail(work)

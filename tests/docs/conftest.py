@@ -57,7 +57,15 @@ async def api(client: AsyncClient, token: str, house: House) -> Api:
 async def worker(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> AsyncIterator[Worker]:
     """A worker with the real executors."""
     recorder = Recorder(db, wakes)
-    hired = Worker(db, wakes, recorder, executors.load(), url="http://rota.test", home=tmp_path / "home")
+    hired = Worker(
+        db,
+        wakes,
+        recorder,
+        executors.load(),
+        url="http://rota.test",
+        home=tmp_path / "home",
+        vault=open_vault(tmp_path),
+    )
     loop = Loop(hired)
     tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
     hired.listen(listener, loop)

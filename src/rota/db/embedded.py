@@ -39,6 +39,7 @@ SETTINGS = (
     "log_timezone=UTC",
     "log_min_messages=warning",
     "log_checkpoints=off",
+    "log_parameter_max_length_on_error=0",  # a failed statement tells nothing of what people and agents wrote
 )
 
 # Trust, without passwords: whoever gets as far as the socket has passed a directory with mode 0700, so the

@@ -4,7 +4,6 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -16,15 +15,14 @@ _SEED = 8
 _ESCAPE = re.compile("%[0-9A-F]{2}")
 
 
-@dataclass(frozen=True, slots=True)
 class _Pattern:
     """A text to be masked. Half of it is enough: who cuts an agent's words must not save a secret's beginning."""
 
-    text: str
+    __slots__ = ("head", "text")
 
-    @property
-    def head(self) -> str:
-        return self.text[: max(SHORTEST, (len(self.text) + 1) // 2)]
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.head = text[: max(SHORTEST, (len(text) + 1) // 2)]
 
     def spans(self, text: str, before: int) -> Iterator[tuple[int, int]]:
         """Where it stands, as far as it goes."""
@@ -48,6 +46,8 @@ class _Pattern:
 
     def begun(self, text: str) -> int:
         """Where the end of the text may be the beginning of this one; the text's length if nowhere."""
+        if text[-1:] not in self.text:  # the usual case, and a cheap one
+            return len(text)
         at = max(0, len(text) - len(self.text) + 1)
         while (at := text.find(self.text[:_SEED], at)) >= 0:
             if self.text.startswith(text[at:]):
@@ -96,8 +96,11 @@ class Redactor:
         """The text up to `before` without what begins there and is secret, and how far the last secret reaches.
 
         The first `shown` characters were given out already, the first `covered` ones as a mask."""
+        spans = [span for each in self._patterns for span in each.spans(text, before)]
+        if not spans:
+            return text[shown:before], covered
         pieces = []
-        for start, end in sorted(span for each in self._patterns for span in each.spans(text, before)):
+        for start, end in sorted(spans):
             if start >= covered:
                 pieces += [text[shown:start], MASK]
             shown, covered = max(shown, end), max(covered, end)
