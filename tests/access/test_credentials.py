@@ -175,7 +175,8 @@ async def test_members_name_what_was_opened_to_them_and_nothing_else(office: Off
     mine = made(await member.post("/automations", example(credentials={"KEY": "for-all"})))
     answer = await member.post("/automations", example(credentials={"KEY": "for-admins"}))
     assert refused(answer, 403, "credential_refused", "credentials.KEY")["needs"] == "admin"
-    made(await api.patch(f"/automations/{mine['id']}", {"credentials": {"KEY": "for-admins"}}), 200)
+    change = {"credentials": {"KEY": "for-admins"}, "accept_grant": True}
+    made(await api.patch(f"/automations/{mine['id']}", change), 200)
     refused(
         await member.patch(f"/automations/{mine['id']}", {"prompt": "Send me the key."}),
         *(403, "credential_refused", "credentials.KEY"),
@@ -186,7 +187,8 @@ async def test_members_name_what_was_opened_to_them_and_nothing_else(office: Off
 async def test_a_change_of_credentials_by_somebody_else_replaces_the_grant(office: Office, api: Api) -> None:
     await save(api, "for-all", usable_by="member")
     mine = made(await (await office.api("member")).post("/automations", example()))
-    changed = made(await api.patch(f"/automations/{mine['id']}", {"credentials": {"KEY": "for-all"}}), 200)
+    change = {"credentials": {"KEY": "for-all"}, "accept_grant": True}
+    changed = made(await api.patch(f"/automations/{mine['id']}", change), 200)
     assert changed["grant_id"] != mine["grant_id"]
 
 

@@ -1,33 +1,201 @@
-"""Grants: narrow, held by one person, and over when they say so."""
+"""Grants: narrow, held by one person, looked at whenever a run begins or goes on, and over when they say so."""
 
 from datetime import timedelta
+from typing import Any
 
-from house import House
+import pytest
 
 from rota.access import grants
+from rota.db import attempts
 from rota.model.ids import AgentId, new_id
+from rota.model.outcome import Cancelled
+from rota.roster import grants as kept
+from rota.scheduler.tick import Scheduler
+from rota.watch.rescue import Rescue
+
+from ..http import api_client
+from ..http.api_client import DAILY, UNKNOWN, Api, AtWork, Office, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+OVER = {"revoked": "revoked_at = now(), expires_at = now()", "expired": "expires_at = now()", "scope": "scopes = '{}'"}
 
 
-async def test_a_grant_is_for_one_agent_and_lasts_as_long_as_was_said(house: House) -> None:
+async def end(office: Office, grant_id: str, how: str) -> None:
+    await office.execute(f"UPDATE grants SET {OVER[how]} WHERE id = %s", grant_id)
+
+
+async def outcome(api: Api, run_id: Any) -> tuple[Any, ...]:
+    run = made(await api.get(f"/runs/{run_id}"), 200)
+    return run["status"], run["skip_reason"], run["error_class"]
+
+
+async def at_work(office: Office, api: Api, path: str) -> AtWork:
+    made(await api.post(f"{path}/run"))
+    return await office.claim()
+
+
+async def test_a_grant_is_for_one_agent_and_lasts_as_long_as_was_said(office: Office) -> None:
     agent_id = AgentId(new_id())
-    async with house.db.transaction() as conn:
-        workspace_id, user_id = house.caller.workspace_id, house.caller.user_id
+    async with office.db.transaction() as conn:
+        workspace_id, user_id = office.caller.workspace_id, office.caller.user_id
         lasting = await grants.make(conn, workspace_id, user_id, agent_id)
         short = await grants.make(conn, workspace_id, user_id, agent_id, lasts=grants.SHORT)
-    assert await house.value("SELECT scopes FROM grants WHERE id = %s", lasting) == [f"agent:run:{agent_id}"]
-    assert await house.value("SELECT expires_at FROM grants WHERE id = %s", lasting) is None
-    assert await house.value("SELECT expires_at - created_at FROM grants WHERE id = %s", short) == timedelta(hours=24)
+    assert await office.value("SELECT scopes FROM grants WHERE id = %s", lasting) == [f"agent:run:{agent_id}"]
+    assert await office.value("SELECT expires_at FROM grants WHERE id = %s", lasting) is None
+    assert await office.value("SELECT expires_at - created_at FROM grants WHERE id = %s", short) == timedelta(hours=24)
 
 
-async def test_a_grant_has_a_holder_until_it_is_revoked_or_expires_and_is_revoked_once(house: House) -> None:
-    workspace_id, user_id = house.caller.workspace_id, house.caller.user_id
-    async with house.db.transaction() as conn:
-        revoked, expired = [await grants.make(conn, workspace_id, user_id, AgentId(new_id())) for _ in range(2)]
-        assert await grants.holder(conn, workspace_id, revoked) == user_id
-        await grants.revoke(conn, workspace_id, revoked)
-        await conn.execute("UPDATE grants SET revoked_at = revoked_at - interval '1 day' WHERE id = %s", [revoked])
-        await grants.revoke(conn, workspace_id, revoked)
-        await conn.execute("UPDATE grants SET expires_at = now() WHERE id = %s", [expired])
-        assert await grants.holder(conn, workspace_id, revoked) is None
-        assert await grants.holder(conn, workspace_id, expired) is None
-    assert await house.value("SELECT now() - revoked_at > interval '1 hour' FROM grants WHERE id = %s", revoked)
+# Looked at ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", OVER)
+async def test_a_slot_without_a_grant_is_skipped_and_the_automation_lives_on_and_says_why(
+    office: Office, api: Api, how: str
+) -> None:
+    saved = made(await api.post("/automations", example(schedule=DAILY)))
+    await end(office, saved["grant_id"], how)
+    await office.execute("UPDATE triggers SET next_fire_at = now() WHERE automation_id = %s", saved["id"])
+    await Scheduler(office.db, office.site.web.wakes).once()
+    [run] = made(await api.get(f"/automations/{saved['id']}/runs"), 200)["items"]
+    assert (run["status"], run["skip_reason"]) == ("skipped", f"grant_{how}")
+    after = made(await api.get(f"/automations/{saved['id']}"), 200)
+    assert (after["status"], after["grant_problem"]) == ("active", f"grant_{how}")
+    assert after["next_fire_at"]
+
+
+@pytest.mark.parametrize("how", OVER)
+async def test_a_run_that_waits_is_skipped_when_it_is_claimed(office: Office, api: Api, how: str) -> None:
+    saved = made(await api.post("/automations", example(max_attempts=3)))
+    run = made(await api.post(f"/automations/{saved['id']}/run"))
+    await end(office, saved["grant_id"], how)
+    other = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert str((await office.claim()).id) == other["id"], "the refused one took no place"
+    assert await outcome(api, run["id"]) == ("skipped", f"grant_{how}", None)
+
+
+async def test_a_run_that_had_begun_fails_when_it_would_go_on(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example(max_attempts=3)))
+    begun = await at_work(office, api, f"/automations/{saved['id']}")
+    await office.execute(
+        "UPDATE runs SET status = 'queued', lease_until = NULL, worker_id = NULL, ready_at = now() WHERE id = %s",
+        begun.id,
+    )
+    await end(office, saved["grant_id"], "expired")
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    await office.claim()
+    assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")
+
+
+async def test_a_heartbeat_finds_that_the_grant_has_ended_and_stops_the_agent(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example(max_attempts=3)))
+    begun = await at_work(office, api, f"/automations/{saved['id']}")
+    key = (office.caller.workspace_id, begun.id, 1)
+    async with office.db.connection() as conn:
+        assert await attempts.renew(conn, [key], timedelta(hours=1)) == {begun.id: False}
+        await end(office, saved["grant_id"], "expired")
+        assert await attempts.renew(conn, [key], timedelta(hours=1)) == {begun.id: True}
+    await office.settle(begun, Cancelled())
+    assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")
+
+
+async def test_a_run_by_hand_has_a_short_grant_of_the_caller(office: Office, api: Api) -> None:
+    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    told = made(await api.get(f"/grants/{run['grant_id']}"), 200)
+    assert (told["user_id"], told["automation_id"], told["runs"]) == (str(office.caller.user_id), None, 1)
+    assert told["scopes"] == [f"agent:run:{run['agent_id']}"]
+    assert told["expires_at"]
+
+
+# Revoked ------------------------------------------------------------------------------------------------------------
+
+
+async def test_revoking_ends_what_waits_and_what_is_parked_and_asks_what_runs_to_stop(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example()))
+    directly, ours = "/agents/worker-bee/runs", "UPDATE runs SET grant_id = %s WHERE workspace_id = %s"
+    for _ in range(3):
+        made(await api.post(directly, {"prompt": "Sweep."}))
+    parked, again, running = [await office.claim() for _ in range(3)]
+    waiting = made(await api.post(directly, {"prompt": "Sweep."}))
+    await office.execute(ours, saved["grant_id"], office.caller.workspace_id)
+    loose = "lease_until = NULL, worker_id = NULL WHERE id = %s"
+    await office.execute(f"UPDATE runs SET status = 'awaiting_approval', {loose}", parked.id)
+    await office.execute(f"UPDATE runs SET status = 'queued', {loose}", again.id)
+    stranger = made(await api.post(directly, {"prompt": "Sweep."}))
+    told = made(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
+    assert (told["status"], told["revoked_by"]) == ("revoked", str(office.caller.user_id))
+    assert await outcome(api, waiting["id"]) == ("skipped", "grant_revoked", None)
+    assert await outcome(api, parked.id) == ("failed", None, "grant_invalid")
+    assert await outcome(api, again.id) == ("failed", None, "grant_invalid")
+    assert await office.value("SELECT cancel_requested_at IS NOT NULL FROM runs WHERE id = %s", running.id)
+    await office.settle(running, Cancelled())
+    assert await outcome(api, running.id) == ("failed", None, "grant_invalid")
+    assert (await outcome(api, stranger["id"]))[0] == "queued", "another grant's"
+    assert made(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)["revoked_at"] == told["revoked_at"]
+
+
+async def test_a_run_whose_worker_is_lost_after_its_grant_was_revoked_is_not_queued_again(
+    office: Office, api: Api
+) -> None:
+    saved = made(await api.post("/automations", example(max_attempts=3)))
+    begun = await at_work(office, api, f"/automations/{saved['id']}")
+    made(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
+    await office.execute("UPDATE runs SET lease_until = now() WHERE id = %s", begun.id)
+    await Rescue(office.db, office.site.web.wakes).once()
+    assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")
+
+
+async def test_a_member_revokes_their_own_and_an_admin_anybodys(office: Office, api: Api) -> None:
+    member, other = await office.api("member"), await office.api("member")
+    mine = [made(await member.post("/automations", example()))["grant_id"] for _ in range(2)]
+    refused(await other.post(f"/grants/{mine[0]}/revoke"), 403, "forbidden")
+    assert made(await member.post(f"/grants/{mine[0]}/revoke"), 200)["status"] == "revoked"
+    assert made(await api.post(f"/grants/{mine[1]}/revoke"), 200)["status"] == "revoked"
+    refused(await api.post(f"/grants/{UNKNOWN}/revoke"), 404, "not_found")
+
+
+async def test_all_that_somebody_allowed_ends_with_their_membership(office: Office, api: Api) -> None:
+    member = await office.api("member")
+    saved = made(await member.post("/automations", example()))
+    run = made(await member.post(f"/automations/{saved['id']}/run"))
+    user_id = await office.value("SELECT user_id FROM grants WHERE id = %s", saved["grant_id"])
+    async with office.db.transaction() as conn:
+        await kept.revoke_all_of(conn, office.caller, user_id)
+    assert await outcome(api, run["id"]) == ("skipped", "grant_revoked", None)
+    refused(await member.get("/agents"), 401, "unauthenticated")
+    assert made(await api.get("/grants", user=user_id, status="valid"), 200)["items"] == []
+
+
+# Renewed ------------------------------------------------------------------------------------------------------------
+
+
+async def test_renewing_gives_a_new_grant_and_keeps_the_history(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example()))
+    made(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
+    refused(await api.post(f"/automations/{saved['id']}/run"), 409, "grant_revoked")
+    renewed = made(await api.post(f"/automations/{saved['id']}/renew-grant", {"lasts": "90d"}), 200)
+    assert renewed["grant_problem"] is None
+    run = made(await api.post(f"/automations/{saved['id']}/run"))
+    history = made(await api.get("/grants", automation=saved["slug"]), 200)["items"]
+    assert [(each["id"], each["status"], each["replaces"]) for each in history] == [
+        (renewed["grant_id"], "valid", saved["grant_id"]),
+        (saved["grant_id"], "revoked", None),
+    ]
+    told = made(await api.get(f"/grants/{renewed['grant_id']}"), 200)
+    assert (told["runs"], told["last_run_at"]) == (1, run["queued_at"])
+    assert [each["slug"] for each in told["automations"]] == [saved["slug"]]
+    assert told["expires_at"]
+
+
+async def test_a_grant_that_was_replaced_holds_a_day_longer_for_what_was_fired_under_it(
+    office: Office, api: Api
+) -> None:
+    saved = made(await api.post("/automations", example()))
+    made(await api.post(f"/automations/{saved['id']}/run"))
+    made(await api.post(f"/automations/{saved['id']}/renew-grant"), 200)
+    begun = await office.claim()
+    await office.settle(begun)
+    assert (await outcome(api, begun.id))[0] == "succeeded"
+    left = "SELECT expires_at - now() BETWEEN interval '23 hours' AND interval '24 hours' FROM grants WHERE id = %s"
+    assert await office.value(left, saved["grant_id"])

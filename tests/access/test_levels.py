@@ -51,7 +51,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     secret = {"name": f"key-{run['id']}", "value": "a secret of this office"}
     credential = made(await (await office.api()).post("/credentials", secret))
     return {
-        "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
+        "grant": automation["grant_id"], "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
         "run": run["id"], "session": run["session_id"],
         "message": str(message["id"]), "artifact": artifact["id"],
         "credential": credential["id"],
@@ -67,7 +67,7 @@ READS = [
     "/sessions/{session}/messages", "/sessions/{session}/export", "/sessions/{session}/roles", "/sessions/{session}/tasks",
     "/sessions/{session}/artifacts",
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
-    "/snapshots", "/credentials", "/credentials/{credential}",
+    "/snapshots", "/credentials", "/credentials/{credential}", "/grants", "/grants/{grant}",
 ]  # fmt: skip
 READS_OF_ADMINS = ["/audit", "/audit/export"]
 WRITES: list[tuple[str, str, Any]] = [
@@ -82,10 +82,12 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/automations/{automation}/pause", None),
     ("POST", "/automations/{automation}/resume", None),
     ("POST", "/automations/{automation}/restore", None),
+    ("POST", "/automations/{automation}/renew-grant", None),
     ("POST", "/automations/{automation}/triggers", DAILY),
     ("PATCH", "/automations/{automation}/triggers/{trigger}", {"enabled": False}),
     ("DELETE", "/automations/{automation}/triggers/{trigger}", None),
     ("POST", "/automations/{automation}/triggers/{trigger}/secret", None),
+    ("POST", "/grants/{grant}/revoke", None),
     ("POST", "/runs/{run}/cancel", None),
     ("POST", "/runs/{run}/retry", None),
     ("POST", "/approvals/{approval}", {"answer": "approve"}),
@@ -135,6 +137,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
     }
     renamed = {
         "{key}": "last",
+        "{grant_id}": "{grant}",
         "{artifact_id}": "{artifact}",
         "{message_id}": "{message}",
         "{session_id}": "{session}",

@@ -17,7 +17,7 @@ site, office, api = api_client.site, api_client.office, api_client.api
 FIELDS = {
     "id", "slug", "name", "status", "paused_reason", "deleted_at", "agent_id", "agent", "prompt", "input",
     "credentials", "schedule_text",
-    "triggers", "next_fire_at", "next_fires", "last_run", "grant_id", "owner", "revision", "session", "session_id",
+    "triggers", "next_fire_at", "next_fires", "last_run", "grant_id", "grant_problem", "owner", "revision", "session", "session_id",
     "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout", "start_within",
     "approval_expires", "pre_approvals", "pause_after_failures", "created_at", "updated_at",
 }  # fmt: skip
@@ -300,11 +300,16 @@ async def test_a_change_of_what_it_does_by_somebody_else_makes_it_act_on_their_g
     path = f"/automations/{saved['id']}"
     renamed = made(await admin.patch(path, {"name": "Renamed"}), 200)
     assert renamed["grant_id"] == saved["grant_id"]
-    taken = made(await admin.patch(path, {"prompt": "As the admin"}), 200)
+    change = {"prompt": "As the admin"}
+    told = refused(await admin.patch(path, change), 409, "grant_would_change", "accept_grant")
+    assert told["holder"] == "A member"
+    assert made(await admin.get(path), 200)["revision"] == renamed["revision"], "nothing was saved"
+    taken = made(await admin.patch(path, {**change, "accept_grant": True}), 200)
     assert taken["grant_id"] != saved["grant_id"]
     acts_as = "SELECT user_id FROM grants WHERE id = %s"
     assert await office.value(acts_as, taken["grant_id"]) == office.caller.user_id
-    back = made(await owner.patch(path, {"prompt": "As its owner"}), 200)
+    refused(await owner.patch(path, {"prompt": "As its owner"}), 409, "grant_would_change", "accept_grant")
+    back = made(await owner.patch(path, {"prompt": "As its owner", "accept_grant": True}), 200)
     assert await office.value(acts_as, back["grant_id"]) == await office.value(acts_as, saved["grant_id"])
     assert back["owner"] == saved["owner"] == "A member"
 
@@ -314,8 +319,9 @@ async def test_saving_again_gives_a_new_grant_to_one_whose_grant_no_longer_holds
     path = f"/automations/{saved['id']}"
     await office.execute("UPDATE grants SET revoked_at = now() WHERE id = %s", saved["grant_id"])
     told = refused(await api.post(f"{path}/run"), 409, "grant_revoked")
-    assert "save the automation again" in told["detail"]
-    made(await api.patch(path, {"name": "Again"}), 200)
+    assert "renew-grant" in told["detail"]
+    assert made(await api.get(path), 200)["grant_problem"] == "grant_revoked"
+    assert made(await api.patch(path, {"name": "Again"}), 200)["grant_problem"] is None
     made(await api.post(f"{path}/run"))
 
 

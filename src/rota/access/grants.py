@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from rota.db import grants
 from rota.db.pool import Connection
-from rota.model.ids import AgentId, GrantId, UserId, WorkspaceId, new_id
+from rota.model.ids import AgentId, AutomationId, GrantId, UserId, WorkspaceId, new_id
 
 SHORT = timedelta(hours=24)
 
@@ -16,6 +16,8 @@ async def make(
     agent_id: AgentId,
     *,
     lasts: timedelta | None = None,
+    automation_id: AutomationId | None = None,
+    replaces: GrantId | None = None,
 ) -> GrantId:
     """A grant for this agent only. Made in the transaction of what needs it."""
     grant_id = GrantId(new_id())
@@ -28,14 +30,9 @@ async def make(
         account_id=account_id,
         scopes=[f"agent:run:{agent_id}"],
         lasts=lasts,
+        automation_id=automation_id,
+        replaces=replaces,
     )
+    if replaces:
+        await grants.retire(conn, workspace_id, replaces, SHORT)
     return grant_id
-
-
-async def holder(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> UserId | None:
-    """Whose authority it is; nobody's once it was revoked or has expired."""
-    return await grants.holder(conn, workspace_id, grant_id)
-
-
-async def revoke(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> None:
-    await grants.revoke(conn, workspace_id, grant_id)

@@ -11,8 +11,16 @@ from psycopg.rows import dict_row
 from rota.db.pool import Connection
 
 RENEW = """
--- One statement for the whole process. What doesn't come back belongs to somebody else now.
-   UPDATE runs r SET lease_until = clock_timestamp() + %(lease)s
+-- One statement for the whole process. What doesn't come back belongs to somebody else now; whose grant has ended
+-- meanwhile is asked to stop.
+   UPDATE runs r
+      SET lease_until = clock_timestamp() + %(lease)s,
+          (cancel_requested_at, cancel_reason) = (
+              SELECT coalesce(r.cancel_requested_at, CASE WHEN over THEN clock_timestamp() END),
+                     coalesce(r.cancel_reason, CASE WHEN over THEN 'grant_invalid' END)
+                FROM (SELECT EXISTS (
+                          SELECT FROM grants h WHERE h.workspace_id = r.workspace_id AND h.id = r.grant_id
+                             AND (h.revoked_at IS NOT NULL OR h.expires_at <= now())) AS over) held)
      FROM json_to_recordset(%(attempts)s::json) AS g(workspace_id uuid, id uuid, attempt integer)
     WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt
       AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp()

@@ -20,7 +20,10 @@ a.timeout, a.start_within, a.approval_expires, a.pre_approvals, a.pause_after_fa
 
 # One look-up for each automation on the page, by the index runs_of_automation.
 SHOWN = f"""
-SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_name, to_jsonb(last) AS last_run
+SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_name, to_jsonb(last) AS last_run,
+       (SELECT CASE WHEN h.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN h.expires_at <= now() THEN 'grant_expired'
+                    WHEN NOT h.scopes && ARRAY['agent:run:*', 'agent:run:' || a.agent_id] THEN 'grant_scope' END
+          FROM grants h WHERE h.workspace_id = a.workspace_id AND h.id = a.grant_id) AS grant_problem
   FROM automations a
        JOIN agents g ON g.workspace_id = a.workspace_id AND g.id = a.agent_id
        JOIN users u ON u.id = a.owner_id
@@ -64,6 +67,10 @@ DELETE = "UPDATE automations SET deleted_at = now(), updated_at = now() WHERE wo
 RESTORE = """
 UPDATE automations SET deleted_at = NULL, grant_id = %(grant_id)s, owner_id = %(owner_id)s, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+"""
+
+SET_GRANT = """
+UPDATE automations SET grant_id = %(grant_id)s, updated_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 
 POLICY = f"""
@@ -184,6 +191,10 @@ async def restore(
 ) -> None:
     given = {"workspace_id": workspace_id, "id": automation_id, "grant_id": grant_id, "owner_id": owner_id}
     await conn.execute(RESTORE, given)
+
+
+async def set_grant(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, grant_id: UUID) -> None:
+    await conn.execute(SET_GRANT, {"workspace_id": workspace_id, "id": automation_id, "grant_id": grant_id})
 
 
 async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> tuple[Policy, Flight]:

@@ -1,29 +1,78 @@
 """Grants and the accounts they charge."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import AccountId, GrantId, UserId, WorkspaceId
+from rota.model.ids import AccountId, AutomationId, GrantId, UserId, WorkspaceId
 
 ADD_ACCOUNT = "INSERT INTO accounts (workspace_id, id, name) VALUES (%(workspace_id)s, %(id)s, %(name)s)"
 
 DEFAULT_ACCOUNT = "SELECT id FROM accounts WHERE workspace_id = %(workspace_id)s ORDER BY created_at, id LIMIT 1"
 
 ADD = """
-INSERT INTO grants (workspace_id, id, user_id, account_id, scopes, expires_at)
-VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(account_id)s, %(scopes)s, now() + %(lasts)s)
+INSERT INTO grants (workspace_id, id, user_id, account_id, scopes, expires_at, automation_id, replaces)
+VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(account_id)s, %(scopes)s, now() + %(lasts)s, %(automation_id)s,
+        %(replaces)s)
 """
 
-REVOKE = (
-    "UPDATE grants SET revoked_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL"
-)
+REVOKE = """
+UPDATE grants SET revoked_at = clock_timestamp(), revoked_by = %(revoked_by)s
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL
+"""
 
+REVOKE_OF_USER = """
+UPDATE grants SET revoked_at = clock_timestamp(), revoked_by = %(revoked_by)s
+ WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND revoked_at IS NULL
+RETURNING id
+"""
 
-HOLDER = """
-SELECT user_id FROM grants
- WHERE workspace_id = %(workspace_id)s AND id = %(id)s
-   AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+RETIRE = """
+-- One that was replaced lasts as long as what was fired under it may need.
+UPDATE grants SET expires_at = least(expires_at, now() + %(lasts)s)
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL
+"""
+
+STATE = """
+CASE WHEN g.revoked_at IS NOT NULL THEN 'revoked' WHEN g.expires_at <= now() THEN 'expired' ELSE 'valid' END
+"""
+
+SHOWN = f"""
+SELECT g.id, g.user_id, u.name AS user, g.account_id, g.scopes, {STATE} AS status, g.automation_id, g.replaces, g.created_at,
+       g.expires_at, g.revoked_at, g.revoked_by
+  FROM grants g JOIN users u ON u.id = g.user_id
+ WHERE g.workspace_id = %(workspace_id)s
+"""  # noqa: S608 — constants of this module
+
+PAGE = f"""
+{SHOWN}
+   AND g.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND (%(user_id)s::uuid IS NULL OR g.user_id = %(user_id)s)
+   AND (%(automation_id)s::uuid IS NULL OR g.automation_id = %(automation_id)s)
+   AND (%(status)s::text IS NULL OR {STATE} = %(status)s)
+ORDER BY g.id DESC LIMIT %(limit)s
+"""
+
+FIND = f"{SHOWN} AND g.id = %(id)s"
+
+USED_BY = """
+SELECT id, slug, name FROM automations
+ WHERE workspace_id = %(workspace_id)s AND grant_id = %(id)s AND deleted_at IS NULL ORDER BY id
+"""
+
+# An automation's runs are found by their index. Others were made with the grant or before its end, and ids are in the
+# order of time.
+RUNS = """
+SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM runs
+ WHERE workspace_id = %(workspace_id)s AND grant_id = %(id)s AND automation_id = %(automation_id)s
+"""
+RUNS_WITHOUT_AUTOMATION = """
+SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM runs
+ WHERE workspace_id = %(workspace_id)s AND grant_id = %(id)s AND id > %(first)s AND id < %(last)s
 """
 
 
@@ -46,15 +95,66 @@ async def add(
     account_id: AccountId,
     scopes: Sequence[str],
     lasts: timedelta | None,
+    automation_id: AutomationId | None = None,
+    replaces: GrantId | None = None,
 ) -> None:
     given = {"workspace_id": workspace_id, "id": grant_id, "user_id": user_id, "account_id": account_id}
-    await conn.execute(ADD, {**given, "scopes": list(scopes), "lasts": lasts})
+    made_for = {"automation_id": automation_id, "replaces": replaces}
+    await conn.execute(ADD, {**given, **made_for, "scopes": list(scopes), "lasts": lasts})
 
 
-async def holder(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> UserId | None:
-    row = await (await conn.execute(HOLDER, {"workspace_id": workspace_id, "id": grant_id})).fetchone()
-    return UserId(row[0]) if row else None
+async def revoke(
+    conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId, revoked_by: UserId | None = None
+) -> bool:
+    """Whether it was not revoked before."""
+    given = {"workspace_id": workspace_id, "id": grant_id, "revoked_by": revoked_by}
+    return (await conn.execute(REVOKE, given)).rowcount == 1
 
 
-async def revoke(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> None:
-    await conn.execute(REVOKE, {"workspace_id": workspace_id, "id": grant_id})
+async def revoke_of_user(
+    conn: Connection, workspace_id: WorkspaceId, user_id: UserId, revoked_by: UserId
+) -> list[GrantId]:
+    given = {"workspace_id": workspace_id, "user_id": user_id, "revoked_by": revoked_by}
+    return [grant_id for (grant_id,) in await (await conn.execute(REVOKE_OF_USER, given)).fetchall()]
+
+
+async def retire(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId, lasts: timedelta) -> None:
+    await conn.execute(RETIRE, {"workspace_id": workspace_id, "id": grant_id, "lasts": lasts})
+
+
+async def page(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    before: UUID | None,
+    limit: int,
+    user_id: UUID | None = None,
+    automation_id: UUID | None = None,
+    status: str | None = None,
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
+    return await _rows(conn, PAGE, {**given, "automation_id": automation_id, "status": status})
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> dict[str, Any] | None:
+    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "id": grant_id})
+    return found[0] if found else None
+
+
+async def uses(conn: Connection, workspace_id: WorkspaceId, grant: dict[str, Any]) -> dict[str, Any]:
+    """The automations that run on it now, and how often it was used."""
+    given = {"workspace_id": workspace_id, "id": grant["id"], "automation_id": grant["automation_id"]}
+    given["first"] = _id_at(grant["created_at"] - timedelta(minutes=1))
+    given["last"] = _id_at(grant["expires_at"]) if grant["expires_at"] else UUID(int=2**128 - 1)
+    [counted] = await _rows(conn, RUNS if grant["automation_id"] else RUNS_WITHOUT_AUTOMATION, given)
+    return {**counted, "automations": await _rows(conn, USED_BY, given)}
+
+
+def _id_at(instant: datetime) -> UUID:
+    return UUID(int=int(instant.timestamp() * 1000) << 80)
+
+
+async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), given)
+        return await cursor.fetchall()

@@ -52,6 +52,11 @@ used AS (
 SELECT workspace_id, user_id, id FROM found
 """
 
+REVOKE_TOKENS_OF = """
+UPDATE tokens SET revoked_at = now()
+ WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND revoked_at IS NULL
+"""
+
 ADD_LINK = """
 WITH earlier AS (DELETE FROM sign_in_links WHERE user_id = %(user_id)s)
 INSERT INTO sign_in_links (secret_hash, user_id, expires_at) VALUES (%(hash)s, %(user_id)s, now() + %(lasts)s)
@@ -152,3 +157,7 @@ async def find_login(conn: Connection, secret_hash: bytes) -> UserId | None:
 
 async def end_login(conn: Connection, secret_hash: bytes) -> None:
     await conn.execute(END_LOGIN, {"hash": secret_hash})
+
+
+async def revoke_tokens_of(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
+    await conn.execute(REVOKE_TOKENS_OF, {"workspace_id": workspace_id, "user_id": user_id})

@@ -11,7 +11,7 @@ from psycopg import AsyncCursor, DataError
 from psycopg.rows import args_row
 
 from rota.db.pool import Connection
-from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkerId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkerId, WorkspaceId
 from rota.model.run import FIRST_IN_LINE, Claimed, Settlement, SkipReason, Start, Status
 
 UNREADABLE = (DataError, ValueError, OverflowError)
@@ -160,7 +160,8 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
               AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision) AS spec,
           r.timeout, r.trace_id,
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
-          (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired' END
+          (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
+                       WHEN NOT g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] THEN 'grant_scope' END
              FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
           r.queue, r.pool, r.priority, r.ready_at, c.number),
 news AS (
@@ -191,13 +192,15 @@ locked AS MATERIALIZED (
               FOR UPDATE) held),
 changed AS (
    UPDATE runs r
-      SET status = l.status, tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
+      SET status = CASE WHEN l.status = 'cancelled' AND r.cancel_reason = 'grant_invalid' THEN 'failed' ELSE l.status END,
+          tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
           finished_at = CASE WHEN l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
           ready_at = CASE WHEN l.status = 'queued' THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
           error_class = CASE WHEN l.status = 'cancelled'
                              THEN coalesce(r.cancel_reason, l.error_class, 'cancelled_by_user') ELSE l.error_class END,
-          error_detail = l.error_detail, summary = l.summary, skip_reason = l.skip_reason,
-          lease_until = NULL, attempt_token_hash = NULL,
+          error_detail = CASE WHEN l.status = 'cancelled' AND r.cancel_reason = 'grant_invalid'
+                              THEN 'Its grant was revoked or has expired while it ran.' ELSE l.error_detail END,
+          summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
           worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
      FROM locked l
     WHERE r.workspace_id = l.workspace_id AND r.id = l.id
@@ -230,6 +233,28 @@ changed AS (
    UPDATE runs r
       SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
           error_class = %(error_class)s, error_detail = %(error_detail)s
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, NULL AS reason),
+"""
+    + TELL_OF_CHANGED
+)
+
+END_OF_GRANTS = (
+    """
+-- What waits under grants that were just revoked: skipped if it never began, else failed. Found among the live ones.
+WITH chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs
+     WHERE workspace_id = %(workspace_id)s AND grant_id = ANY(%(grant_ids)s) AND status = 'queued'
+       AND status IN ('queued', 'running', 'awaiting_approval')
+  ORDER BY id FOR UPDATE),
+changed AS (
+   UPDATE runs r
+      SET status = CASE WHEN r.started_at IS NULL THEN 'skipped' ELSE 'failed' END, finished_at = clock_timestamp(),
+          skip_reason = CASE WHEN r.started_at IS NULL THEN 'grant_revoked' END,
+          error_class = CASE WHEN r.started_at IS NOT NULL THEN 'grant_invalid' END,
+          error_detail = CASE WHEN r.started_at IS NOT NULL THEN 'Its grant was revoked before it could go on.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 RETURNING """
     + CHANGED
@@ -434,19 +459,26 @@ RETURNING """
     + TELL_OF_CHANGED
 )
 
-REQUEST_CANCEL = """
+_REQUEST = """
 -- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED, what is parked by END_PARKED.
 WITH chosen AS MATERIALIZED (
     SELECT workspace_id, id, cancel_requested_at IS NULL AS first FROM runs
-     WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')
-       AND (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task'))
-            OR (session_id = %(session_id)s AND automation_id IS NULL))
+     WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval') AND {which}
   ORDER BY id FOR UPDATE)
    UPDATE runs r SET cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
                      cancel_reason = coalesce(r.cancel_reason, %(reason)s)
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 RETURNING r.id, r.session_id, r.attempt, r.cancel_reason, c.first
 """
+
+REQUEST_CANCEL = _REQUEST.format(
+    which="""
+           (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task'))
+            OR (session_id = %(session_id)s AND automation_id IS NULL))"""
+)
+
+# By itself: no index has the grant, so it looks at everything live in the workspace, which the others must not.
+REQUEST_END_OF_GRANTS = _REQUEST.format(which="grant_id = ANY(%(grant_ids)s)")
 
 END_PARKED = (
     """
@@ -458,8 +490,10 @@ WITH chosen AS MATERIALIZED (
   ORDER BY id FOR UPDATE),
 changed AS (
    UPDATE runs r
-      SET status = 'cancelled', finished_at = clock_timestamp(), error_class = r.cancel_reason,
-          error_detail = 'Cancelled while it waited for an answer.'
+      SET status = CASE r.cancel_reason WHEN 'grant_invalid' THEN 'failed' ELSE 'cancelled' END,
+          finished_at = clock_timestamp(), error_class = r.cancel_reason,
+          error_detail = CASE r.cancel_reason WHEN 'grant_invalid' THEN 'Its grant was revoked while it waited for an answer.'
+                         ELSE 'Cancelled while it waited for an answer.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 RETURNING """
     + CHANGED
@@ -640,6 +674,13 @@ async def end_queued(
         return await cursor.fetchall()
 
 
+async def end_of_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: list[GrantId]) -> list[Ended]:
+    """End what waits under grants that were revoked."""
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(END_OF_GRANTS, {"workspace_id": workspace_id, "grant_ids": grant_ids})
+        return await cursor.fetchall()
+
+
 async def end_waiting_except(
     conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, keep: list[UUID]
 ) -> list[Ended]:
@@ -681,7 +722,15 @@ async def request_cancel(
 ) -> list[Asked]:
     given = {"workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "session_id": session_id}
     async with conn.cursor(row_factory=args_row(Asked)) as cursor:
-        await cursor.execute(REQUEST_CANCEL, {**given, "reason": reason})
+        await cursor.execute(REQUEST_CANCEL.encode(), {**given, "reason": reason})
+        return await cursor.fetchall()
+
+
+async def request_end_of_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: list[GrantId]) -> list[Asked]:
+    """Ask for the end of what runs under grants that were revoked."""
+    given = {"workspace_id": workspace_id, "grant_ids": grant_ids, "reason": "grant_invalid"}
+    async with conn.cursor(row_factory=args_row(Asked)) as cursor:
+        await cursor.execute(REQUEST_END_OF_GRANTS.encode(), given)
         return await cursor.fetchall()
 
 

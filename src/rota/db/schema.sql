@@ -229,7 +229,10 @@ CREATE TABLE grants (
     scopes text[] NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
     expires_at timestamptz,
-    revoked_at timestamptz
+    revoked_at timestamptz,
+    automation_id uuid,
+    replaces uuid,
+    revoked_by uuid
 );
 
 CREATE TABLE logins (
@@ -601,6 +604,7 @@ CREATE INDEX credentials_by_key ON credentials USING btree (key_id);
 CREATE UNIQUE INDEX credentials_name ON credentials USING btree (workspace_id, name);
 CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
+CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
@@ -653,6 +657,7 @@ ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_grant_id_fkey FO
 ALTER TABLE contents ADD CONSTRAINT contents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE credentials ADD CONSTRAINT credentials_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE credentials ADD CONSTRAINT credentials_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by) REFERENCES users(id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);

@@ -191,6 +191,37 @@ class EventIn(In):
     )
 
 
+class RenewGrantIn(In):
+    lasts: Duration | None = Field(default=None, description="For good unless told", examples=["90d"])
+
+
+class GrantOut(Out):
+    id: UUID
+    user_id: UUID
+    user: str
+    account_id: UUID
+    scopes: list[str] = Field(examples=[["agent:run:01a1e0db-2cd9-7826-809d-0931e0e98709"]])
+    status: str = Field(description="valid, revoked or expired")
+    automation_id: UUID | None
+    replaces: UUID | None = Field(description="The grant that this one took the place of")
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: UUID | None
+
+
+class GrantUse(Out):
+    id: UUID
+    slug: str
+    name: str
+
+
+class GrantStory(GrantOut):
+    automations: list[GrantUse] = Field(description="That run on it now")
+    runs: int
+    last_run_at: datetime | None
+
+
 class AuditOut(Out):
     id: UUID
     created_at: datetime
@@ -256,6 +287,9 @@ class AutomationPatch(Policies):
     credentials: Uses = Field(default_factory=dict)
     schedule: TriggerIn | None = None
     triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+    accept_grant: bool = Field(
+        default=False, description="Needed to change what somebody else's automation does: it runs on your grant then"
+    )
 
     def forms(self) -> list[dict[str, Any]] | None:
         return trigger_forms(self.schedule, self.triggers)
@@ -324,6 +358,7 @@ class AutomationOut(Out):
     next_fires: list[datetime]
     last_run: LastRun | None
     grant_id: UUID
+    grant_problem: str | None = Field(description="Why its slots are skipped, if its grant is")
     owner: str
     revision: int
     session: str

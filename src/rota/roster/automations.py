@@ -8,6 +8,7 @@ from uuid import UUID
 from rota.access import credentials, grants
 from rota.db import agents as agent_rows
 from rota.db import automations, triggers
+from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
@@ -50,7 +51,9 @@ async def create(
         values["name"],
         kind="automation",
     )
-    automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"])
+    automation["grant_id"] = await grants.make(
+        conn, caller.workspace_id, caller.user_id, agent["id"], automation_id=automation["id"]
+    )
     if automation["session"] == "same":
         automation["session_id"] = SessionId(new_id())
     await automations.insert(conn, automation)
@@ -71,6 +74,8 @@ async def change(
     ref: str,
     values: Mapping[str, Any],
     forms: Sequence[Mapping[str, Any]] | None,
+    *,
+    accept_grant: bool = False,
 ) -> AutomationId:
     """Save a change as a new revision. `forms` replaces the triggers; None leaves them alone."""
     found = await _locked(conn, caller, ref, "change this automation")
@@ -85,7 +90,7 @@ async def change(
             automation["name"],
             kind="automation",
         )
-    await _keep_authority(conn, caller, found, automation)
+    await _keep_authority(conn, caller, found, automation, accepted=accept_grant)
     if automation["session"] == "same" and not automation["session_id"]:
         automation["session_id"] = SessionId(new_id())
         await automations.open_session(conn, automation)
@@ -194,7 +199,10 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     agent = await agent_rows.find(conn, caller.workspace_id, str(found["agent_id"]), hold=True)
     if not agent or agent["deleted_at"]:
         raise Conflict("Its agent is deleted.", code="agent_deleted")
-    grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, found["agent_id"])
+    grant_id = await grants.make(
+        conn, caller.workspace_id, caller.user_id, found["agent_id"], automation_id=found["id"],
+        replaces=found["grant_id"],
+    )  # fmt: skip
     await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
     if found["status"] == "active":
         await trigger_forms.resume(conn, found, now=await now_of(conn))
@@ -248,16 +256,27 @@ def _check(automation: Mapping[str, Any], agent: Mapping[str, Any]) -> None:
 
 
 async def _keep_authority(
-    conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any]
+    conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any], *, accepted: bool
 ) -> None:
-    """Who changes what the agent does answers for it: unless the grant is their own, it is replaced by one that is.
-    One that no longer holds is replaced too."""
+    """Who changes what the agent does answers for it: unless the grant is their own, it is replaced by one that is,
+    which they must accept. One of their own that no longer holds, or is for another agent, is replaced too."""
     changed = any(automation[name] != found[name] for name in ACTS)
     if changed:
         automation["credentials"] = await credentials.check_uses(conn, caller, automation["credentials"])
-    holder = await grants.holder(conn, caller.workspace_id, found["grant_id"])
-    if automation["agent_id"] != found["agent_id"] or not holder or (changed and caller.user_id != holder):
-        automation["grant_id"] = await grants.make(conn, caller.workspace_id, caller.user_id, automation["agent_id"])
+    grant = await grant_rows.find(conn, caller.workspace_id, found["grant_id"])
+    assert grant, "an automation has a grant"
+    mine = grant["user_id"] == caller.user_id
+    if changed and not mine and not accepted:
+        raise Conflict(
+            f"It runs on the authority of {grant['user']}. Saved so, it would run on yours: send `accept_grant: true`.",
+            code="grant_would_change", field="accept_grant", holder=grant["user"],
+        )  # fmt: skip
+    lapsed = grant["status"] != "valid" or automation["agent_id"] != found["agent_id"]
+    if (changed and not mine) or (mine and lapsed):
+        automation["grant_id"] = await grants.make(
+            conn, caller.workspace_id, caller.user_id, automation["agent_id"], automation_id=found["id"],
+            replaces=found["grant_id"],
+        )  # fmt: skip
 
 
 def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

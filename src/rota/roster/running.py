@@ -153,9 +153,9 @@ def _queue(caller: Caller, agent: Mapping[str, Any]) -> AgentId | WorkspaceId:
 def _refusal(reason: str) -> str:
     return {
         SkipReason.AGENT_PAUSED: "Its agent is paused.",
-        SkipReason.GRANT_REVOKED: "Its grant was revoked; save the automation again to give it a new one.",
-        SkipReason.GRANT_EXPIRED: "Its grant has expired; save the automation again to give it a new one.",
-        SkipReason.GRANT_SCOPE: "Its grant does not allow this agent; save the automation again.",
+        SkipReason.GRANT_REVOKED: "Its grant was revoked; renew it with `POST …/renew-grant`.",
+        SkipReason.GRANT_EXPIRED: "Its grant has expired; renew it with `POST …/renew-grant`.",
+        SkipReason.GRANT_SCOPE: "Its grant does not allow this agent; renew it with `POST …/renew-grant`.",
     }.get(SkipReason(reason), "It may not run now.")
 
 

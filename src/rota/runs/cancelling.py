@@ -1,5 +1,6 @@
 """Cancel: at once what is queued, through its executor what runs."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from rota.db import abandonments, events, run_status, runs
@@ -7,7 +8,7 @@ from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.run_status import Asked
 from rota.errors import Conflict, NotFound
-from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId
 from rota.model.outcome import ErrorClass
 from rota.model.run import SkipReason, Status
 from rota.runs import ending
@@ -58,6 +59,12 @@ async def stop_session(conn: Connection, workspace_id: WorkspaceId, session_id: 
     return await _request(conn, workspace_id, session_id=session_id, reason=ErrorClass.CANCELLED_BY_USER)
 
 
+async def stop_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: list[GrantId]) -> list[UUID]:
+    """End what waits or is parked under grants that were revoked; the ids of those that a worker must stop."""
+    await ending.end(conn, await run_status.end_of_grants(conn, workspace_id, grant_ids))
+    return await _on_record(conn, workspace_id, await run_status.request_end_of_grants(conn, workspace_id, grant_ids))
+
+
 async def _request(
     conn: Connection,
     workspace_id: WorkspaceId,
@@ -67,10 +74,14 @@ async def _request(
     automation_id: AutomationId | None = None,
     session_id: SessionId | None = None,
 ) -> list[UUID]:
-    """Ask for the end of what is live, on the record; what nobody holds ends here."""
     asked = await run_status.request_cancel(
         conn, workspace_id, run_id=run_id, automation_id=automation_id, session_id=session_id, reason=reason
     )
+    return await _on_record(conn, workspace_id, asked)
+
+
+async def _on_record(conn: Connection, workspace_id: WorkspaceId, asked: Sequence[Asked]) -> list[UUID]:
+    """The end of what is live was asked for: tell its sessions. What nobody holds ends here."""
     await events.append(conn, [_asked(workspace_id, each) for each in asked if each.first])
     ids = [each.id for each in asked]
     if ids:

@@ -12,6 +12,8 @@ from rota.model.outcome import ErrorClass
 from rota.model.run import Claimed, Settlement, Status
 from rota.runs import ending
 
+PASSES = 20
+
 
 async def claim(
     conn: Connection,
@@ -22,16 +24,19 @@ async def claim(
     lease: timedelta,
     token_hashes: Sequence[bytes] = (),
 ) -> list[Claimed]:
-    """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead, and one
-    whose row cannot be read fails, so that the others go on."""
-    claimed, unreadable = await run_status.claim(
-        conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes
-    )
-    if unreadable:
-        await _fail(conn, unreadable)
-    refused = [run for run in claimed if run.refused]
-    if refused:
-        await _refuse(conn, refused)
+    """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead, or fails if it
+    had begun before; and one whose row cannot be read fails, so that the others go on."""
+    for _ in range(PASSES):
+        claimed, unreadable = await run_status.claim(
+            conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes
+        )
+        if unreadable:
+            await _fail(conn, unreadable)
+        refused = [run for run in claimed if run.refused]
+        if refused:
+            await _refuse(conn, refused)
+        if len(refused) < len(claimed) or not (refused or unreadable):
+            break  # otherwise nothing came of it, and who waits behind them must not wait for the next look
     return [run for run in claimed if not run.refused] if refused else claimed
 
 

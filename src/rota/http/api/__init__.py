@@ -12,6 +12,7 @@ from rota.http.api import (
     desk,
     events,
     fleet,
+    grants,
     memory,
     messages,
     preview,
@@ -37,5 +38,6 @@ for noun in (
     events,
     credentials,
     fleet,
+    grants,
 ):
     router.include_router(noun.router)

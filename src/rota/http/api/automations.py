@@ -18,6 +18,7 @@ from rota.http.shapes import (
     AutomationOut,
     AutomationPatch,
     Page,
+    RenewGrantIn,
     RevisionOut,
     RunNowIn,
     RunOut,
@@ -28,7 +29,7 @@ from rota.http.shapes import (
 )  # fmt: skip
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId
-from rota.roster import automations, running, views
+from rota.roster import automations, grants, running, views
 from rota.roster import triggers as trigger_forms
 
 router = APIRouter(prefix="/automations", tags=["automations"])
@@ -84,7 +85,11 @@ async def get_automation(unit: InUnit, automation: str) -> AutomationOut:
 @router.patch("/{automation}")
 async def change_automation(unit: InUnit, shared: Shared, automation: str, body: AutomationPatch) -> AutomationOut:
     """Save a change as a new revision. The next fire counts from now; runs already fired keep their revision."""
-    automation_id = await automations.change(unit.conn, unit.caller, automation, body.given(), body.forms())
+    values = body.given()
+    accepted = bool(values.pop("accept_grant", False))
+    automation_id = await automations.change(
+        unit.conn, unit.caller, automation, values, body.forms(), accept_grant=accepted
+    )
     unit.wake(TRIGGERS)
     return await _with_secrets(unit, shared, await _shown(unit, automation_id))
 
@@ -120,6 +125,13 @@ async def resume_automation(unit: InUnit, automation: str) -> AutomationOut:
 async def restore_automation(unit: InUnit, automation: str) -> AutomationOut:
     """Take back a deletion, with a new grant; next fire from now."""
     return await _changed(unit, automation, automations.restore)
+
+
+@router.post("/{automation}/renew-grant")
+async def renew_grant(unit: InUnit, automation: str, body: RenewGrantIn | None = None) -> AutomationOut:
+    """Give it a new grant of yours, for good or as long as `lasts` says. The one before stays in the history."""
+    automation_id = await grants.renew(unit.conn, unit.caller, automation, lasts=body.lasts if body else None)
+    return await _shown(unit, automation_id)
 
 
 @router.post("/{automation}/run", status_code=201)

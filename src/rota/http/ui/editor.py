@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from rota.db import agents, grants, people, triggers
+from rota.db import agents, grants, triggers
 from rota.db import automations as rows
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
@@ -126,11 +126,8 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
 
 async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | None) -> str | None:
     """On whose behalf it runs, if that is somebody else's."""
-    holder = await grants.holder(conn, caller.workspace_id, found["grant_id"]) if found else caller.user_id
-    if holder is None or holder == caller.user_id:
-        return None
-    member = await people.find_member(conn, caller.workspace_id, holder)
-    return member["name"] if member else None
+    grant = await grants.find(conn, caller.workspace_id, found["grant_id"]) if found else None
+    return grant["user"] if grant and grant["user_id"] != caller.user_id else None
 
 
 async def _rearranged(request: Request, draft: Draft) -> bool:
@@ -171,7 +168,8 @@ async def _changed(unit: Unit, draft: Draft, found: Mapping[str, Any]) -> bool:
     body, saved = given
     try:
         async with unit.conn.transaction():
-            await automations.change(unit.conn, unit.caller, str(found["id"]), body.given(), saved)
+            # The page has said on whose behalf it runs, and on whose once this is saved.
+            await automations.change(unit.conn, unit.caller, str(found["id"]), body.given(), saved, accept_grant=True)
     except (Invalid, Conflict) as refused:
         draft.errors[refused.field or "name"] = refused.message
     except Forbidden as refused:

@@ -1,0 +1,55 @@
+"""Grants as people look after them: revoked at once with all that runs on them, and renewed."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from rota.access import grants
+from rota.db import automations, people
+from rota.db import grants as rows
+from rota.db.pool import Connection
+from rota.errors import NotFound
+from rota.model.caller import Caller, Level
+from rota.model.ids import AgentId, AutomationId, GrantId, UserId
+from rota.runs import cancelling
+
+
+async def find(conn: Connection, caller: Caller, grant_id: UUID) -> dict[str, Any]:
+    found = await rows.find(conn, caller.workspace_id, GrantId(grant_id))
+    if not found:
+        raise NotFound("There is no such grant.")
+    return found
+
+
+async def revoke(conn: Connection, caller: Caller, grant_id: UUID) -> list[UUID]:
+    """End a grant of one's own, or any as an admin, and what waits under it; the ids of the runs that a worker must
+    stop. A repeat changes nothing."""
+    found = await find(conn, caller, grant_id)
+    caller.must_own(found["user_id"], "revoke this grant")
+    if not await rows.revoke(conn, caller.workspace_id, GrantId(grant_id), caller.user_id):
+        return []
+    return await cancelling.stop_grants(conn, caller.workspace_id, [GrantId(grant_id)])
+
+
+async def revoke_all_of(conn: Connection, caller: Caller, user_id: UserId) -> list[UUID]:
+    """For a member who is removed: their grants and tokens end, and what runs on them; the ids of the runs that a
+    worker must stop. Their logins open only what they are still a member of."""
+    caller.must_be(Level.ADMIN, "revoke all of somebody's grants")
+    ended = await rows.revoke_of_user(conn, caller.workspace_id, user_id, caller.user_id)
+    await people.revoke_tokens_of(conn, caller.workspace_id, user_id)
+    return await cancelling.stop_grants(conn, caller.workspace_id, ended)
+
+
+async def renew(conn: Connection, caller: Caller, ref: str, *, lasts: timedelta | None = None) -> AutomationId:
+    """Give an automation a new grant of the caller, in place of the one it has, which stays in the history."""
+    found = await automations.find(conn, caller.workspace_id, ref, lock=True)
+    if not found or found["deleted_at"]:
+        raise NotFound("There is no such automation.")
+    caller.must_own(found["owner_id"], "renew this grant")
+    automation_id = AutomationId(found["id"])
+    grant_id = await grants.make(
+        conn, caller.workspace_id, caller.user_id, AgentId(found["agent_id"]), lasts=lasts,
+        automation_id=automation_id, replaces=found["grant_id"],
+    )  # fmt: skip
+    await automations.set_grant(conn, caller.workspace_id, automation_id, grant_id)
+    return automation_id
