@@ -28,6 +28,8 @@ from rota.http.ui.signing import secret_of
 from rota.http.ui.strip import strip
 from rota.model.ids import UserId, WorkspaceId, new_id
 from rota.model.run import SkipReason
+from rota.model.task import TaskForm
+from rota.sessions import roles, tasks
 
 NASTY = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7*7 }}"""
 LIST = "/w/default/automations"
@@ -506,6 +508,24 @@ async def test_a_session_that_waits_for_its_first_run_says_so(admin: AsyncClient
     await house.automation(session="same")
     page = await admin.get(f"/w/default/sessions/{await house.value('SELECT id FROM sessions')}")
     assert "has not run yet" in page.text
+
+
+async def test_a_session_takes_a_follow_up_as_a_plain_form_and_shows_its_tasks(admin: AsyncClient, house: Any) -> None:
+    run = await house.ended(await house.automation(prompt="Water."))
+    address = f"/w/default/sessions/{run['session_id']}"
+    action = Page(await admin.get(address)).form("/messages")["action"]
+    assert (await submit(admin, str(action), prompt=" ")).status_code == 422
+    assert (await submit(admin, str(action), prompt="All of them?")).status_code == 303
+    assert await house.value("SELECT prompt FROM runs WHERE source = 'chat'") == "All of them?"
+    async with house.db.transaction() as conn:
+        await roles.add(conn, house.caller, run["session_id"], [("judge", "worker-bee")])
+        forms = [TaskForm("judge", "weigh", "Weigh it."), TaskForm("judge", "tell", "Tell.", depends_on=("weigh",))]
+        await tasks.add(conn, house.caller.workspace_id, run["session_id"], forms)
+    said = re.sub(r"\s+", " ", Page(await admin.get(address)).text)
+    assert "Tasks 1 ready, 1 waiting" in said
+    assert "weigh judge Ready" in said
+    assert "Task weigh was added for the judge." in said
+    assert "All of them?" in said
 
 
 # ── Looking again ────────────────────────────────────────────────────────────────────────────────────────────────

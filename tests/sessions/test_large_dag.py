@@ -1,4 +1,4 @@
-"""A DAG of ten thousand tasks, wide, deep and full of diamonds, finishes with every task exactly once."""
+"""A large DAG, wide, deep and full of diamonds, finishes with every task exactly once."""
 
 from collections import Counter
 from typing import Any
@@ -39,11 +39,8 @@ def lattice(columns: int, rows: int) -> list[TaskForm]:
     ]
 
 
-async def test_a_dag_of_ten_thousand_tasks_finishes_with_every_task_exactly_once(
-    workshop: Any, crew: Any, house: House
-) -> None:
-    forms = [*wide(4000), *deep(100, 30), *lattice(30, 100)]
-    assert len(forms) == 10_000
+async def finishes(workshop: Any, crew: Any, house: House, forms: list[TaskForm]) -> Any:
+    """Three workers carry out all of it; what the agents were given, in order."""
     session = await workshop.goal(*forms, draft=True)
     async with crew(workers=3, places=400) as agents:
         await workshop.change(session, "enable")
@@ -51,9 +48,15 @@ async def test_a_dag_of_ten_thousand_tasks_finishes_with_every_task_exactly_once
     begun = Counter(each.payload["task"]["key"] for each in agents.assignments)
     assert set(begun) == {form.key for form in forms}
     assert set(begun.values()) == {1}
-    assert Counter((await workshop.tasks(session)).values()) == {"done": 10_000}
-    assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded' AND attempt = 1") == 10_000
+    assert Counter((await workshop.tasks(session)).values()) == {"done": len(forms)}
+    assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded' AND attempt = 1") == len(forms)
     place = {each.payload["task"]["key"]: at for at, each in enumerate(agents.assignments)}
     assert all(place[needed] < place[form.key or ""] for form in forms for needed in form.depends_on)
-    [last] = [each for each in agents.assignments if each.payload["task"]["key"] == "wide-last"]
-    assert (len(last.payload["dependencies"]), last.payload["dependencies_left_out"]) == (1000, 2998)
+    return agents.assignments
+
+
+async def test_a_large_dag_finishes_with_every_task_exactly_once(workshop: Any, crew: Any, house: House) -> None:
+    """Two thousand here; `make soak` does ten thousand."""
+    assignments = await finishes(workshop, crew, house, [*wide(1102), *deep(20, 20), *lattice(20, 25)])
+    [last] = [each for each in assignments if each.payload["task"]["key"] == "wide-last"]
+    assert (len(last.payload["dependencies"]), last.payload["dependencies_left_out"]) == (1000, 100)

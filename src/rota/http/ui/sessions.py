@@ -6,28 +6,35 @@ from contextlib import aclosing
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Form, Header, Query, Request
 from starlette.responses import Response
 
-from rota.db import approvals, events, isolation, runs, sessions
+from rota.db import approvals, events, isolation, runs, sessions, tasks
+from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
-from rota.errors import NotFound
+from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
+from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Shared, Signed, Web
+from rota.http.shapes import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
 from rota.http.ui.live import message
-from rota.http.ui.rendering import PageRoute, page, render, zone_of
+from rota.http.ui.rendering import PageRoute, done, page, render, zone_of
 from rota.http.ui.speech import Teller
-from rota.model.caller import Caller
+from rota.http.ui.words import TASK_PILLS, TASK_WORDS
+from rota.model.caller import Caller, Level
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
 from rota.model.run import TERMINAL
+from rota.model.session import SessionStatus
+from rota.sessions import chat
 from rota.sessions.approvals import may_answer
 from rota.trace.follow import Told
 
 ASKED = 20  # questions shown at once
 RECALLED = 20  # events that tell which block of the page is open
 AT_ONCE = 100  # events in one message
+SHOWN_TASKS = 200
 
 Seq = Annotated[int, Query(ge=0, le=LARGEST_SEQ)]
 
@@ -51,8 +58,42 @@ async def session_page(
         "earlier": shown[0].seq if len(shown) < len(found) else None,
         "last": shown[-1].seq if shown else 0,
         "newest": before is None,
+        "may_write": _may_write(unit.caller, head["session"]),
+        **(await _tasks(unit.conn, workspace_id, session_id) if head["session"]["has_tasks"] else {"tasks": []}),
     }
     return await page(unit, request, "sessions/session.html", **facts)
+
+
+def _may_write(caller: Caller, session: dict[str, Any]) -> bool:
+    owns = caller.level == Level.ADMIN or (caller.level == Level.MEMBER and session["owner_id"] == caller.user_id)
+    return owns and session["status"] in {SessionStatus.ACTIVE, SessionStatus.DONE, SessionStatus.FAILED}
+
+
+async def _tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
+    """The first tasks, and how many there are of each status."""
+    where = (workspace_id, session_id)
+    counts = await tasks.counts(conn, where)
+    shown = await tasks.page(conn, where, limit=SHOWN_TASKS)
+    return {
+        "tasks": shown,
+        "task_counts": {status: counts[status] for status in TASK_WORDS if status in counts},
+        "tasks_left_out": sum(counts.values()) - len(shown),
+        "task_words": TASK_WORDS,
+        "task_pills": TASK_PILLS,
+    }
+
+
+@router.post("/{session}/messages")
+async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annotated[str, Form()] = "") -> Response:
+    """A message of a person: a turn of the session's agent."""
+    session_id = _id(session)
+    said = clean_text(prompt, "prompt").strip()
+    if not said or len(said) > LONGEST_PROMPT:
+        raise Invalid(f"Write something, of at most {LONGEST_PROMPT:,} characters.", field="prompt")
+    await chat.turn(unit.conn, unit.caller, session_id, prompt=said)
+    unit.wake(RUNS, unit.caller.workspace_id)
+    unit.wake(session_channel(session_id))
+    return done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", "Sent.")
 
 
 def _id(ref: str) -> SessionId:

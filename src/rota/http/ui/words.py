@@ -24,6 +24,22 @@ STATUS = {
     "parked": "Needs attention",
     "deleted": "Deleted",
 }
+TASK_WORDS = {
+    "running": "Running",
+    "ready": "Ready",
+    "pending": "Waiting",
+    "done": "Done",
+    "failed": "Failed",
+    "skipped": "Skipped",
+}
+TASK_PILLS = {
+    "running": "running",
+    "ready": "queued",
+    "pending": "paused",
+    "done": "succeeded",
+    "failed": "failed",
+    "skipped": "skipped",
+}
 SOURCES = {
     "schedule": "Schedule",
     "run_now": "Run now",
