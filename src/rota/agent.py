@@ -48,6 +48,44 @@ class Refuse(GiveUp):
     """The agent will not do it."""
 
 
+class NotApproved(GiveUp):
+    """Somebody refused it; unless the agent knows another way, its run fails `approval_refused`."""
+
+
+class Parked(BaseException):
+    """The agent waits for an answer and its process ends here. Not to be caught: `finally` and `with` do their work."""
+
+
+class Option:
+    """One way to answer a question; `approves` tells whether the agent may go ahead."""
+
+    __slots__ = ("approves", "id", "label")
+
+    def __init__(self, id: str, label: str, *, approves: bool) -> None:  # noqa: A002 - as the API calls it
+        self.id, self.label, self.approves = id, label, approves
+
+
+class Answer:
+    """What somebody answered; true if the agent may go ahead. Nobody is named when it was approved beforehand."""
+
+    __slots__ = ("answered_by", "approval_id", "approved", "option_id", "text")
+
+    def __init__(
+        self, approval_id: str, option_id: str, approved: bool, text: str | None = None, answered_by: str | None = None
+    ) -> None:
+        self.approval_id, self.option_id, self.approved = approval_id, option_id, approved
+        self.text, self.answered_by = text, answered_by
+
+    def __bool__(self) -> bool:
+        return self.approved
+
+    def required(self) -> Answer:
+        """Itself, if it approves; otherwise the run ends here, `approval_refused`."""
+        if not self.approved:
+            raise NotApproved(self.text or f"The answer was “{self.option_id}”.")
+        return self
+
+
 def agent(function: Function) -> Function:
     """Mark a function as an agent. It takes a `Context`, may be `async`, returns None or its last message."""
     if not callable(function):
@@ -89,12 +127,16 @@ class Context:
         idempotency_key: str = "",
         session_id: str = "",
         run_id: str = "",
+        automation_id: str | None = None,
+        last_checkpoint: bytes | None = None,
+        resumed_with: Answer | None = None,
         line: Line | None = None,
     ) -> None:
         self.prompt, self.input, self.payload, self.instructions = prompt, input, payload, instructions
         self.source, self.slot, self.missed = source, slot, missed
         self.transcript, self.attempt = transcript, attempt
         self.idempotency_key, self.session_id, self.run_id = idempotency_key, session_id, run_id
+        self.automation_id, self.last_checkpoint, self.resumed_with = automation_id, last_checkpoint, resumed_with
         self._line = line or _Printer()
 
     def say(self, text: str) -> Sent:
@@ -115,6 +157,62 @@ class Context:
             raise ValueError(f"an amount of usage is a number of 0 or more, not {amount!r}")
         self._line.send({"type": "usage", "unit": _named(unit), "amount": amount})
         return Sent()
+
+    def checkpoint(self, data: bytes) -> Reply:
+        """Keep this for the attempt that goes on from here, in place of what was kept before. `await` tells when it is
+        stored; without an event loop, `.result()` does."""
+        from base64 import b64encode  # noqa: PLC0415 - only for agents that need it
+
+        return self._line.request({"type": "checkpoint", "data": b64encode(data).decode()})
+
+    def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Option] = (),
+        detail: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Asked:
+        """Ask a person and wait in this process: `await` it, or call `.result()` where there is no event loop."""
+        return Asked(self._line.request(_question("ask", question, options, detail, key)))
+
+    def park(
+        self,
+        question: str,
+        *,
+        options: Sequence[Option] = (),
+        detail: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Asked:
+        """Ask a person, and end the process until there is an answer. Then the function is called again, with
+        `last_checkpoint` and `resumed_with`; asked again with its key, the question has its answer at once."""
+        return Asked(self._line.request(_question("park", question, options, detail, key)))
+
+
+class Asked:
+    """A question on its way; its result is the `Answer`."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    def __await__(self) -> Generator[Any, None, Answer]:
+        return _answer((yield from self._reply.__await__()))
+
+    def result(self, timeout: float | None = None) -> Answer:
+        return _answer(self._reply.result(timeout))
+
+
+def _question(
+    kind: str, question: str, options: Sequence[Option], detail: Mapping[str, Any] | None, key: str | None
+) -> dict[str, Any]:
+    given = [{"id": each.id, "label": each.label, "approves": each.approves} for each in options]
+    return {"type": kind, "question": question, "options": given or None, "detail": detail, "key": key}
+
+
+def _answer(told: Mapping[str, Any]) -> Answer:
+    if "parked" in told:
+        raise Parked(told["parked"])
+    return Answer(**told)
 
 
 class Sent:

@@ -1,11 +1,13 @@
 """What an agent in a process of its own is given: directory, environment, and the assignment as JSON."""
 
+import base64
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rota.model.approval import as_json as answer_as_json
 from rota.model.executor import Assignment
 
 # Nothing else of the worker's environment reaches an agent: it holds the way to the database.
@@ -56,4 +58,7 @@ def as_json(assignment: Assignment) -> dict[str, Any]:
         "timeout_seconds": assignment.timeout.total_seconds(),
         "idempotency_key": assignment.idempotency_key,
         "directory": str(assignment.directory),
+        "automation_id": str(assignment.automation_id) if assignment.automation_id else None,
+        "checkpoint": base64.b64encode(assignment.checkpoint).decode() if assignment.checkpoint is not None else None,
+        "answer": answer_as_json(assignment.answer) if assignment.answer else None,
     }

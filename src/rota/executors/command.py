@@ -16,7 +16,7 @@ from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import CommandConfig, Stdin
 from rota.model.executor import Assignment, Desk, LostAttempt
-from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from rota.model.outcome import Outcome, Succeeded
 
 
 class CommandExecutor:
@@ -83,8 +83,8 @@ class _Attempt:
 
     def _outcome(self, ending: Ending) -> Outcome:
         match self._counter.verdict, ending:
-            case Error(detail, retryable), _:
-                return Failed(ErrorClass.AGENT_ERROR, detail, retryable)
+            case ((Error() as said), _):
+                return said.outcome
             case verdict, Exited(code) if code in self._config.success_exit_codes:
                 return Succeeded(verdict.summary if isinstance(verdict, Done) else None)
             case _:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rota.executors.transcript import Transcript, Words
+from rota.model.outcome import ErrorClass, Failed
 from rota.model.text import clean_json
 
 LONGEST_LINE = 1_000_000
@@ -27,6 +28,11 @@ class Done:
 class Error:
     detail: str
     retryable: bool
+    error_class: ErrorClass = ErrorClass.AGENT_ERROR
+
+    @property
+    def outcome(self) -> Failed:
+        return Failed(self.error_class, self.detail, self.retryable)
 
 
 class Lines:
@@ -83,7 +89,9 @@ class Counter:
             case "done":
                 self.verdict = Done(event.get("summary"))
             case "error":
-                self.verdict = Error(event["detail"], event.get("retryable") is not False)
+                kind = ErrorClass(event.get("error_class") or ErrorClass.AGENT_ERROR)
+                retryable = event.get("retryable") is not False and kind == ErrorClass.AGENT_ERROR
+                self.verdict = Error(event["detail"], retryable, kind)
         return None
 
 
@@ -160,10 +168,14 @@ def _is_flag_or_none(value: object) -> bool:
     return value is None or isinstance(value, bool)
 
 
+def _is_class_or_none(value: object) -> bool:
+    return value in (None, ErrorClass.AGENT_ERROR, ErrorClass.APPROVAL_REFUSED)
+
+
 EVENTS: Shapes = {
     "say": {"text": _is_text},
     "tool": {"name": _is_name},
     "usage": {"unit": _is_name, "amount": _is_amount},
     "done": {"summary": _is_text_or_none},
-    "error": {"detail": _is_text, "retryable": _is_flag_or_none},
+    "error": {"detail": _is_text, "retryable": _is_flag_or_none, "error_class": _is_class_or_none},
 }

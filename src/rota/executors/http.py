@@ -201,8 +201,8 @@ class _Attempt:
 
     def _outcome(self, head: Head, cut_short: Failed | None) -> Outcome:
         match self._counter.verdict:
-            case Error(detail, retryable):
-                return Failed(ErrorClass.AGENT_ERROR, detail, retryable)
+            case Error() as said:
+                return said.outcome
             case Done(summary):
                 return Succeeded(summary)
         if cut_short is not None:

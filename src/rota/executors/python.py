@@ -1,21 +1,23 @@
 """The kind `python`: a function, in a child process that has a line to the desk of its own."""
 
+import asyncio
 import json
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from rota.agent import LONGEST_MESSAGE
-from rota.errors import Invalid
+from rota.errors import Invalid, Lost, Refused
 from rota.executors.briefing import ALLOWED, as_json, environment, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import EVENTS, Counter, Done, Error, Event, decode, is_whole
 from rota.executors.pipes import Pipe
 from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend, start
+from rota.executors.requests import REQUESTS, Requests
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import PythonConfig
@@ -26,7 +28,7 @@ CHILD = str(Path(__file__).with_name("python_child.py"))
 # Neither this directory nor the session's is searched for modules; print() shows at once, and in UTF-8.
 OPTIONS = ("-P", "-u", "-X", "utf8")
 
-_MESSAGES = {**EVENTS, "unusable": EVENTS["error"]}
+_MESSAGES = {**EVENTS, **REQUESTS, "unusable": EVENTS["error"]}
 
 
 class PythonExecutor:
@@ -77,6 +79,9 @@ class _Attempt:
         self._assignment, self._config, self._grace = assignment, config, grace
         self._transcript = Transcript(desk, config.output_limit)
         self._counter = Counter(self._transcript)
+        self._requests = Requests(desk)
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
         self._tail = Tail()
         self._unusable: str | None = None
 
@@ -87,6 +92,9 @@ class _Attempt:
             return self._outcome(await attend(program, output, errors, self._serve(program, line)))
         except _Garbled as nonsense:
             return Failed(ErrorClass.EXECUTOR_ERROR, str(nonsense), retryable=False)
+        finally:
+            for task in self._waiting:
+                task.cancel()
 
     async def _serve(self, program: Program, line: Pipe) -> None:
         program.stdin.close()
@@ -98,7 +106,7 @@ class _Attempt:
                 raise _Garbled(f"the agent sent a message of over {LONGEST_MESSAGE:,} bytes")
             for message in messages:
                 await self._answer(message, line)
-            if self._counter.verdict is not None:
+            if self._counter.verdict is not None or self._requests.parked is not None:
                 program.stop_after(self._grace)
 
     def _brief(self) -> bytes:
@@ -107,13 +115,29 @@ class _Attempt:
         return json.dumps({"agent": agent, "assignment": as_json(self._assignment)}).encode() + b"\n"
 
     async def _answer(self, message: bytes, line: Pipe) -> None:
-        """Only a message with an id is waited for by the agent."""
+        """Only a message with an id is waited for by the agent. A question may take long: others go on meanwhile."""
         event = decode(message)
         if event is None:
             raise _Garbled("the agent wrote something else into its line to the desk")
-        answer = await self._take(event, len(message))
+        if event.get("type") == "ask":
+            task = asyncio.create_task(self._reply_later(event, len(message), line))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+        else:
+            await self._reply(event, len(message), line)
+
+    async def _reply_later(self, event: Event, size: int, line: Pipe) -> None:
+        with suppress(Lost):  # its worker knows by the lease, and stops this attempt
+            await self._reply(event, size, line)
+
+    async def _reply(self, event: Event, size: int, line: Pipe) -> None:
+        try:
+            answer = await self._take(event, size)
+        except Refused as refusal:
+            answer = {"error": refusal.message}
         if "id" in event:
-            await line.write(json.dumps({"id": event["id"], **answer}).encode() + b"\n")
+            async with self._writing:
+                await line.write(json.dumps({"id": event["id"], **answer}).encode() + b"\n")
 
     async def _take(self, event: Event, size: int) -> dict[str, Any]:
         if not is_whole(event, _MESSAGES):
@@ -121,6 +145,8 @@ class _Attempt:
         if event["type"] == "unusable":
             self._unusable = event["detail"]
             return {}
+        if event["type"] in REQUESTS:
+            return {"result": await self._requests.take(event)}
         return {"result": await self._counter.take(event, size)}
 
     def _outcome(self, ending: Ending) -> Outcome:
@@ -129,8 +155,10 @@ class _Attempt:
         match self._counter.verdict, ending:
             case Done(summary), _:
                 return Succeeded(summary)
-            case Error(detail, retryable), _:
-                return Failed(ErrorClass.AGENT_ERROR, detail, retryable)
+            case ((Error() as said), _):
+                return said.outcome
+            case _ if self._requests.parked is not None:
+                return self._requests.parked
             case _, Exited(0):
                 return Failed(ErrorClass.AGENT_ERROR, "the agent ended without saying it was done")
             case _:

@@ -6,6 +6,7 @@ is answered by `{"id", "result"}` or `{"id", "error"}`. `done` is sent once the 
 
 from __future__ import annotations
 
+import binascii
 import importlib
 import json
 import os
@@ -23,12 +24,12 @@ _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 if _SOURCE not in sys.path:
     sys.path.append(_SOURCE)  # the same Rota as the worker's, wherever that was started
 
-from rota.agent import LONGEST_MESSAGE, Context, GiveUp, Turn  # noqa: E402
+from rota.agent import LONGEST_MESSAGE, Answer, Context, GiveUp, NotApproved, Parked, Turn  # noqa: E402
 
 GROUP = "rota.agents"
 _GIVEN = (
     *("prompt", "input", "payload", "instructions", "source", "missed"),
-    *("attempt", "idempotency_key", "session_id", "run_id"),
+    *("attempt", "idempotency_key", "session_id", "run_id", "automation_id"),
 )
 
 
@@ -105,6 +106,11 @@ def main(fd: int) -> int:
         result = _call(_find(brief["agent"]), _context(brief["assignment"], line))
     except Unusable as failure:
         line.send({"type": "unusable", "detail": str(failure)})
+    except Parked:
+        return 0
+    except NotApproved as refusal:
+        told = {"type": "error", "detail": str(refusal), "retryable": False, "error_class": "approval_refused"}
+        line.send(told)
     except GiveUp as failure:
         line.send({"type": "error", "detail": str(failure) or type(failure).__name__, "retryable": False})
     except Exception as failure:  # the agent's code may raise anything
@@ -143,10 +149,12 @@ def _call(function: Callable[[Context], Any], context: Context) -> Any:
 def _context(assignment: Mapping[str, Any], line: Line) -> Context:
     from datetime import datetime  # noqa: PLC0415
 
-    slot = assignment["slot"]
+    slot, answer, checkpoint = assignment["slot"], assignment["answer"], assignment["checkpoint"]
     return Context(
         **{name: assignment[name] for name in _GIVEN},
         slot=datetime.fromisoformat(slot) if slot else None,
+        last_checkpoint=None if checkpoint is None else binascii.a2b_base64(checkpoint),
+        resumed_with=Answer(**answer) if answer else None,
         transcript=[Turn(turn["speaker"], turn["text"]) for turn in assignment["transcript"]],
         line=line,
     )

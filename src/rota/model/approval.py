@@ -47,6 +47,17 @@ class Answer:
     answered_by: UserId | None
 
 
+def as_json(answer: Answer) -> dict[str, Any]:
+    """As agents in a process of their own are given it."""
+    return {
+        "approval_id": str(answer.approval_id),
+        "option_id": answer.option_id,
+        "approved": answer.approved,
+        "text": answer.text,
+        "answered_by": str(answer.answered_by) if answer.answered_by else None,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Asked again with the same key, in the same run, it is the same question and has the same answer."""
