@@ -16,7 +16,16 @@ from rota.executors.http import HttpExecutor
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Executor
 
+FLOOD, SMALL_FLOOD = 1_000_000_000, 199_000_000
+
 IMPORTS = "import json, os, signal, subprocess, sys, time\n"
+
+FLOODING = """
+line = b"the same line again and again\\n" * 10_000
+for _ in range({} // len(line)):
+    os.write(1, line) == len(line) or sys.exit("a short write")
+usage("tokens", 7)
+"""
 
 BEHAVIOURS = {
     "completes": 'say("A poem.")',
@@ -70,12 +79,8 @@ BEHAVIOURS = {
         os.rename("pids.new", "pids")
         child.returncode = 0
     """,
-    "floods": """
-        line = b"the same line again and again\\n" * 10_000
-        for _ in range(200_000_000 // len(line)):
-            os.write(1, line) == len(line) or sys.exit("a short write")
-        usage("tokens", 7)
-    """,
+    "floods": FLOODING.format(FLOOD),
+    "floods a little": FLOODING.format(SMALL_FLOOD),
     "dies": "os.kill(os.getpid(), signal.SIGSEGV)",
     "shows its key": 'say(f"{key} {attempt}")',
     "shows its environment": "say(json.dumps(dict(os.environ)))",
@@ -180,6 +185,8 @@ class Http:
             "streams": Waiting(directory.with_name("session"), b"first", b" last"),
             "fails": _fails,
             "floods": _floods,
+            "floods a little": _floods,
+            "hangs": Hanging(directory.with_name("session")),
             "shows its key": _shows_its_key,
             "writes garbage": response(body=bytes(range(256)) * 50 + "é".encode()[:1]),
             "writes in halves": Waiting(directory.with_name("session"), "half of é".encode()[:-1], "é".encode()[1:]),
@@ -205,6 +212,22 @@ class Waiting:
         writer.write(chunk(self._last) + END)
 
 
+class Hanging:
+    """Says nothing, for ever; notes that it was asked, and that whoever asked has gone."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def __call__(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        self._directory.mkdir(exist_ok=True)
+        (self._directory / "asked").touch()
+        try:
+            while not writer.transport.is_closing():  # noqa: ASYNC110 — there is no event for it
+                await asyncio.sleep(0.005)
+        finally:
+            (self._directory / "left").touch()
+
+
 async def _completes(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(response(body="A poem."))
 
@@ -217,7 +240,7 @@ async def _fails(_: Request, writer: asyncio.StreamWriter) -> None:
 async def _floods(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(chunked("application/x-ndjson"))
     lines = b"the same line again and again\n" * 10_000
-    for _number in range(199_000_000 // len(lines)):
+    for _number in range(SMALL_FLOOD // len(lines)):  # a longer answer is ended: over 100 times its limit
         writer.write(chunk(lines))
         await writer.drain()
     writer.write(line(type="usage", unit="tokens", amount=7) + line(type="done") + END)

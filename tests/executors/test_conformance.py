@@ -89,11 +89,24 @@ async def test_what_failed_is_in_the_transcript(run: Run, desk: RecordingDesk) -
     assert "Traceback" in desk.text
 
 
-async def test_an_agent_that_hangs_is_gone_when_the_cancellation_arrives(run: Run, directory: Path) -> None:
+async def test_an_agent_that_hangs_is_gone_when_the_cancellation_arrives(kind: Kind, run: Run, directory: Path) -> None:
+    if kind.name == "http":
+        pytest.skip("Its agent lives elsewhere: see the test below")
     attempt = run("hangs")
     pids = await until(lambda: read_pids(directory), "the agent hangs")
     await cancel(attempt)
     assert [pid for pid in pids if lives(pid)] == []
+
+
+async def test_an_agent_elsewhere_that_hangs_is_left_when_the_cancellation_arrives(
+    kind: Kind, run: Run, directory: Path
+) -> None:
+    if kind.name != "http":
+        pytest.skip("Its agent is a process here: see the test above")
+    attempt = run("hangs")
+    await until((directory / "asked").exists, "the agent hangs")
+    await cancel(attempt)
+    await until((directory / "left").exists, "the connection has ended")
 
 
 async def test_all_descendants_go_with_a_cancelled_agent_also_those_that_left_its_group(
@@ -155,7 +168,7 @@ async def test_a_flood_grows_neither_the_transcript_nor_the_worker(run: Run, des
 
 
 async def test_the_loop_goes_on_turning_during_a_flood(run: Run) -> None:
-    attempt, longest = run("floods", {"output_limit": "1MB"}), 0.0
+    attempt, longest = run("floods a little", {"output_limit": "2MB"}), 0.0
     while not attempt.done():
         before = time.monotonic()
         await asyncio.sleep(0)

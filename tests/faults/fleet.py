@@ -1,6 +1,7 @@
 """Real processes of Rota on one database, an agent that leaves evidence, and a judge beside them."""
 
 import asyncio
+import secrets
 import shlex
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from rota.access.vault import open_vault
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.roster import agents, running
+from rota.scheduler.inbound import publish_event
 from rota.service import Loop
 from rota.settings import Settings, read_settings
 from rota.watch.rescue import Rescue
@@ -116,6 +118,13 @@ class Fleet:
         automation = await self.house.automation(agent=agent, **policies)
         async with self.house.db.transaction() as conn:
             run_id = await running.run_now(conn, self.house.caller, automation)
+            await conn.execute("SELECT pg_notify('rota_runs', %s)", [str(self.house.caller.workspace_id)])
+        return run_id
+
+    async def publish(self, event: str) -> UUID:
+        """Fire the one trigger of an event; its run."""
+        async with self.house.db.transaction() as conn:
+            [run_id] = await publish_event(conn, self.house.caller, event, None, secrets.token_hex(8))
             await conn.execute("SELECT pg_notify('rota_runs', %s)", [str(self.house.caller.workspace_id)])
         return run_id
 

@@ -121,3 +121,41 @@ async def test_an_agent_that_looks_into_its_worker_finds_no_database(fleet: Flee
     assert "serve" in found  # it did look
     assert "dbname" not in found
     assert fleet.url not in found
+
+
+async def test_a_second_signal_does_not_wait_for_the_grace_and_hands_back_what_runs(fleet: Fleet) -> None:
+    run_id = await fleet.run(await fleet.agent("lasting", LASTING))
+    worker = fleet.start("worker", ROTA_GRACE_SECONDS="600")
+    await fleet.at_work(run_id)
+    worker.process.terminate()
+    worker.wait_for("rota.stopping")
+    assert await fleet.ask("SELECT status FROM runs") == "running"  # it may finish
+    worker.process.terminate()
+    assert worker.ended() == 0
+    assert await fleet.ask("SELECT (status, attempt, tries, rescues) = ('queued', 1, 0, 0) FROM runs")
+    async with fleet.helping():
+        assert await fleet.ended(run_id) == "succeeded"
+        await fleet.keeps_its_promises()
+
+
+async def test_what_is_replaced_ends_through_its_executor_while_its_successor_waits_in_the_lane(fleet: Fleet) -> None:
+    await fleet.agent(
+        "stubborn", "trap 'echo asked >> $evidence/told; sleep 0.3; exit' TERM\n" + LASTING.replace("-gt 1", "-gt 9")
+    )
+    await fleet.house.automation({"event": "go"}, agent="stubborn", overlap="replace")
+    fleet.start("worker")
+    first = await fleet.publish("go")
+    await fleet.at_work(first)
+    second = await fleet.publish("go")
+    assert await fleet.ask("SELECT ready_at IS NULL FROM runs WHERE id = %s", second)
+    assert await fleet.ended(first) == "cancelled"
+    assert await fleet.ask("SELECT error_class FROM runs WHERE id = %s", first) == "replaced"
+    await fleet.at_work(second)
+    assert fleet.evidence("told") == ["asked"]
+    began = "SELECT a.finished_at <= b.ready_at FROM runs a, runs b WHERE a.id = %s AND b.id = %s"
+    assert await fleet.ask(began, first, second)
+    third = await fleet.publish("go")
+    assert await fleet.ended(second) == "cancelled"
+    await fleet.ask("WITH u AS (UPDATE runs SET cancel_requested_at = now() WHERE id = %s) SELECT 1", third)
+    assert await fleet.ended(third) == "cancelled"
+    await fleet.keeps_its_promises()

@@ -1,9 +1,12 @@
 """The house keepers: what is old goes, what must stay stays, and the house is counted."""
 
+import inspect
 from datetime import timedelta
 
+import pytest
 from house import House
 
+from rota.db import artifacts, pruning
 from rota.db.pool import Database
 from rota.watch import prune
 from rota.watch.prune import Prune
@@ -61,3 +64,45 @@ async def test_two_processes_of_one_machine_take_one_snapshot(house: House, db: 
         await Snapshot(db, every=timedelta(minutes=1), dead_after=timedelta(seconds=30)).once()
     assert await house.value("SELECT count(*) FROM snapshots") == 1
     assert await house.value("SELECT memory_mb > 1 AND running = 0 AND queued = 0 FROM snapshots")
+
+
+@pytest.mark.parametrize(("days", "left"), [(91, 0), (89, 1)])
+async def test_approvals_and_lost_attempts_go_with_the_transcript_and_secrets_that_ran_out_soon_after(
+    house: House, db: Database, days: int, left: int
+) -> None:
+    await house.automation({"webhook": {}})
+    await house.execute(
+        """INSERT INTO runs (workspace_id, id, automation_id, agent_id, grant_id, revision, status, source, queue, pool,
+                             executor, timeout, trace_id, skip_reason, queued_at, finished_at)
+           SELECT workspace_id, gen_random_uuid(), id, agent_id, grant_id, 1, 'skipped', 'schedule', workspace_id, 'p', 'e', '1 h',
+                  't', 'missed', now(), now() - %s FROM automations""",
+        timedelta(days=days),
+    )
+    await house.execute("INSERT INTO abandonments (workspace_id, run_id, attempt, executor, pool, created_at) "
+                        "SELECT workspace_id, id, 1, 'e', 'p', now() - %s FROM runs", timedelta(days=days))  # fmt: skip
+    await house.execute(
+        "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, created_at, expires_at)"
+        " SELECT workspace_id, id, id, id, 1, '?', '[]', now() - %s, now() FROM runs", timedelta(days=days),
+    )  # fmt: skip
+    await house.execute("INSERT INTO webhook_secrets (workspace_id, trigger_id, id, sealed, expires_at) "
+                        "SELECT workspace_id, id, id, decode(repeat('00', 64), 'hex'), now() - %s FROM triggers", timedelta(days=days - 60))  # fmt: skip
+    await keeper(db).once()
+    for table in ("approvals", "abandonments", "webhook_secrets"):
+        assert await house.value(f"SELECT count(*) FROM {table}") == left, table
+
+
+GROWING = {
+    "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events", "logins", "memory",
+    "sign_in_links", "snapshots", "start_keys", "webhook_secrets", "workers", "write_keys",
+}  # fmt: skip
+KEPT = {  # the ledger, what people saved, and what belongs to a run or session for good
+    "accounts", "agents", "automations", "credentials", "grants", "members", "migrations", "revisions", "runs",
+    "session_roles", "sessions", "task_dependencies", "tasks", "tokens", "triggers", "usage", "users", "workspaces",
+}  # fmt: skip
+
+
+async def test_every_table_is_either_pruned_or_kept_on_purpose(house: House) -> None:
+    found = await house.value("SELECT array_agg(tablename::text) FROM pg_tables WHERE schemaname = 'public'")
+    assert set(found) == GROWING | KEPT
+    source = inspect.getsource(pruning) + inspect.getsource(artifacts)
+    assert [table for table in GROWING if f"DELETE FROM {table}" not in source] == []

@@ -49,6 +49,22 @@ DELETE FROM checkpoints WHERE ctid = ANY(ARRAY(
                           AND r.finished_at IS NULL)
      LIMIT %(limit)s))
 """
+ABANDONMENTS = """
+-- Whose kind nobody has served for so long.
+DELETE FROM abandonments WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM abandonments WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
+"""
+APPROVALS = """
+-- Of runs that have ended: what was asked and answered is part of the transcript.
+DELETE FROM approvals WHERE ctid = ANY(ARRAY(
+    SELECT a.ctid FROM approvals a JOIN runs r ON r.workspace_id = a.workspace_id AND r.id = a.run_id
+     WHERE a.created_at < now() - %(kept)s AND r.finished_at < now() - %(kept)s LIMIT %(limit)s))
+"""
+WEBHOOK_SECRETS = """
+-- Which have run out: they were replaced.
+DELETE FROM webhook_secrets WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM webhook_secrets WHERE expires_at < now() - %(kept)s LIMIT %(limit)s))
+"""
 SIGN_INS = """
 WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now())
 DELETE FROM logins WHERE expires_at < now()

@@ -50,6 +50,9 @@ class Prune:
         self._kept = (
             (pruning.EVENTS, keep_events),
             (pruning.CHECKPOINTS, keep_events),
+            (pruning.APPROVALS, keep_events),
+            (pruning.ABANDONMENTS, keep_events),
+            (pruning.WEBHOOK_SECRETS, KEEP_KEYS),
             (pruning.SNAPSHOTS, keep_snapshots),
             (pruning.AUDIT, keep_audit),
             (pruning.START_KEYS, KEEP_KEYS),
