@@ -171,6 +171,16 @@ def post_webhook(rota: Rota, token: str) -> str:
     return secret
 
 
+def starts_only_with_its_keys(home: Path) -> None:
+    keys = home / "vault.keys"
+    kept = keys.rename(home / "elsewhere")
+    lost = Rota(home, "up")
+    assert lost.ended(within=60) == 2
+    assert f"the vault's keys are not in {keys}" in lost.output
+    assert not keys.exists(), "a new ring would hide the loss"
+    kept.rename(keys)
+
+
 def found_in(haystack: bytes, needles: list[bytes]) -> list[bytes]:
     return [needle for needle in needles if needle in haystack]
 
@@ -228,3 +238,4 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(home: Path, 
     assert "statement:" in "".join(each.read_text(errors="replace") for each in home.glob("**/*.log"))
     assert {each.name: hits for each in files if (hits := found_in(each.read_bytes(), [*FORMS, *secrets]))} == {}
     assert b"rota_run_" not in log.read_bytes()
+    starts_only_with_its_keys(home)
