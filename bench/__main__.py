@@ -6,9 +6,12 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from bench import scheduler, sessions, worker
+from bench.goals import Goal
 
 PARTS = {"scheduler": scheduler.measure, "worker": worker.measure, "sessions": sessions.measure}
 RESULTS = Path(__file__).parent / "results"
@@ -21,20 +24,24 @@ def main() -> None:
     given = parser.parse_args()
     for part in given.parts or PARTS:
         print(f"\n{part}\n{'─' * len(part)}")
-        figures = asyncio.run(PARTS[part](quick=given.quick))
+        figures, goals = asyncio.run(PARTS[part](quick=given.quick))
         for name, told in figures.items():
             print(f"  {name:<58} {_told(told)}")
-        _keep(part, figures)
+        for goal in goals:
+            print(f"  {goal}")
+        _keep(part, figures, goals)
 
 
 def _told(value: object) -> str:
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _keep(part: str, figures: dict[str, object]) -> None:
+def _keep(part: str, figures: dict[str, object], goals: Sequence[Goal]) -> None:
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{part}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    file.write_text(json.dumps({"machine": platform.platform(), "python": sys.version.split()[0], **figures}, indent=2))
+    kept = [{**asdict(goal), "met": goal.met} for goal in goals]
+    about = {"machine": platform.platform(), "python": sys.version.split()[0]}
+    file.write_text(json.dumps({**about, **figures, "goals": kept}, indent=2, ensure_ascii=False))
 
 
 main()

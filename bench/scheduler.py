@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
+from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
 from rota.model.cron import next_after
 from rota.scheduler.tick import Scheduler
@@ -25,7 +26,7 @@ BARE = "CREATE TABLE IF NOT EXISTS bare (id uuid PRIMARY KEY, a text, b text, c 
 INSERT_BARE = "INSERT INTO bare SELECT gen_random_uuid(), 'a', 'b', now() FROM generate_series(1, 1000)"
 
 
-async def measure(*, quick: bool) -> dict[str, Any]:
+async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     others = 100_000 if quick else 1_000_000
     figures: dict[str, Any] = {**_cron()}
     async with staged() as stage:
@@ -43,7 +44,10 @@ async def measure(*, quick: bool) -> dict[str, Any]:
         figures["memory of the process, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     async with staged() as stage:
         figures |= await _lateness(stage, seconds=10 if quick else 30)
-    return figures
+    return figures, [
+        at_most(f"{DUE:,} due at once, seconds", statistics.median(alone), 1.0),
+        at_least("sustained fires a second", 6 * DUE / sustained, 10_000),
+    ]
 
 
 async def _fire(stage: Stage, count: int) -> float:

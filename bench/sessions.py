@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.goals import Goal
 from bench.stage import Stage, staged
 from rota.access import signing_in
 from rota.db import events, runs
@@ -32,7 +33,7 @@ LONG = 100_000
 BATCH = 500
 
 
-async def measure(*, quick: bool) -> dict[str, Any]:
+async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     figures: dict[str, Any] = {}
     async with staged() as stage:
         sessions = [await _session(stage) for _ in range(SESSIONS)]
@@ -44,7 +45,7 @@ async def measure(*, quick: bool) -> dict[str, Any]:
         async with _server(stage) as url:
             figures |= await _opening(stage, url, long)
             figures |= await _following(stage, url, sessions[0], followers=FOLLOWERS, writes=10 if quick else 50)
-    return figures
+    return figures, []
 
 
 async def _session(stage: Stage) -> SessionId:

@@ -3,251 +3,122 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
-from pgqueuer import AsyncpgDriver, PgQueuer, Queries
-from pgqueuer.domain.types import QueueExecutionMode
-from procrastinate import App, PsycopgConnector
-from psycopg.conninfo import conninfo_to_dict
+from psycopg import AsyncConnection
 
+from bench import held, idle, peers
+from bench.at_work import at_work
+from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
 from rota.db.listener import RUNS, Listener, Wakes
-from rota.model.executor import Assignment, Desk, LostAttempt
-from rota.model.outcome import Outcome, Succeeded
 from rota.roster import running
-from rota.scheduler.tick import Scheduler
-from rota.service import Loop
-from rota.trace.record import Recorder
-from rota.worker.lease import Lease
-from rota.worker.worker import Worker
+
+ROTA, ROTA_500 = "rota, 100 places", "rota, 500 places"
+PGQUEUER, PROCRASTINATE = "pgqueuer, batch 100", "procrastinate, concurrency 100"
+LIMIT = "limit: claim 100 and done on a bare table"
 
 
-class Noop:
-    """An in-process agent that does nothing, and says when it began."""
-
-    kind = "command"
-
-    def __init__(self) -> None:
-        self.began: asyncio.Queue[tuple[object, float]] = asyncio.Queue()
-
-    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
-        return []
-
-    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
-        self.began.put_nowait((assignment.run_id, time.perf_counter()))
-        return Succeeded("Done.")
-
-    async def abandon(self, lost: LostAttempt) -> None:
-        pass
-
-
-async def measure(*, quick: bool) -> dict[str, Any]:
-    count, rounds = (5_000, 2) if quick else (20_000, 3)
+async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     figures: dict[str, Any] = {}
+    goals: list[Goal] = []
     async with staged() as stage:
-        contestants: dict[str, Callable[[int], Awaitable[float]]] = {
-            "rota, 100 places": lambda n: _drain(stage, n, places=100),
-            "rota, 500 places": lambda n: _drain(stage, n, places=500),
-            "pgqueuer, batch 100": lambda n: _drain_pgqueuer(stage, n),
-            "procrastinate, concurrency 100": lambda n: _drain_procrastinate(stage, n // 20),
-            "limit: claim 100 and done on a bare table": lambda n: _limit(stage, n),
-        }
-        rates: dict[str, list[float]] = {name: [] for name in contestants}
-        for _ in range(rounds):
-            for name, drain in contestants.items():
-                rates[name].append(await drain(count))
-        medians = {name: statistics.median(each) for name, each in rates.items()}
-        figures |= {f"{name}: runs a second": int(rate) for name, rate in medians.items()}
-        best = medians["rota, 100 places"]
-        figures["× pgqueuer (both 100)"] = best / medians["pgqueuer, batch 100"]
-        figures["× procrastinate"] = best / medians["procrastinate, concurrency 100"]
-        figures["per cent of the limit"] = 100 * best / medians["limit: claim 100 and done on a bare table"]
-        figures |= await _pick_up(stage, 100 if quick else 300)
-    return figures
+        for part in (_drains, _pick_ups, _notifications, held.measure):
+            found, kept = await part(stage, quick=quick)
+            figures |= found
+            goals += kept
+    found, kept = await idle.measure(quick=quick)
+    return figures | found, goals + kept
 
 
-def _worker(stage: Stage, executor: Noop, places: int) -> tuple[Worker, Lease, Recorder]:
-    recorder = Recorder(stage.db, stage.wakes)
-    options: dict[str, Any] = {"url": "", "home": Path("/tmp"), "places": places}
-    worker = Worker(stage.db, stage.wakes, recorder, {"command": executor}, **options)
-    return worker, Lease(stage.db, worker, lease=timedelta(seconds=60), heartbeat=timedelta(seconds=10)), recorder
+async def _drains(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
+    """Each in turn, several times, on the same server: machines are noisy, ratios are not."""
+    count, rounds = (5_000, 2) if quick else (20_000, 3)
+    contestants: dict[str, Callable[[int], Awaitable[float]]] = {
+        ROTA: lambda n: _drain(stage, n, places=100),
+        ROTA_500: lambda n: _drain(stage, n, places=500),
+        PGQUEUER: lambda n: peers.drain_pgqueuer(stage, n),
+        PROCRASTINATE: lambda n: peers.drain_procrastinate(stage, n // 20),
+        LIMIT: lambda n: peers.limit(stage, n),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, drain in contestants.items():
+            rates[name].append(await drain(count))
+    medians = {name: statistics.median(each) for name, each in rates.items()}
+    figures: dict[str, Any] = {f"{name}: runs a second": int(rate) for name, rate in medians.items()}
+    figures["rota, 100 places: per cent of the limit"] = 100 * medians[ROTA] / medians[LIMIT]
+    figures["rota, 500 places: per cent of the limit"] = 100 * medians[ROTA_500] / medians[LIMIT]
+    return figures, [
+        at_least("× pgqueuer, both 100", medians[ROTA] / medians[PGQUEUER], 1.5),
+        at_least("× pgqueuer, 500 places against its batch of 100", medians[ROTA_500] / medians[PGQUEUER], 1.5),
+        at_least("× procrastinate", medians[ROTA] / medians[PROCRASTINATE], 30),
+    ]
 
 
 async def _drain(stage: Stage, count: int, *, places: int) -> float:
     """Runs a second by one process, with the whole ledger and every event written."""
-    await stage.fill(count, datetime.now(UTC) - timedelta(seconds=1))
-    await Scheduler(stage.db, stage.wakes).once()
     await stage.tidy()
-    executor = Noop()
-    worker, _, _ = _worker(stage, executor, places)
-    loop = Loop(worker)
-    started = time.perf_counter()
-    task = asyncio.create_task(loop.run())
-    worker.attach(loop)
-    while executor.began.qsize() < count or worker.attempts:
-        await asyncio.sleep(0.005)
-    taken = time.perf_counter() - started
-    loop.stop()
-    await task
-    return count / taken
+    async with at_work(stage, places) as working:
+        return await working.drain(count)
 
 
-def _asyncpg(url: str) -> dict[str, Any]:
-    parts = conninfo_to_dict(url)
-    return {
-        "host": parts.get("host"), "port": parts.get("port") or 5432, "user": parts.get("user"),
-        "password": parts.get("password"), "database": parts["dbname"],
-    }  # fmt: skip
+async def _notifications(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
+    """What another process hears while a backlog is drained, for each group of outcomes that was committed."""
+    heard: Counter[str] = Counter()
+    async with await AsyncConnection.connect(stage.url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.update([told.channel]))
+        async with at_work(stage, 100) as working:
+            await stage.wakes.close()
+            await other.execute("LISTEN rota_runs")
+            await other.execute("LISTEN rota_sessions")
+            began = (await (await other.execute("SELECT now()")).fetchall())[0][0]
+            await working.drain(1_000)
+        await stage.wakes.close()
+        rows = await other.execute("SELECT count(DISTINCT xmin::text) FROM runs WHERE finished_at > %s", [began])
+        batches = (await rows.fetchall())[0][0]
+    told = heard["rota_sessions"] / batches
+    return {"notifications for each settled batch": told}, [at_most("notifications for each batch", told, 1.0)]
 
 
-async def _drain_pgqueuer(stage: Stage, count: int) -> float:
-    async with asyncpg.create_pool(**_asyncpg(stage.url), min_size=1, max_size=1) as pool, pool.acquire() as conn:
-        driver = AsyncpgDriver(conn)
-        queries = Queries(driver)
-        if not await queries.has_table(queries.qbe.settings.queue_table):
-            await queries.install()
-        await queries.enqueue(["noop"] * count, [None] * count, [0] * count)
-        queue = PgQueuer(driver)
-        done = 0
-
-        @queue.entrypoint("noop")
-        async def noop(_: Any) -> None:
-            nonlocal done
-            done += 1
-
-        started = time.perf_counter()
-        await queue.qm.run(batch_size=100, mode=QueueExecutionMode.drain, max_concurrent_tasks=200)
-        taken = time.perf_counter() - started
-        assert done == count
-        return count / taken
-
-
-async def _drain_procrastinate(stage: Stage, count: int) -> float:
-    app = App(connector=PsycopgConnector(conninfo=stage.url))
-    async with app.open_async():
-        if not await app.check_connection_async():
-            await app.schema_manager.apply_schema_async()
-
-        @app.task(name="noop")
-        async def noop() -> None:
-            pass
-
-        await noop.batch_defer_async(*({} for _ in range(count)))
-        started = time.perf_counter()
-        await app.run_worker_async(wait=False, concurrency=100, install_signal_handlers=False, listen_notify=False)
-        return count / (time.perf_counter() - started)
-
-
-async def _limit(stage: Stage, count: int) -> float:
-    """What PostgreSQL itself allows: claim a hundred rows and mark them done, nothing else."""
-    async with stage.db.connection() as conn:
-        await conn.execute("DROP TABLE IF EXISTS bare_queue")
-        await conn.execute("CREATE TABLE bare_queue (id bigint PRIMARY KEY, status text) WITH (fillfactor = 50)")
-        await conn.execute("INSERT INTO bare_queue SELECT n, 'queued' FROM generate_series(1, %s) n", [count])
-        await conn.execute("CREATE INDEX ON bare_queue (id) WHERE status = 'queued'")
-        await conn.execute("VACUUM ANALYZE bare_queue")
-        started = time.perf_counter()
-        for _ in range(0, count, 100):
-            rows = await conn.execute(
-                """UPDATE bare_queue SET status = 'running' WHERE id = ANY(ARRAY(
-                       SELECT id FROM bare_queue WHERE status = 'queued' ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED))
-                RETURNING id"""
-            )
-            ids = [row[0] for row in await rows.fetchall()]
-            await conn.execute("UPDATE bare_queue SET status = 'done' WHERE id = ANY(%s)", [ids])
-        return count / (time.perf_counter() - started)
-
-
-async def _pick_up(stage: Stage, count: int) -> dict[str, float]:
+async def _pick_ups(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     """From the answer to "run now" until the agent's code begins, one at a time, each system in turn."""
-    rota = await _pick_up_rota(stage, count)
-    pgqueuer = await _pick_up_pgqueuer(stage, count)
-    procrastinate = await _pick_up_procrastinate(stage, count)
-    told: dict[str, float] = {}
-    for name, times in {"rota": rota, "pgqueuer": pgqueuer, "procrastinate": procrastinate}.items():
-        times.sort()
-        told[f"pick-up, {name}, p50 ms"] = times[len(times) // 2] * 1000
-        told[f"pick-up, {name}, p99 ms"] = times[int(len(times) * 0.99)] * 1000
-    return told
+    count, rounds = (50, 2) if quick else (150, 3)
+    contestants = {
+        "rota": _pick_up_rota, "pgqueuer": peers.pick_up_pgqueuer, "procrastinate": peers.pick_up_procrastinate,
+    }  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, pick_up in contestants.items():
+            times[name] += [1000 * each for each in await pick_up(stage, count)]
+    p50 = {name: statistics.median(each) for name, each in times.items()}
+    p99 = {name: sorted(each)[int(len(each) * 0.99)] for name, each in times.items()}
+    figures = {f"pick-up, {name}, p50 / p99 ms": f"{p50[name]:.2f} / {p99[name]:.2f}" for name in times}
+    return figures, [
+        at_most("pick-up p50 beside the better peer, ms", p50["rota"], min(p50["pgqueuer"], p50["procrastinate"])),
+        at_most("pick-up p99 beside the better peer, ms", p99["rota"], min(p99["pgqueuer"], p99["procrastinate"])),
+        at_most("pick-up p99, ms", p99["rota"], 10),
+    ]
 
 
 async def _pick_up_rota(stage: Stage, count: int) -> list[float]:
-    executor = Noop()
-    listener = Listener(stage.url)
-    wakes = Wakes(stage.db, listener)
-    worker, _, recorder = _worker(stage, executor, 5)
-    loop = Loop(worker)
-    tasks = [asyncio.create_task(each) for each in (listener.run(), recorder.run(), loop.run())]
     # Another process would be told by NOTIFY only, so this worker is not told directly either.
-    other = Wakes(stage.db, Listener(stage.url))
-    worker.listen(listener, loop)
-    await asyncio.sleep(0.5)
+    other, listener = Wakes(stage.db, Listener(stage.url)), Listener(stage.url)
+    listening = asyncio.create_task(listener.run())
     times = []
-    for _ in range(count):
-        async with stage.db.transaction() as conn:
-            await running.run_agent(conn, stage.caller, "agent", {"prompt": "go"})
-        answered = time.perf_counter()
-        other.send(RUNS, [stage.caller.workspace_id])
-        _, began = await executor.began.get()
-        times.append(began - answered)
-        await asyncio.sleep(0.01)
-    loop.stop()
+    async with at_work(stage, 5, listener=listener) as working:
+        await asyncio.sleep(1.0)
+        for _ in range(count):
+            async with stage.db.transaction() as conn:
+                await running.run_agent(conn, stage.caller, "agent", {"prompt": "go"})
+            answered = time.perf_counter()
+            other.send(RUNS, [stage.caller.workspace_id])
+            _, began = await working.executor.began.get()
+            times.append(began - answered)
+            await asyncio.sleep(0.01)
     await other.close()
-    await wakes.close()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return times
-
-
-async def _pick_up_pgqueuer(stage: Stage, count: int) -> list[float]:
-    began: asyncio.Queue[float] = asyncio.Queue()
-    async with (
-        asyncpg.create_pool(**_asyncpg(stage.url), min_size=2, max_size=2) as pool,
-        pool.acquire() as working,
-        pool.acquire() as sending,
-    ):
-        queue = PgQueuer(AsyncpgDriver(working))
-
-        @queue.entrypoint("pickup")
-        async def pickup(_: Any) -> None:
-            began.put_nowait(time.perf_counter())
-
-        task = asyncio.create_task(queue.qm.run(batch_size=10))
-        await asyncio.sleep(1.0)
-        queries = Queries(AsyncpgDriver(sending))
-        times = []
-        for _ in range(count):
-            await queries.enqueue("pickup", None)
-            answered = time.perf_counter()
-            times.append(await began.get() - answered)
-            await asyncio.sleep(0.01)
-        queue.shutdown.set()
-        await asyncio.wait([task], timeout=5)
-    return times
-
-
-async def _pick_up_procrastinate(stage: Stage, count: int) -> list[float]:
-    began: asyncio.Queue[float] = asyncio.Queue()
-    app = App(connector=PsycopgConnector(conninfo=stage.url))
-
-    @app.task(name="pickup")
-    async def pickup() -> None:
-        began.put_nowait(time.perf_counter())
-
-    async with app.open_async():
-        task = asyncio.create_task(app.run_worker_async(concurrency=5, install_signal_handlers=False))
-        await asyncio.sleep(1.0)
-        times = []
-        for _ in range(count):
-            await pickup.defer_async()
-            answered = time.perf_counter()
-            times.append(await began.get() - answered)
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
     return times

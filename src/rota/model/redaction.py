@@ -64,7 +64,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = (), *, exactly: Iterable[str] = ()) -> None:
         """`exactly` are looked for as they are only, which is cheaper."""
-        forms = dict.fromkeys(form for secret in secrets for form in _forms(secret.strip()))
+        forms = dict.fromkeys([form for secret in secrets for form in _forms(secret.strip())])
         self._patterns = [_Pattern(form) for form in (*forms, *exactly)]
 
     def __bool__(self) -> bool:
@@ -108,6 +108,9 @@ class Redactor:
         return "".join(pieces), covered
 
 
+NOTHING_SECRET = Redactor()
+
+
 class Stream:
     """One text that comes in pieces. Holds back only what may be the beginning of a secret."""
 
@@ -129,7 +132,7 @@ class Stream:
 
     def end(self) -> str:
         """What was held back and turned out to be nothing."""
-        return self._told(self._held, len(self._held))
+        return self._told(self._held, len(self._held)) if self._held else ""
 
     def _told(self, text: str, before: int) -> str:
         told, covered = self._redactor.masked(text, before, self._shown, self._covered)

@@ -15,7 +15,7 @@ from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, wit
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId, new_id
 from rota.model.outcome import Parked
-from rota.model.redaction import Redactor
+from rota.model.redaction import NOTHING_SECRET, Redactor
 from rota.model.run import Claimed
 from rota.sessions import approvals as asking
 from rota.trace.record import RecordingDesk
@@ -33,7 +33,7 @@ class AttemptDesk:
     def __init__(self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed) -> None:
         self.run = run
         self._words = words
-        self._redactor = Redactor()
+        self._redactor = NOTHING_SECRET
         self._db, self._wakes = db, wakes
         self._attempt = (run.workspace_id, run.id, run.attempt)
 

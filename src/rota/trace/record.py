@@ -12,7 +12,7 @@ from rota.db.listener import Wakes, session_channel
 from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
-from rota.model.redaction import Redactor, Stream
+from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.run import Claimed
 from rota.model.text import clean, clean_json
 
@@ -121,7 +121,7 @@ class RecordingDesk:
         self._lost = False
         self._flushed: asyncio.Event | None = None  # somebody waits for room
         self._window = Window()
-        self._redactor = Redactor()
+        self._redactor = NOTHING_SECRET
         self._words: Stream | None = None
 
     def hide(self, redactor: Redactor) -> None:

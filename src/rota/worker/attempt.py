@@ -28,7 +28,7 @@ from rota.model.approval import Answer
 from rota.model.duration import format_duration
 from rota.model.executor import Assignment, Executor
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
-from rota.model.redaction import Redactor
+from rota.model.redaction import NOTHING_SECRET, Redactor
 from rota.model.run import Claimed, Source
 from rota.sessions import transcript
 from rota.sessions.desk import AttemptDesk
@@ -54,7 +54,7 @@ class Attempt:
         self._clock: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._started = 0.0
         self.ran = timedelta()  # running time of this try, once it has parked
-        self._redactor = Redactor()
+        self._redactor = NOTHING_SECRET
 
     def hide(self, secrets: Collection[str], token: str) -> None:
         """Nothing that this attempt writes shows the credentials it is given, nor its token."""

@@ -1,0 +1,77 @@
+"""A worker of this process with an agent that does nothing: everything else is as in production."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.stage import Stage
+from rota.db.listener import RUNS, Listener
+from rota.model.executor import Assignment, Desk, LostAttempt
+from rota.model.outcome import Outcome, Succeeded
+from rota.scheduler.tick import Scheduler
+from rota.service import Loop
+from rota.trace.record import Recorder
+from rota.worker.worker import Worker
+
+
+class Noop:
+    """An in-process agent that does nothing, and says when it began."""
+
+    kind = "command"
+    resumes = False
+
+    def __init__(self) -> None:
+        self.began: asyncio.Queue[tuple[object, float]] = asyncio.Queue()
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
+        return []
+
+    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
+        self.began.put_nowait((assignment.run_id, time.perf_counter()))
+        return Succeeded("Done.")
+
+    async def abandon(self, lost: LostAttempt) -> None:
+        pass
+
+
+class AtWork:
+    def __init__(self, stage: Stage, worker: Worker, executor: Noop, listener: Listener) -> None:
+        self.stage, self.worker, self.executor, self.listener = stage, worker, executor, listener
+
+    async def drain(self, count: int) -> float:
+        """Let this many runs become due at once; how many of them it settled in a second."""
+        done = self.executor.began.qsize() + count
+        places, self.worker.places = self.worker.places, 0  # nothing is claimed while they are made
+        await self.stage.fill(count, datetime.now(UTC) - timedelta(seconds=1), tidy=False)
+        await Scheduler(self.stage.db, self.stage.wakes).once()
+        self.worker.places = places
+        started = time.perf_counter()
+        self.listener.dispatch(RUNS, "")  # look everywhere
+        while self.executor.began.qsize() < done or self.worker.attempts:
+            await asyncio.sleep(0.005)
+        return count / (time.perf_counter() - started)
+
+
+@asynccontextmanager
+async def at_work(stage: Stage, places: int, *, listener: Listener | None = None) -> AsyncIterator[AtWork]:
+    """Without a listener of its own it hears only what is dispatched to it."""
+    executor, recorder = Noop(), Recorder(stage.db, stage.wakes)
+    listener = listener or Listener(stage.url)
+    worker = Worker(
+        stage.db, stage.wakes, recorder, {"command": executor}, url="", home=Path("/nowhere"), places=places
+    )
+    loop = Loop(worker)
+    worker.listen(listener, loop)
+    tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
+    try:
+        yield AtWork(stage, worker, executor, listener)
+    finally:
+        loop.stop()
+        await tasks[1]
+        await worker.drain(timedelta(seconds=5), asyncio.Event())
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
