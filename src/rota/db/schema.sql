@@ -535,7 +535,9 @@ CREATE TABLE workspaces (
     minimum_interval interval,
     max_concurrent integer,
     created_at timestamptz DEFAULT now() NOT NULL,
+    max_schedules integer,
     CONSTRAINT workspaces_max_concurrent_check CHECK ((max_concurrent > 0)),
+    CONSTRAINT workspaces_max_schedules_check CHECK ((max_schedules > 0)),
     CONSTRAINT workspaces_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 

@@ -1,7 +1,7 @@
 """Triggers: what is due, and when each is due next."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -195,6 +195,18 @@ SELECT count(DISTINCT automation_id) FROM triggers
 
 LOCK_AFTER = "SELECT pg_advisory_xact_lock(hashtextextended('after ' || %(workspace_id)s::text, 0))"
 
+MINIMUM_INTERVAL = "SELECT minimum_interval FROM workspaces WHERE id = %(workspace_id)s"
+
+HOLD_LIMIT = """
+-- Who adds a schedule to a workspace that has a limit waits for who does just that.
+SELECT max_schedules FROM workspaces WHERE id = %(workspace_id)s AND max_schedules IS NOT NULL FOR NO KEY UPDATE
+"""
+
+SCHEDULES = """
+SELECT count(*) FROM triggers t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id
+ WHERE t.workspace_id = %(workspace_id)s AND t.kind IN ('cron', 'every', 'at') AND a.deleted_at IS NULL
+"""
+
 OF_AUTOMATIONS = """
 SELECT t.*, a.name AS after_name, a.slug AS after_slug
   FROM triggers t LEFT JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.after_automation_id
@@ -352,3 +364,18 @@ async def due_between(conn: Connection, workspace_id: WorkspaceId, start: dateti
     given = {"workspace_id": workspace_id, "start": start, "end": end}
     row = await (await conn.execute(DUE_BETWEEN, given)).fetchone()
     return row[0] if row else 0
+
+
+async def minimum_interval(conn: Connection, workspace_id: WorkspaceId) -> timedelta | None:
+    """How close together the fires of one schedule may come here."""
+    row = await (await conn.execute(MINIMUM_INTERVAL, {"workspace_id": workspace_id})).fetchone()
+    return row[0] if row else None
+
+
+async def over_limit(conn: Connection, workspace_id: WorkspaceId) -> int | None:
+    """How many schedules this workspace may have, if it has more; until commit nobody else adds one."""
+    limit = await (await conn.execute(HOLD_LIMIT, {"workspace_id": workspace_id})).fetchone()
+    if not limit:
+        return None
+    count = await (await conn.execute(SCHEDULES, {"workspace_id": workspace_id})).fetchone()
+    return limit[0] if count and count[0] > limit[0] else None

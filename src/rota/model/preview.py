@@ -69,15 +69,21 @@ def _far(schedule: Schedule, after: datetime) -> Iterator[ScheduleWarning]:
 def _dense(
     schedule: Schedule, after: datetime, usual: timedelta | None, minimum: timedelta | None
 ) -> Iterator[ScheduleWarning]:
-    slots = _slots(schedule, after, _SAMPLE if usual or minimum else 0)
-    closest = min((later - earlier for earlier, later in pairwise(slots)), default=timedelta.max)
-    if minimum and closest < minimum:
-        reason = f"at least {format_duration(minimum)} is advised"
-    elif usual and closest < usual:
+    apart = closest(schedule, after) if usual or minimum else timedelta.max
+    if minimum and apart < minimum:
+        reason = f"this workspace wants at least {format_duration(minimum)} between them"
+    elif usual and apart < usual:
         reason = f"a run usually takes {format_duration(usual)}"
     else:
         return
-    yield ScheduleWarning("dense", f"Fires come as close as {format_duration(closest)}; {reason}.")
+    yield ScheduleWarning("dense", f"Fires come as close as {format_duration(apart)}; {reason}.")
+
+
+def closest(schedule: Schedule, after: datetime) -> timedelta:
+    """How close together its next fires come."""
+    return min(
+        (later - earlier for earlier, later in pairwise(_slots(schedule, after, _SAMPLE))), default=timedelta.max
+    )
 
 
 def _either_day(cron: Cron) -> Iterator[ScheduleWarning]:

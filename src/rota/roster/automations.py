@@ -115,6 +115,8 @@ async def add_trigger(
     now = await now_of(conn)
     row = await trigger_forms.read(conn, caller, form, now=now, field="trigger")
     trigger_id = await trigger_forms.add(conn, found, row, now=now)
+    if row["kind"] in trigger_forms.TIMED:
+        await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     await _revise(conn, caller, found)
     return AutomationId(found["id"]), trigger_id
 
@@ -204,6 +206,7 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
         replaces=found["grant_id"],
     )  # fmt: skip
     await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
+    await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     if found["status"] == "active":
         await trigger_forms.resume(conn, found, now=await now_of(conn))
     return AutomationId(found["id"])

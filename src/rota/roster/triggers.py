@@ -13,11 +13,13 @@ from psycopg.types.json import Jsonb
 from rota.access.vault import Vault
 from rota.db import automations, triggers, webhook_secrets
 from rota.db.pool import Connection
-from rota.errors import Invalid, NotFound
+from rota.errors import Conflict, Invalid, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller
+from rota.model.duration import format_duration
 from rota.model.firing import Timing
-from rota.model.ids import TriggerId, new_id
+from rota.model.ids import TriggerId, WorkspaceId, new_id
+from rota.model.preview import closest
 from rota.model.schedule import AtSchedule, Compiled, CronSchedule, EverySchedule, read_schedule, short_form
 
 TIMED = frozenset({"cron", "every", "at"})
@@ -56,7 +58,30 @@ async def read(
         inner = f".{refused.field}" if refused.field and refused.field != field else ""
         raise Invalid(refused.message, code=refused.code, field=field + inner) from None
     _check_limits(row, field)
+    await _refuse_too_often(conn, caller, row, field)
     return row
+
+
+async def _refuse_too_often(conn: Connection, caller: Caller, row: Mapping[str, Any], field: str) -> None:
+    if row["kind"] not in {"cron", "every"}:
+        return
+    minimum = await triggers.minimum_interval(conn, caller.workspace_id)
+    if minimum and (apart := closest(timing(row).schedule(), row["anchor_at"])) < minimum:
+        raise Invalid(
+            f"It would fire every {format_duration(apart)}; this workspace wants at least {format_duration(minimum)}"
+            " between fires.",
+            code="too_often", field=field,
+        )  # fmt: skip
+
+
+async def refuse_too_many(conn: Connection, workspace_id: WorkspaceId) -> None:
+    """After a schedule was saved or came back: more than the workspace may have are taken back with it."""
+    limit = await triggers.over_limit(conn, workspace_id)
+    if limit is not None:
+        raise Conflict(
+            f"This workspace may have {limit} schedules, and has them. Delete one first.",
+            code="too_many_schedules", limit=limit,
+        )  # fmt: skip
 
 
 async def _when(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -180,7 +205,13 @@ async def save(
         else:
             await add(conn, automation, row, now=now)
     await triggers.delete(conn, automation["workspace_id"], [each["id"] for each in before if each["id"] not in kept])
+    if _timed(rows) > _timed(before):
+        await refuse_too_many(conn, automation["workspace_id"])
     return await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
+
+
+def _timed(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(row["kind"] in TIMED for row in rows)
 
 
 async def add(conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any], *, now: datetime) -> TriggerId:
@@ -202,6 +233,8 @@ async def change(
     await _refuse_cycle(conn, automation, row)
     place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
     await triggers.update(conn, _storable(row) | place)
+    if _timed([row]) > _timed([stored]):
+        await refuse_too_many(conn, automation["workspace_id"])
 
 
 async def find(conn: Connection, automation: Mapping[str, Any], trigger_id: UUID) -> dict[str, Any]:
