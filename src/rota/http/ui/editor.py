@@ -1,5 +1,6 @@
 """The editor: one form for a new automation and for one that is saved, and a preview of what it would do."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from rota.http.shapes import AutomationIn, AutomationPatch, TriggerIn
 from rota.http.ui import drafts, words
 from rota.http.ui.automations import ref_of
 from rota.http.ui.drafts import Draft
-from rota.http.ui.rendering import PageRoute, page, part, zone_of
+from rota.http.ui.rendering import PageRoute, is_live, page, part, zone_of
 from rota.http.ui.starters import STARTERS
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
@@ -119,6 +120,10 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
         "holder": await _holder(conn, caller, found),
         "me": caller.name,
     }
+    if is_live(request):  # one trigger more or less, in place
+        response = part(unit, request, "automations/_triggers.html", **facts)
+        response.headers["HX-Trigger"] = json.dumps({"changed": {"target": "#preview"}})
+        return response
     response = await page(unit, request, "automations/editor.html", **facts)
     response.status_code = 422 if draft.errors else 200
     return response
@@ -132,7 +137,8 @@ async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | N
 
 async def _rearranged(request: Request, draft: Draft) -> bool:
     """A button of the form other than “Save”: one more trigger, one less, or a look at the preview."""
-    wanted, _, at = str((await request.form()).get("do", "save")).partition("-")
+    pressed = request.query_params.get("do") or str((await request.form()).get("do", "save"))
+    wanted, _, at = pressed.partition("-")
     if wanted == "add" and len(draft.triggers) < drafts.MOST_TRIGGERS:
         zone = draft.triggers[-1]["timezone"] if draft.triggers else zone_of(request, None)
         draft.triggers.append({**drafts.TRIGGER, "timezone": zone})

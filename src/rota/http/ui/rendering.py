@@ -125,6 +125,7 @@ templates.globals |= {
     "answered": words.answered,
     "made_up_for": words.made_up_for,
     "offset": words.offset,
+    "utc_offset": words.utc_offset,
     "strip": strip,
     "strip_size": (WIDTH, HEIGHT),
 }

@@ -217,8 +217,12 @@ def clock(moment: datetime, zone: str) -> str:
 
 def offset(moment: datetime, zone: str) -> str:
     """How far the zone's clock is from UTC at that moment, and its name."""
+    return zone if zone == "UTC" else f"{utc_offset(moment, zone)} {zone}"
+
+
+def utc_offset(moment: datetime, zone: str) -> str:
     shown = f"{moment.astimezone(load_zone(zone)):%z}"
-    return zone if zone == "UTC" else f"{shown[:3]}:{shown[3:5]} {zone}"
+    return f"{shown[:3]}:{shown[3:5]}"
 
 
 # ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,296 @@
+"""What people do with automations, in a real browser in front of a real `rota up`. Nothing here waits for time to pass."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from .test_browser import LIST, SPEAKS, let_speak, remembers, start, was_never_reloaded
+from .test_pages import NASTY
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
+
+
+def row_of(page: Page, name: str) -> Locator:
+    return page.locator("tr", has=page.get_by_role("link", name=name, exact=True))
+
+
+async def choose(page: Page, kind: str, at: int = 0) -> None:
+    await page.locator(f"#trigger-{at} .kinds label", has_text=kind).click()
+
+
+async def write(page: Page, name: str, agent: str = "Counter") -> None:
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_label("Prompt").fill(f"Do {name}.")
+    await page.locator("#agent").select_option(label=agent)
+
+
+async def test_an_automation_is_made_in_each_mode_with_a_preview_that_follows(rota: Any, sit: Any) -> None:
+    reader = await sit(timezone_id="Europe/Berlin", locale="en-GB")
+    page = await reader.page(LIST)
+    for kind, name in (("Interval", "Made by interval"), ("Weekly", "Made weekly"), ("Cron", "Made by cron")):
+        await page.goto(f"{rota.url}{LIST}")
+        await page.get_by_role("link", name="New automation").click()
+        await write(page, name)
+        told = page.locator("#preview .told")
+        await expect(told).to_have_text(re.compile(r"^Every weekday at 09:00, (Berlin|UTC)$"))
+        await choose(page, kind)
+        match kind:
+            case "Interval":
+                await expect(told).to_have_text("Every hour at :00")
+                await page.get_by_label("Every", exact=True).fill("90")
+                await page.get_by_label("Unit").select_option("minutes")
+                await expect(told).to_have_text("Every 90 minutes")
+            case "Weekly":
+                await page.locator(".days label", has_text="Sun").click()
+                await page.get_by_label("Time zone").fill("America/New_York")
+                await expect(told).to_have_text(re.compile("Sunday.*New York"))
+                await expect(page.locator("#preview .fires")).to_contain_text("-05:00")
+            case _:
+                await page.get_by_label("Cron expression").fill("61 * * * *")
+                await expect(page.locator("#preview .error")).to_contain_text("minute")
+                await page.get_by_label("Cron expression").fill("30 2 13 * 5")
+                await expect(page.locator("#preview .warning").first).to_contain_text("either day field")
+        await expect(page.locator("#preview .fires li")).to_have_count(5)
+        await page.get_by_role("button", name="Create automation").click()
+        await expect(page.locator("h1")).to_have_text(name)
+    assert rota.api("GET", "/automations/made-by-interval")["triggers"][0]["schedule"]["every"] == "1h30m"
+    assert rota.api("GET", "/automations/made-weekly")["triggers"][0]["editor_mode"] == "weekly"
+    assert rota.api("GET", "/automations/made-by-cron")["triggers"][0]["schedule"]["cron"] == "30 2 13 * 5"
+    assert reader.complaints == []
+
+
+async def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_stays(rota: Any, sit: Any) -> None:
+    reader = await sit()
+    page = await reader.page(f"{LIST}/new")
+    await page.get_by_label("Prompt").fill("Something long\nthat must not be lost")
+    await choose(page, "Cron")
+    await page.get_by_label("Cron expression").fill("every day")
+    await page.get_by_role("button", name="Create automation").click()
+    await expect(page.locator("#name-error")).to_have_text("Give it a name.")
+    await expect(page.locator("[id='triggers.0.cron-error']")).to_be_visible()
+    await expect(page.get_by_label("Prompt")).to_have_value("Something long\nthat must not be lost")
+    await expect(page.get_by_label("Cron expression")).to_have_value("every day")
+    await expect(page.get_by_label("Cron expression")).to_have_attribute("aria-invalid", "true")
+
+
+async def test_triggers_of_other_kinds_are_added_in_place_and_a_webhook_shows_its_secret_once(
+    rota: Any, sit: Any
+) -> None:
+    reader = await sit()
+    page = await reader.page(f"{LIST}/new")
+    await remembers(page)
+    await write(page, "Called")
+    await page.get_by_role("button", name="Add another trigger").click()
+    await expect(page.locator(".trigger")).to_have_count(2)
+    await choose(page, "Webhook", 1)
+    await page.get_by_role("button", name="Remove trigger 1").click()
+    await expect(page.locator(".trigger")).to_have_count(1)
+    await expect(page.get_by_label("Name", exact=True)).to_have_value("Called")
+    assert await was_never_reloaded(page)
+    await expect(page.locator("#preview .told")).to_have_text("When its webhook is called")
+    await page.get_by_role("button", name="Create automation").click()
+    await expect(page.locator(".secret")).to_contain_text("whsec_")
+    await page.get_by_role("link", name="I have it").click()
+    await expect(page.locator(".hook code")).to_contain_text("/hooks/")
+    await page.go_back()
+    await page.goto(f"{rota.url}{LIST}/called")
+    await expect(page.get_by_text("whsec_")).to_have_count(0)
+    assert reader.complaints == []
+
+
+async def test_it_is_paused_run_while_paused_resumed_edited_deleted_and_taken_back(rota: Any, sit: Any) -> None:
+    rota.automation("Looked after", "echo done as told", schedule={"cron": "0 9 * * *"})
+    reader = await sit()
+    page = await reader.page(f"{LIST}/looked-after")
+    await remembers(page)
+    switch = page.get_by_role("switch")
+    await expect(switch).to_have_attribute("aria-checked", "true")
+    await switch.click()
+    await expect(switch).to_have_attribute("aria-checked", "false")
+    await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator(".ledger")).to_contain_text("done as told")
+    await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    await switch.click()
+    await expect(page.locator(".heading .pill")).to_have_text("Active")
+    assert await was_never_reloaded(page)
+    await page.get_by_role("link", name="Edit").click()
+    await page.get_by_label("Name", exact=True).fill("Looked after well")
+    await page.get_by_role("button", name="Save changes").click()
+    await expect(page.locator("h1")).to_have_text("Looked after well")
+    await page.goto(f"{rota.url}{LIST}")
+    row = row_of(page, "Looked after well")
+    await row.get_by_role("button", name="Delete").click()
+    await expect(row).to_have_count(0)
+    await page.locator("#notice").get_by_role("button", name="Undo").click()
+    await expect(row.locator(".pill")).to_have_text("Active")
+    assert reader.complaints == []
+
+
+async def test_a_slot_that_was_skipped_says_why_and_the_ledger_answers(rota: Any, sit: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    saved = rota.automation(
+        "Overlaps", SPEAKS % {"gate": gate, "said": "%s;"}, triggers=[{"every": "1s", "max_fires": 1}, {"cron": "* * * * *"}]
+    )
+    reader = await sit(timezone_id="UTC")
+    page = await reader.page(f"{LIST}/{saved['slug']}")
+    await expect(page.locator(".ledger .pill").first).to_have_text("Running")
+    rota.api("PATCH", f"/automations/{saved['slug']}", {"schedule": {"every": "1s"}})
+    skipped = page.locator(".ledger tr", has_text="Skipped: the run before was still going")
+    await expect(skipped.first).to_be_visible()
+    rota.api("POST", f"/automations/{saved['slug']}/pause")
+    for number in (1, 2, 3):
+        let_speak(gate, number)
+    slot = next(run["slot"] for run in rota.api("GET", f"/automations/{saved['slug']}/runs")["items"] if run["skip_reason"])
+    await page.goto(f"{rota.url}{LIST}/{saved['slug']}?at={slot[:16]}")
+    await expect(page.locator(".answer")).to_be_visible()
+    await page.get_by_label("At this minute").fill("2001-01-01T09:00")
+    await page.get_by_role("button", name="Ask the ledger").click()
+    await expect(page.locator(".answer")).to_contain_text("It was not saved yet.")
+    await page.get_by_role("link", name="Calendar").click()
+    await page.locator(".calendar a").last.click()
+    await expect(page.locator("#history")).to_contain_text("Runs of")
+    await expect(page.locator(".ledger .pill").first).to_be_visible()
+    assert reader.complaints == []
+
+
+async def test_a_starter_opens_the_editor_filled_in_and_a_search_finds_as_one_types(rota: Any, sit: Any) -> None:
+    rota.automation("Needle in hay", "true")
+    reader = await sit()
+    page = await reader.page(f"{LIST}/new?starter=report")
+    await expect(page.get_by_label("Name", exact=True)).to_have_value("Friday report")
+    await expect(page.locator("#preview .told")).to_contain_text("Every Friday at 16:00")
+    await page.goto(f"{rota.url}{LIST}")
+    await remembers(page)
+    await page.get_by_label("Search automations").press_sequentially("needle in h")
+    await expect(page.locator(".roster tbody tr")).to_have_count(1)
+    rota.api("POST", "/automations/needle-in-hay/pause")
+    await expect(page.locator(".roster .pill")).to_have_text("Paused")  # what was found stays live
+    await page.get_by_label("Search automations").fill("nobody is called so")
+    await expect(page.locator(".blank")).to_contain_text("No automation is called")
+    assert await was_never_reloaded(page)
+    await page.get_by_label("Search automations").fill("")
+    await page.get_by_role("link", name="Paused", exact=True).click()
+    await expect(row_of(page, "Needle in hay")).to_be_visible()
+    assert reader.complaints == []
+
+
+async def test_everything_about_a_row_can_be_done_by_keyboard(rota: Any, sit: Any) -> None:
+    rota.automation("By keys", "echo by keys", schedule={"cron": "0 9 * * *"})
+    reader = await sit()
+    page = await reader.page(LIST)
+    press = page.keyboard.press
+    await press("j")  # the newest
+    row = page.locator("tr.chosen")
+    await expect(row).to_contain_text("By keys")
+    await press("p")
+    await expect(row_of(page, "By keys").locator(".pill")).to_have_text("Paused")
+    await press("r")
+    await expect(row_of(page, "By keys").locator("td.last")).to_contain_text("by keys")
+    await press("j")
+    await expect(row).not_to_contain_text("By keys")
+    await press("k")
+    await expect(row).to_contain_text("By keys")
+    await press("Enter")
+    await expect(page.locator("h1")).to_have_text("By keys")
+    await press("e")
+    await expect(page.locator("h1")).to_have_text("Edit automation")
+    await page.locator("body").press("g")
+    await press("f")
+    await expect(page.locator("h1")).to_have_text("Fleet")
+    await press("?")
+    await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    await press("Escape")
+    await press("Control+k")
+    await page.keyboard.type("by ke")
+    await expect(page.locator("#found a")).to_contain_text(["By keys"])
+    await press("Enter")
+    await expect(page.locator("h1")).to_have_text("By keys")
+    await press("Control+k")
+    await page.keyboard.type("New auto")
+    await press("Escape")
+    await page.goto(f"{rota.url}{LIST}")
+    await press("/")
+    await expect(page.get_by_label("Search automations")).to_be_focused()
+    await page.keyboard.type("n")  # a letter, not a command
+    await expect(page.get_by_label("Search automations")).to_have_value("n")
+    assert reader.complaints == []
+
+
+async def test_an_automation_is_made_edited_and_deleted_without_javascript(rota: Any, sit: Any) -> None:
+    reader = await sit(java_script_enabled=False)
+    page = await reader.page(f"{LIST}/new")
+    await write(page, "Plainly made")
+    await page.get_by_role("button", name="Add another trigger").click()
+    await choose(page, "Event", 1)
+    await page.get_by_label("Name of the event").nth(1).fill("ship.it")
+    await page.get_by_role("button", name="Preview").click()
+    await expect(page.locator("#preview .told").nth(1)).to_have_text("On the event “ship.it”")
+    await page.get_by_role("button", name="Create automation").click()
+    await expect(page.locator("h1")).to_have_text("Plainly made")
+    await page.get_by_role("link", name="Edit").click()
+    await page.get_by_label("Prompt").fill("Changed plainly.")
+    await page.get_by_role("button", name="Save changes").click()
+    await expect(page.locator(".prose")).to_have_text("Changed plainly.")
+    await page.get_by_role("button", name="Delete").click()
+    await expect(page.locator(".notice.standing")).to_contain_text("Plainly made is deleted.")
+    await page.get_by_role("button", name="Undo").click()
+    await expect(row_of(page, "Plainly made")).to_be_visible()
+    await page.get_by_label("Search automations").fill("plainly")
+    await page.get_by_label("Search automations").press("Enter")
+    await expect(page.locator(".roster tbody tr")).to_have_count(1)
+
+
+async def test_script_in_any_field_runs_nowhere(rota: Any, sit: Any) -> None:
+    reader = await sit()
+    page = await reader.page(f"{LIST}/new")
+    ran: list[str] = []
+
+    async def dismissed(dialog: Any) -> None:
+        ran.append(dialog.message)
+        await dialog.dismiss()
+
+    page.on("dialog", dismissed)
+    await choose(page, "Event")
+    await page.locator("details.more-of").evaluate_all("all => all.forEach(each => each.open = true)")
+    typed = page.locator("form.editor :is(input[type=text], textarea)")
+    for at in range(await typed.count()):
+        if await typed.nth(at).is_visible():
+            await typed.nth(at).fill(NASTY)
+    await page.get_by_role("button", name="Create automation").click()
+    await expect(page.locator("#errors")).to_be_visible()
+    await expect(page.get_by_label("Name", exact=True)).to_have_value(NASTY)
+    saved = rota.automation(NASTY, f"cat <<'X'\n{NASTY}\nX", schedule={"cron": "0 9 * * *"}, prompt=NASTY, input={NASTY: NASTY})
+    session = start(rota, saved)
+    await page.goto(rota.url + session)
+    await expect(page.locator(".said.agent .words")).to_contain_text("<script>alert(1)</script>")
+    one = f"{LIST}/{saved['slug']}"
+    for path in (LIST, one, f"{one}/edit", f"{one}?view=calendar", "/w/default/runs", f"{LIST}?q={NASTY}"):
+        await page.goto(rota.url + path)
+        await page.wait_for_load_state("load")
+        assert await page.locator("img").count() == 0
+    await page.keyboard.press("Control+k")
+    await expect(page.locator("#found")).to_contain_text("<script>alert(1)</script>")
+    assert ran == []
+    assert [each for each in reader.complaints if "422" not in each] == []
+
+
+async def test_a_first_visit_says_times_in_the_readers_zone_without_moving_anything(rota: Any, sit: Any) -> None:
+    saved = rota.automation("Timely", "true", schedule={"cron": "0 9 * * *", "timezone": "UTC"})
+    run = rota.api("POST", f"/automations/{saved['slug']}/run")
+    reader = await sit(timezone_id="Asia/Tokyo", locale="en-GB")
+    page = await reader.page()
+    await page.add_init_script(
+        "window.moved = 0; new PerformanceObserver(list => list.getEntries().forEach(each => { moved += each.value; }))"
+        ".observe({ type: 'layout-shift', buffered: true });"
+    )
+    texts = []
+    for _ in range(2):  # by our script at first, by the server from then on
+        await page.goto(f"{rota.url}/w/default/sessions/{run['session_id']}")
+        texts.append(await page.locator(".banner time").inner_text())
+        assert await page.evaluate("window.moved") < 0.02
+    assert texts[0] == texts[1]
+    assert await page.locator("html").get_attribute("data-zone") == "Asia/Tokyo"
