@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import scheduler, sessions, worker
+from bench import pages, scheduler, sessions, worker
 from bench.goals import Goal
 
-PARTS = {"scheduler": scheduler.measure, "worker": worker.measure, "sessions": sessions.measure}
+PARTS = {
+    "scheduler": scheduler.measure,
+    "worker": worker.measure,
+    "sessions": sessions.measure,
+    "pages": pages.measure,
+}
 RESULTS = Path(__file__).parent / "results"
 
 
