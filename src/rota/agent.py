@@ -188,6 +188,53 @@ class Context:
         `last_checkpoint` and `resumed_with`; asked again with its key, the question has its answer at once."""
         return Asked(self._line.request(_question("park", question, options, detail, key)))
 
+    def message(self, body: Any, *, to: str = "all", key: str | None = None) -> Reply:
+        """Send a message to another role, to the person (`user`), or to all."""
+        return self._line.request({"type": "message", "body": body, "to": to, "key": key})
+
+    def inbox(self, *, after: int = 0, wait: float = 0) -> Reply:
+        """Messages that were not acknowledged, oldest first; waits so many seconds for the first."""
+        return self._line.request({"type": "inbox", "after": after, "wait": wait})
+
+    def ack(self, *ids: int) -> Reply:
+        """Take messages off the inbox for good."""
+        return self._line.request({"type": "ack", "ids": list(ids)})
+
+    def task(self, *tasks: Mapping[str, Any]) -> Reply:
+        """Add tasks to the session: each with `role`, `prompt` or `input`, and `key`, `depends_on` as needed."""
+        return self._line.request({"type": "task", "tasks": [dict(each) for each in tasks]})
+
+    def artifact(
+        self,
+        name: str | None = None,
+        content: bytes | str | None = None,
+        *,
+        path: str | None = None,
+        uri: str | None = None,
+        media_type: str | None = None,
+    ) -> Reply:
+        """Keep a content, or a file of the working directory (`path`, which may be large), or tell of a `uri`."""
+        from base64 import b64encode  # noqa: PLC0415 - only for agents that need it
+
+        data = content.encode() if isinstance(content, str) else content
+        name = name or (path.rpartition("/")[2] if path else None)
+        given = {"name": name, "path": path and str(path), "uri": uri, "media_type": media_type}
+        encoded = None if data is None else b64encode(data).decode()
+        return self._line.request({"type": "artifact", "data": encoded, **given})
+
+    def remember(self, key: str, value: Any, *, ttl: str | None = None, confidence: float | None = None) -> Reply:
+        """Keep a value for later runs of the automation, for a time (`"7d"`) or for good."""
+        given = {"key": key, "value": value, "ttl": ttl, "confidence": confidence}
+        return self._line.request({"type": "remember", **given})
+
+    def recall(self, key: str) -> Reply:
+        """What an earlier run remembered: `{"value": …}`, or None if nothing, or no longer."""
+        return self._line.request({"type": "recall", "key": key})
+
+    def forget(self, key: str) -> Reply:
+        """Forget what is under a key."""
+        return self._line.request({"type": "forget", "key": key})
+
 
 class Asked:
     """A question on its way; its result is the `Answer`."""

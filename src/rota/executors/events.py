@@ -82,7 +82,7 @@ class Counter:
             case "say":
                 await self._transcript.say(event["text"])
             case "tool":
-                data = {key: value for key, value in event.items() if key not in ("type", "name", "id")}
+                data = {key: value for key, value in event.items() if key not in ("type", "name")}
                 await self._transcript.tool(event["name"], data, size)
             case "usage":
                 await self._transcript.usage(event["unit"], event["amount"])

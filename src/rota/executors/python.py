@@ -17,7 +17,7 @@ from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import EVENTS, Counter, Done, Error, Event, decode, is_whole
 from rota.executors.pipes import Pipe
 from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend, start
-from rota.executors.requests import REQUESTS, Requests
+from rota.executors.requests import LATER, REQUESTS, Requests
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import PythonConfig
@@ -79,7 +79,7 @@ class _Attempt:
         self._assignment, self._config, self._grace = assignment, config, grace
         self._transcript = Transcript(desk, config.output_limit)
         self._counter = Counter(self._transcript)
-        self._requests = Requests(desk)
+        self._requests = Requests(desk, assignment.directory)
         self._waiting: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._tail = Tail()
@@ -119,7 +119,7 @@ class _Attempt:
         event = decode(message)
         if event is None:
             raise _Garbled("the agent wrote something else into its line to the desk")
-        if event.get("type") == "ask":
+        if event.get("type") in LATER:
             task = asyncio.create_task(self._reply_later(event, len(message), line))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
@@ -135,7 +135,7 @@ class _Attempt:
             answer = await self._take(event, size)
         except Refused as refusal:
             answer = {"error": refusal.message}
-        if "id" in event:
+        if "id" in event and event.get("type") != "tool":  # whose data may have an id of its own
             async with self._writing:
                 await line.write(json.dumps({"id": event["id"], **answer}).encode() + b"\n")
 

@@ -2,20 +2,29 @@
 
 import base64
 import binascii
+import json
 from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from rota.errors import Invalid
 from rota.executors.events import Event, Shapes
 from rota.model.approval import APPROVE_OR_REFUSE, Option, as_json
+from rota.model.duration import parse_duration
 from rota.model.executor import Desk
+from rota.model.memory import Remembered
 from rota.model.outcome import Parked
+from rota.model.task import TaskForm
+
+MOST_SECONDS = 1e9
 
 
 class Requests:
     """Remembers the question for which the agent was parked."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, desk: Desk, directory: Path) -> None:
+        self._desk, self._directory = desk, directory
         self.parked: Parked | None = None
 
     async def take(self, event: Event) -> Any:
@@ -26,12 +35,72 @@ class Requests:
                 return None
             case "ask":
                 return as_json(await self._desk.ask(event["question"], **_about(event)))
-            case _:
+            case "park":
                 answer = await self._desk.park(event["question"], **_about(event))
                 if isinstance(answer, Parked):
                     self.parked = answer
                     return {"parked": str(answer.approval_id)}
                 return as_json(answer)
+            case _:
+                return plain(await self._do(event))
+
+    async def _do(self, event: Event) -> Any:
+        desk = self._desk
+        done: Any = None
+        match event["type"]:
+            case "message":
+                done = await desk.message(event.get("body"), to=event["to"], key=event.get("key"))
+            case "inbox":
+                done = await desk.inbox(after=event["after"], wait=timedelta(seconds=event["wait"]))
+            case "ack":
+                await desk.ack(event["ids"])
+            case "task":
+                done = await desk.task([_task(each) for each in event["tasks"]])
+            case "artifact":
+                done = await self._keep(event)
+            case "remember":
+                done = await desk.remember(_remembered(event))
+            case "recall":
+                found = await desk.recall(event["key"])
+                done = None if found is None else {"value": found["value"]}
+            case _:
+                await desk.forget(event["key"])
+        return done
+
+    async def _keep(self, event: Event) -> Any:
+        if event.get("uri") is not None:
+            return await self._desk.link(event["uri"], name=event.get("name"))
+        content: bytes | Path = base64.b64decode(event.get("data") or "")
+        if event.get("path") is not None:
+            content = self._inside(event["path"])
+        return await self._desk.artifact(event.get("name") or "", content, media_type=event.get("media_type"))
+
+    def _inside(self, path: str) -> Path:
+        """A file of the agent's own, and no way out of its directory."""
+        found = (self._directory / path).resolve()
+        if not found.is_relative_to(self._directory.resolve()) or not found.is_file():
+            raise Invalid(f"There is no file {path!r} in the directory of this session.", field="path")
+        return found
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: ids and times are text."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _remembered(event: Event) -> Remembered:
+    ttl = event.get("ttl")
+    span = parse_duration(ttl, field="ttl") if ttl else None
+    return Remembered(event["key"], event.get("value"), span, event.get("confidence"))
+
+
+def _task(given: Mapping[str, Any]) -> TaskForm:
+    timeout = given.get("timeout")
+    return TaskForm(
+        str(given.get("role")), given.get("key"), given.get("prompt"), given.get("input"),
+        tuple(given.get("depends_on") or ()), parse_duration(timeout, field="timeout") if timeout else None,
+        given.get("max_attempts") or 1,
+    )  # fmt: skip
 
 
 def _about(event: Event) -> dict[str, Any]:
@@ -56,10 +125,41 @@ def _is_option(value: object) -> bool:
     )
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
 _QUESTION: Mapping[str, Callable[[object], bool]] = {
     "question": lambda value: isinstance(value, str),
     "options": lambda value: value is None or (isinstance(value, list) and all(map(_is_option, value))),
     "detail": lambda value: value is None or isinstance(value, dict),
     "key": lambda value: value is None or isinstance(value, str),
 }
-REQUESTS: Shapes = {"ask": _QUESTION, "park": _QUESTION, "checkpoint": {"data": _is_base64}}
+_KEY: Mapping[str, Callable[[object], bool]] = {"key": lambda value: isinstance(value, str)}
+LATER = ("ask", "inbox")  # these may take long: others go on meanwhile
+REQUESTS: Shapes = {
+    "ask": _QUESTION,
+    "park": _QUESTION,
+    "checkpoint": {"data": _is_base64},
+    "message": {
+        "to": lambda value: isinstance(value, str),
+        "key": lambda value: value is None or isinstance(value, str),
+    },
+    "inbox": {"after": _is_number, "wait": lambda value: _is_number(value) and float(str(value)) < MOST_SECONDS},
+    "ack": {"ids": lambda value: isinstance(value, list) and all(map(_is_number, value))},
+    "task": {"tasks": lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)},
+    "artifact": {
+        "name": _is_text_or_none,
+        "data": lambda value: value is None or _is_base64(value),
+        "path": _is_text_or_none,
+        "uri": _is_text_or_none,
+        "media_type": _is_text_or_none,
+    },
+    "remember": {**_KEY, "ttl": _is_text_or_none, "confidence": lambda value: value is None or _is_number(value)},
+    "recall": _KEY,
+    "forget": _KEY,
+}

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option
 from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
+from rota.model.memory import Remembered
 from rota.model.outcome import Outcome, Parked
+from rota.model.task import TaskForm
 
 LARGEST_CHECKPOINT = 2_000_000
 
@@ -112,6 +114,42 @@ class Desk(Protocol):
     ) -> Answer | Parked:
         """Ask a person without waiting. What is answered already, or beforehand, has its answer at once; otherwise
         the executor returns the `Parked` as its outcome, and is executed again with the answer."""
+        ...
+
+    async def message(self, body: Any, *, to: str = "all", key: str | None = None) -> Mapping[str, Any]:
+        """Send a message from this agent's role to another, to the person (`user`), or to all."""
+        ...
+
+    async def inbox(self, *, after: int = 0, wait: timedelta | None = None) -> Sequence[Mapping[str, Any]]:
+        """Messages to this role that were not acknowledged, oldest first; waits so long for the first."""
+        ...
+
+    async def ack(self, ids: Sequence[int]) -> None:
+        """Take messages off the inbox for good."""
+        ...
+
+    async def task(self, tasks: Sequence[TaskForm]) -> Sequence[Mapping[str, Any]]:
+        """Add tasks to the session, all or none."""
+        ...
+
+    async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
+        """Keep a content."""
+        ...
+
+    async def link(self, uri: str, *, name: str | None = None) -> Mapping[str, Any]:
+        """Tell of something outside: a pull request, an e-mail."""
+        ...
+
+    async def remember(self, given: Remembered) -> Mapping[str, Any]:
+        """Keep a value for later runs of the automation."""
+        ...
+
+    async def recall(self, key: str) -> Mapping[str, Any] | None:
+        """What is remembered under a key."""
+        ...
+
+    async def forget(self, key: str) -> None:
+        """Forget what is under a key."""
         ...
 
 

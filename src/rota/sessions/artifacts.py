@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 UNTOUCHED = timedelta(days=1)  # longer than any upload takes from its claim to its row
 BATCH = 500
+LARGEST = 104_857_600
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,35 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rota.db import approvals, checkpoints
+from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
-from rota.db.listener import Wakes, session_channel
+from rota.db.listener import RUNS, Wakes, session_channel
 from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Lost, TooLarge
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
+from rota.model.artifact import check_uri, named
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId, new_id
+from rota.model.memory import Remembered
 from rota.model.outcome import Parked
 from rota.model.redaction import NOTHING_SECRET, Redactor
 from rota.model.run import Claimed
+from rota.model.task import TaskForm
 from rota.sessions import approvals as asking
+from rota.sessions import artifacts, messages
+from rota.sessions import seat as at
+from rota.sessions.artifacts import Depot
+from rota.sessions.messages import Post
+from rota.sessions.seat import Seat
+from rota.sessions.shelves import PIECE
 from rota.trace.record import RecordingDesk
 
 log = logging.getLogger(__name__)
@@ -30,11 +43,14 @@ RETRY_SECONDS = 0.5
 class AttemptDesk:
     """Implements `model.executor.Desk`."""
 
-    def __init__(self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed) -> None:
+    def __init__(
+        self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed, *, post: Post, depot: Depot
+    ) -> None:
         self.run = run
         self._words = words
         self._redactor = NOTHING_SECRET
-        self._db, self._wakes = db, wakes
+        self._db, self._wakes, self._post, self._depot = db, wakes, post, depot
+        self._seat: Seat | None = None
         self._attempt = (run.workspace_id, run.id, run.attempt)
 
     @property
@@ -90,6 +106,85 @@ class AttemptDesk:
         approval = await self._ask(Question(question, options, detail, key), keeps_process=False)
         return approval.answer or Parked(approval.id)
 
+    async def message(self, body: Any, *, to: str = "all", key: str | None = None) -> Mapping[str, Any]:
+        await self._words.finish()  # what led to it is read before it
+        letter = (await self._seated()).message(self._redactor.value(body), to, key or new_id().hex)
+        return messages.shown(await self._again(lambda: self._post.publish(letter)))
+
+    async def inbox(self, *, after: int = 0, wait: timedelta | None = None) -> Sequence[Mapping[str, Any]]:
+        seat = await self._seated()
+        beat = wait.total_seconds() if wait else 0.0
+        pages = messages.subscribe(
+            self._db, self._wakes.listener, *seat.where, role=seat.role, after=after, unacked=True,
+            until=asyncio.Event(), beat=beat,
+        )  # fmt: skip
+        async with aclosing(pages):
+            return [messages.shown(each) for each in await anext(pages)]
+
+    async def ack(self, ids: Sequence[int]) -> None:
+        seat = await self._seated()
+        await self._write(lambda conn: at.ack(conn, seat, ids))
+
+    async def task(self, tasks: Sequence[TaskForm]) -> Sequence[Mapping[str, Any]]:
+        await self._words.finish()
+        seat = await self._seated()
+        forms = [replace(each, prompt=self._redactor.value(each.prompt)) for each in tasks]
+        batch = await self._write(lambda conn: at.add_tasks(conn, seat, forms))
+        self._wakes.send(RUNS, [seat.workspace_id])
+        async with self._db.connection() as conn:
+            return await task_rows.page(conn, seat.where, batch=batch)
+
+    async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
+        await self._words.finish()
+        seat, called = await self._seated(), named(self._redactor.text(name), media_type)
+        async with self._depot.receive(_pieces(content)) as draft:
+            await self._again(lambda: self._depot.keep(seat.workspace_id, draft))
+            return await self._write(lambda conn: artifacts.add(conn, seat.author, called, draft))
+
+    async def link(self, uri: str, *, name: str | None = None) -> Mapping[str, Any]:
+        await self._words.finish()
+        seat, called = await self._seated(), named(self._redactor.text(name or "link"), "text/uri-list")
+        address = check_uri(self._redactor.text(uri))
+        return await self._write(lambda conn: artifacts.link(conn, seat.author, called, address))
+
+    async def remember(self, given: Remembered) -> Mapping[str, Any]:
+        seat, kept = await self._seated(), replace(given, value=self._redactor.value(given.value))
+        return await self._write(lambda conn: at.remember(conn, seat, kept))
+
+    async def recall(self, key: str) -> Mapping[str, Any] | None:
+        seat = await self._seated()
+        return await self._persist(lambda conn: at.recall(conn, seat, key))
+
+    async def forget(self, key: str) -> None:
+        seat = await self._seated()
+        await self._write(lambda conn: at.forget(conn, seat, key))
+
+    async def _seated(self) -> Seat:
+        if self._seat is None:
+            self._seat = await self._persist(lambda conn: at.of_attempt(conn, *self._attempt))
+        return self._seat
+
+    async def _write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Fenced, in one transaction; then who follows the session is woken."""
+        seat = await self._seated()
+
+        async def held(conn: Connection) -> T:
+            await at.hold(conn, seat)
+            return await work(conn)
+
+        done = await self._persist(held)
+        self._wakes.send(session_channel(self.run.session_id))
+        return done
+
+    async def _again(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What opens its own transactions, tried until the database is there; a repeat of it is the same."""
+        while True:
+            try:
+                return await work()
+            except PASSING as failure:
+                log.warning("desk.retried", extra={"run_id": self.run.id, "error": str(failure).strip()})
+                await asyncio.sleep(RETRY_SECONDS)
+
     async def waited(self) -> timedelta:
         """How long this attempt has waited for answers, wherever it asked."""
         async with self._db.connection() as conn:
@@ -97,13 +192,12 @@ class AttemptDesk:
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
         """Try until it is written or the lease is lost: while the database is away, the agent waits for it."""
-        while True:
-            try:
-                async with self._db.transaction() as conn:
-                    return await write(conn)
-            except PASSING as failure:
-                log.warning("desk.retried", extra={"run_id": self.run.id, "error": str(failure).strip()})
-                await asyncio.sleep(RETRY_SECONDS)
+
+        async def in_transaction() -> T:
+            async with self._db.transaction() as conn:
+                return await write(conn)
+
+        return await self._again(in_transaction)
 
     async def _store(self, conn: Connection, data: bytes) -> None:
         if not await checkpoints.store(conn, *self._attempt, data):
@@ -127,3 +221,12 @@ class AttemptDesk:
             await asyncio.Future()  # it expired or was withdrawn, and the run with it: this attempt is being stopped
         assert found
         return found
+
+
+async def _pieces(content: bytes | Path) -> AsyncIterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with await asyncio.to_thread(content.open, "rb") as file:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            yield piece

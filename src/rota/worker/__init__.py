@@ -4,6 +4,7 @@ from rota import executors
 from rota.access.vault import Vault
 from rota.db.listener import Wakes
 from rota.db.pool import Database
+from rota.sessions.artifacts import Depot
 from rota.settings import Settings
 from rota.trace.record import Recorder
 from rota.worker.lease import Lease
@@ -29,6 +30,7 @@ def hire(settings: Settings, db: Database, wakes: Wakes, vault: Vault, *, url: s
         pools=settings.pools,
         lease=settings.lease_seconds,
         poll=settings.poll_seconds,
+        depot=Depot(db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes),
         vault=vault,
     )
     return (

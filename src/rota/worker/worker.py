@@ -26,7 +26,9 @@ from rota.model.outcome import Failed, Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
+from rota.sessions.artifacts import LARGEST, Depot
 from rota.sessions.desk import AttemptDesk
+from rota.sessions.messages import Post
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
 from rota.worker.attempt import Attempt, assign, granted, names_credentials
@@ -70,6 +72,7 @@ class Worker:
         lease: timedelta = timedelta(seconds=60),
         poll: timedelta = timedelta(seconds=5),
         vault: Vault | None = None,
+        depot: Depot | None = None,
     ) -> None:
         self.id = new_worker_id()
         self.places = places
@@ -81,6 +84,7 @@ class Worker:
         self._db, self._wakes = db, wakes
         self._line = Reserved(db)
         self._recorder = recorder
+        self._post, self._depot = Post(db, wakes), depot or Depot(db, home, "", largest=LARGEST)
         self._executors = executors
         self._url, self._home, self._vault = url, home, vault
         self._lease, self._poll = lease, poll
@@ -173,7 +177,8 @@ class Worker:
 
     def _begin(self, claimed: Sequence[Claimed]) -> None:
         for run in claimed:
-            desk = AttemptDesk(self._db, self._wakes, self._recorder.desk(run), run)
+            words = self._recorder.desk(run)
+            desk = AttemptDesk(self._db, self._wakes, words, run, post=self._post, depot=self._depot)
             attempt = Attempt(run, self._executors[run.executor], desk)
             self.attempts[run.id] = attempt
             task = asyncio.create_task(self._carry_out(attempt))

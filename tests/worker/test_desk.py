@@ -1,0 +1,96 @@
+"""The desk of a Python agent, in its process: every verb through the pipe to the tables."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from house import House
+from waiting import until
+
+from rota.executors.python import PythonExecutor
+from rota.model.executor import Assignment, Desk
+from rota.model.message import NewMessage
+from rota.model.outcome import Outcome
+from rota.sessions import messages
+
+WORK = """
+    from rota.agent import Context
+
+    async def work(context: Context) -> str:
+        context.tool("grep", id="call-7", hits=2)
+        sent = await context.message({"plan": 1}, to="user")
+        assert sent["from"] == "agent", sent
+        assert await context.message({"plan": 1}, to="user", key="k") == await context.message({"plan": 1}, to="user", key="k")
+        [read] = await context.inbox(wait=30)
+        assert read["body"] == "Go on.", read
+        await context.ack(read["id"])
+        assert await context.inbox() == []
+        assert await context.recall("last") is None
+        await context.remember("last", [1, 2], ttl="1h", confidence=0.5)
+        assert await context.recall("last") == {"value": [1, 2]}
+        await context.remember("scrap", 1)
+        await context.forget("scrap")
+        kept = await context.artifact("report.md", "# Report")
+        assert kept["size"] == 8, kept
+        with open("large.bin", "wb") as file:
+            file.write(b"x" * 3_000_000)
+        assert (await context.artifact(path="large.bin"))["name"] == "large.bin"
+        await context.artifact(uri="https://example.org/pull/7", name="The pull request")
+        refusals = []
+        for request in (
+            lambda: context.message("x", to="nobody"),
+            lambda: context.artifact("passwd", path="../../../../etc/passwd"),
+            lambda: context.artifact("../x", "x"),
+            lambda: context.remember("no key!", 1),
+            lambda: context.task({"role": "nobody", "prompt": "x"}),
+        ):
+            try:
+                await request()
+            except RuntimeError as refused:
+                refusals.append(str(refused))
+        assert len(refusals) == 5, refusals
+        return "All done."
+"""
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[[str], Any]:
+    def script(source: str) -> Any:
+        (tmp_path / "agent_code.py").write_text(dedent(source))
+        config = {"function": "agent_code:work", "path": str(tmp_path)}
+
+        async def execute(assignment: Assignment, desk: Desk) -> Outcome:
+            return await PythonExecutor().execute(replace(assignment, config=config), desk)
+
+        return execute
+
+    return script
+
+
+async def test_a_python_agent_does_all_of_it(house: House, shift: Any, run_now: Any, python: Any) -> None:
+    automation = await house.automation()
+    async with shift(python(WORK)):
+        run_id = await run_now(automation)
+        session_id = await house.value("SELECT session_id FROM runs WHERE id = %s", run_id)
+        await until(lambda: house.value("SELECT count(*) FROM deliveries WHERE role = 'user'"))
+        async with house.db.transaction() as conn:
+            await messages.publish(conn, [NewMessage(house.caller.workspace_id, session_id, "Go on.", "agent")])
+        await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
+    status = await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)
+    assert status == "succeeded"
+    assert await house.value("SELECT data FROM events WHERE kind = 'tool'") == {
+        "name": "grep",
+        "id": "call-7",
+        "hits": 2,
+    }
+    assert await house.value("SELECT count(*) FROM deliveries WHERE role = 'agent' AND acked_at IS NOT NULL") == 1
+    assert set(await house.value("SELECT array_agg(name) FROM artifacts")) == {
+        "The pull request",
+        "large.bin",
+        "report.md",
+    }
+    assert await house.value("SELECT array_agg(key) FROM memory WHERE run_id = %s", run_id) == ["last"]
+    assert await house.value("SELECT count(*) FROM events WHERE kind = 'message'") == 3
