@@ -42,8 +42,8 @@ def test_what_is_made_can_be_made() -> None:
 
 def test_the_starters_are_as_many_as_is_said_and_one_is_named() -> None:
     found = starters._automations(datetime.now(UTC))
-    assert "with three automations to look at" in text_of(README)
-    assert len(found) == 3
+    assert "with four automations to look at" in text_of(README)
+    assert len(found) == 4
     named = [each for each in found if f"*{each['name']}*" in text_of(README)]
     assert named
     assert named[0]["run_immediately"]

@@ -69,6 +69,9 @@ class Rota:
     def post(self, token: str, path: str, body: Any = None) -> Any:
         return request("POST", f"{self.url()}/api/v1/workspaces/default{path}", token, body)
 
+    def patch(self, token: str, path: str, body: Any) -> Any:
+        return request("PATCH", f"{self.url()}/api/v1/workspaces/default{path}", token, body)
+
     def stop(self, *, within: float = 30) -> int:
         """Ctrl-C, and the exit code."""
         if self.process.poll() is None:

@@ -58,7 +58,7 @@ def test_the_first_start_has_something_to_look_at_and_stops_without_leaving_a_pr
     rota = start()
     token = (rota.link(), rota.token())[1]
     first = until(lambda: [run for run in rota.get(token, "/runs")["items"] if run["status"] == "succeeded"])
-    assert len(rota.get(token, "/automations")["items"]) == 3
+    assert len(rota.get(token, "/automations")["items"]) == 4
     assert first
     ready = urllib.request.urlopen(f"{rota.url()}/readyz", timeout=10)
     assert json.load(ready) == {"ready": True, "missing_migrations": []}

@@ -330,6 +330,11 @@ async def test_an_agent_adds_tasks_only_while_it_holds_its_lease(workshop: Works
         fence = (RunId(run.id), run.attempt)
         await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("by-agent")], attempt=fence)
     assert (await workshop.task(session, "by-agent"))["added_by_run"] == run.id
+    async with house.db.transaction() as conn:
+        scout = TaskForm("scout", "seek", "Seek.")
+        await tasks.add(conn, workshop.workspace_id, SessionId(session), [scout], attempt=fence)
+    own = "SELECT agent_id = %s FROM session_roles WHERE name = 'scout'"
+    assert await house.value(own, run.agent_id), "a seat that nobody has is its own"
     later = (RunId(run.id), run.attempt + 1)
     async with house.db.transaction() as conn:
         with pytest.raises(Lost):

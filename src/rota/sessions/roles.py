@@ -33,7 +33,7 @@ async def add(
     seated = []
     for at, (name, ref) in enumerate(given):
         inside = f"{field}.{at}." if field else ""
-        _check_name(name, f"{inside}name")
+        check_name(name, f"{inside}name")
         agent = await agent_named(conn, caller.workspace_id, ref, f"{inside}agent")
         agent_id = AgentId(agent["id"])
         grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, agent_id, lasts=GRANT_LASTS)
@@ -43,7 +43,7 @@ async def add(
     return seated
 
 
-def _check_name(name: str, field: str) -> None:
+def check_name(name: str, field: str) -> None:
     if not ROLE.fullmatch(name) or name in NOT_ROLES:
         raise Invalid(
             "A role has 1 to 63 small letters, digits, dashes and underscores, begins with a letter or digit, "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from rota.db import events, sessions, tasks
+from rota.db import events, runs, sessions, tasks
 from rota.db.pool import Connection
 from rota.db.tasks import Changed, Where
 from rota.errors import Lost
@@ -13,6 +13,7 @@ from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
 from rota.model.task import NewTask, TaskForm, levels, plan, references
 from rota.runs import tasking
 from rota.sessions import changing
+from rota.sessions.roles import check_name
 
 
 async def add(
@@ -24,12 +25,15 @@ async def add(
     attempt: tuple[RunId, int] | None = None,
 ) -> UUID:
     """Add tasks, all or none; the id of this batch. Those that wait for nobody start at once. A session that had ended
-    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else."""
+    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else.
+    """
     if attempt and not await events.hold(conn, [(workspace_id, *attempt)]):
         raise Lost("This attempt belongs to another worker now.")
     where = (workspace_id, session_id)
     await changing.move(conn, workspace_id, session_id, lifecycle.extended)
-    roles = [role["name"] for role in await sessions.roles(conn, workspace_id, session_id)]
+    roles = {role["name"] for role in await sessions.roles(conn, workspace_id, session_id)}
+    if attempt:
+        roles |= await _take_seats(conn, where, {form.role for form in forms} - roles, attempt[0])
     known = await tasks.known(conn, where, references(forms))
     planned = plan(forms, known, roles)
     batch = new_id()
@@ -39,6 +43,17 @@ async def add(
     await tasking.tell(conn, [*(_added(where, task) for task in planned), *skipped])
     await tasking.release(conn, [where])
     return batch
+
+
+async def _take_seats(conn: Connection, where: Where, names: set[str], run_id: RunId) -> set[str]:
+    """Roles that an agent at work names and nobody has are its own, on the grant of its run, which allows no other."""
+    if names:
+        run = await runs.find(conn, where[0], run_id)
+        assert run, "its lease is held"
+        for name in sorted(names):
+            check_name(name, "tasks.role")
+            await sessions.add_role(conn, *where, name, run["agent_id"], run["grant_id"])
+    return names
 
 
 def _added(where: Where, task: NewTask) -> Changed:

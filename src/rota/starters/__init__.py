@@ -1,7 +1,8 @@
-"""Three automations that do something real without any key or network, so that there is something to look at."""
+"""Four automations that do something real without any key or network, so that there is something to look at."""
 
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from rota.db.pool import Connection
@@ -21,6 +22,7 @@ def _agents() -> list[dict[str, Any]]:
         },
         {"name": "Counter", "executor": "python", "config": {"function": "rota.starters.agents:count"}},
         {"name": "Digest", "executor": "python", "config": {"function": "rota.starters.agents:digest"}},
+        {"name": "Folder watch", "executor": "python", "config": {"function": "rota.starters.folder:watch"}},
     ]
 
 
@@ -30,6 +32,10 @@ def _automations(now: datetime) -> list[dict[str, Any]]:
         {
             "name": "Weekday digest", "agent": "digest", "prompt": "Tell me how my automations have been doing.",
             "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "09:00"}],
+        },
+        {
+            "name": "What changed here", "agent": "folder-watch", "input": {"folder": str(Path.cwd())},
+            "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "08:30"}],
         },
         {
             "name": "Counting on", "agent": "counter", "prompt": "Count one further.", "session": "same",
