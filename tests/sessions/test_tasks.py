@@ -249,6 +249,29 @@ async def test_a_task_of_a_paused_agent_fails_visibly(workshop: Workshop, house:
     assert await workshop.status(session) == "failed"
 
 
+async def test_an_agent_of_an_automation_takes_the_seats_that_it_names(
+    house: House, workshop: Workshop, crew: Any
+) -> None:
+    async def plan(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.source != "task":
+            where = (assignment.workspace_id, assignment.session_id)
+            forms = [TaskForm("scout", "seek", "Seek."), TaskForm("judge", "weigh", "Weigh.", depends_on=("seek",))]
+            async with house.db.transaction() as conn:
+                await tasks.add(conn, *where, forms, attempt=(assignment.run_id, assignment.attempt))
+        return Succeeded(assignment.source)
+
+    automation = await house.automation()
+    async with house.db.transaction() as conn:
+        run = await running.run_now(conn, house.caller, automation)
+    session = await house.value("SELECT session_id FROM runs WHERE id = %s", run)
+    async with crew(plan):
+        await until(workshop.is_(session, "done"))
+    assert await workshop.tasks(session) == {"seek": "done", "weigh": "done"}
+    same = "SELECT count(*) FROM session_roles s JOIN runs r ON r.agent_id = s.agent_id AND r.grant_id = s.grant_id WHERE r.id = %s"
+    assert await house.value(same, run) == 2
+    assert len(await house.ledger(automation)) == 1, "tasks are no runs of the automation"
+
+
 # Races --------------------------------------------------------------------------------------------------------------
 
 
@@ -330,11 +353,6 @@ async def test_an_agent_adds_tasks_only_while_it_holds_its_lease(workshop: Works
         fence = (RunId(run.id), run.attempt)
         await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("by-agent")], attempt=fence)
     assert (await workshop.task(session, "by-agent"))["added_by_run"] == run.id
-    async with house.db.transaction() as conn:
-        scout = TaskForm("scout", "seek", "Seek.")
-        await tasks.add(conn, workshop.workspace_id, SessionId(session), [scout], attempt=fence)
-    own = "SELECT agent_id = %s FROM session_roles WHERE name = 'scout'"
-    assert await house.value(own, run.agent_id), "a seat that nobody has is its own"
     later = (RunId(run.id), run.attempt + 1)
     async with house.db.transaction() as conn:
         with pytest.raises(Lost):

@@ -30,9 +30,9 @@ async def add(
     if attempt and not await events.hold(conn, [(workspace_id, *attempt)]):
         raise Lost("This attempt belongs to another worker now.")
     where = (workspace_id, session_id)
-    await changing.move(conn, workspace_id, session_id, lifecycle.extended)
+    session = await changing.move(conn, workspace_id, session_id, lifecycle.extended)
     roles = {role["name"] for role in await sessions.roles(conn, workspace_id, session_id)}
-    if attempt:
+    if attempt and session["kind"] != "background":
         roles |= await _take_seats(conn, where, {form.role for form in forms} - roles, attempt[0])
     known = await tasks.known(conn, where, references(forms))
     planned = plan(forms, known, roles)
@@ -46,7 +46,8 @@ async def add(
 
 
 async def _take_seats(conn: Connection, where: Where, names: set[str], run_id: RunId) -> set[str]:
-    """Roles that an agent at work names and nobody has are its own, on the grant of its run, which allows no other."""
+    """Where no person gave the roles, those that an agent names are its own, on the grant of its run, which allows no
+    other."""
     if names:
         run = await runs.find(conn, where[0], run_id)
         assert run, "its lease is held"
