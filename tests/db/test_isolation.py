@@ -249,4 +249,5 @@ def test_only_those_who_must_look_beyond_a_workspace_take_a_connection_as_the_ow
         for file in http.rglob("*.py")
         if re.search(r"\bdb\.(connection|transaction|reserve)\(", file.read_text())
     }
-    assert found == {"context.py", "health.py", "ui/signing.py"}, "who asks; is it ready; signing in"
+    who_asks, is_it_ready, signing_in = {"context.py", "redacting.py"}, {"health.py"}, {"ui/signing.py"}
+    assert found == who_asks | is_it_ready | signing_in
