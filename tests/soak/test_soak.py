@@ -25,8 +25,8 @@ WORKERS = 3
 FAILPOINTS = ["worker.claimed", "worker.executed", "worker.written", "worker.settled", "scheduler.written"]
 TALKER = "for i in 1 2 3 4 5; do echo $i; sleep 0.$(( $$ % 5 )); done"
 CANCEL = """
-WITH some AS (SELECT id FROM runs WHERE status = 'running' ORDER BY random() LIMIT 2),
-u AS (UPDATE runs r SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user' FROM some WHERE r.id = some.id)
+WITH chosen AS (SELECT id FROM runs WHERE status = 'running' ORDER BY random() LIMIT 2),
+u AS (UPDATE runs r SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user' FROM chosen WHERE r.id = chosen.id)
 SELECT 1
 """
 

@@ -363,6 +363,24 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
 
 
+@pytest.mark.parametrize("capped", ["agents", "workspaces"])
+async def test_waiting_for_an_agent_or_workspace_that_runs_as_many_as_it_may_is_not_being_stuck(
+    house: House, db: Database, run_now: Any, wakes: Wakes, capped: str
+) -> None:
+    at_work, waiting = await run_now(await house.automation()), await run_now(await house.automation())
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h' WHERE id = %s",
+        at_work,
+    )
+    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes' WHERE id = %s", waiting)
+    await house.execute(f"UPDATE {capped} SET max_concurrent = 1")
+    await Rescue(db, wakes).once()
+    assert (await _run(house, waiting))["status"] == "queued"
+    await house.execute(f"UPDATE {capped} SET max_concurrent = 2")
+    await Rescue(db, wakes).once()
+    assert (await _run(house, waiting))["error_class"] == "stuck"
+
+
 async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_claimed(
     house: House, shift: Any, run_now: Any
 ) -> None:

@@ -284,11 +284,23 @@ RETURNING """
 
 END_STUCK = (
     """
--- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes.
-WITH chosen AS MATERIALIZED (
-    SELECT workspace_id, id FROM runs
+-- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes, and so does what waits for
+-- its agent or workspace, which runs as many as it may: then it is not a place that is missing.
+WITH busy AS MATERIALIZED (
+    SELECT workspace_id, agent_id, count(*) AS runs FROM runs
+     WHERE status = 'running' OR (status = 'awaiting_approval' AND lease_until IS NOT NULL) GROUP BY 1, 2),
+full_agents AS MATERIALIZED (
+    SELECT a.workspace_id, a.id FROM busy b JOIN agents a ON a.workspace_id = b.workspace_id AND a.id = b.agent_id
+     WHERE b.runs >= a.max_concurrent),
+full_workspaces AS MATERIALIZED (
+    SELECT w.id FROM workspaces w JOIN busy b ON b.workspace_id = w.id
+     WHERE w.max_concurrent IS NOT NULL GROUP BY w.id HAVING sum(b.runs) >= w.max_concurrent),
+chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs r
      WHERE status = 'queued' AND ready_at IS NOT NULL AND start_within IS NOT NULL
        AND ready_at + start_within < clock_timestamp() AND source <> 'task'
+       AND NOT EXISTS (SELECT FROM full_agents f WHERE f.workspace_id = r.workspace_id AND f.id = r.agent_id)
+       AND NOT EXISTS (SELECT FROM full_workspaces f WHERE f.id = r.workspace_id)
      LIMIT %(limit)s FOR UPDATE SKIP LOCKED),
 changed AS (
    UPDATE runs r
