@@ -39,6 +39,7 @@ from rota.worker.tokens import Tokens
 log = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
+MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
 
 
 class Wakeable(Protocol):
@@ -139,7 +140,8 @@ class Worker:
         return len(self.attempts) - self._settling
 
     def _free(self) -> int:
-        return min(self.places - self.busy, 2 * self.places - len(self.attempts), LARGEST_BATCH)
+        """An agent that has ended needs no place while its outcome is written: several groups may be on their way."""
+        return min(self.places - self.busy, MOST_AT_ONCE * self.places - len(self.attempts), LARGEST_BATCH)
 
     async def _look(self, conn: Connection) -> None:
         """Everywhere now and then, otherwise only where somebody said that there is something."""
