@@ -15,6 +15,7 @@ COMMANDS = {
     "doctor": "Check the settings, the database and the fleet.",
     "tokens": "Make tokens for scripts.",
     "keys": "Turn the vault's ring of keys, and see what is sealed with which.",
+    "sessions": "Follow a session live, export it, and import it elsewhere.",
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
     "sign-in": "Print a new link to sign in with.",
 }

@@ -84,6 +84,16 @@ class AsyncClient:
         path = f"{self._prefix}/sessions/{session}/artifacts/{artifact}/content"
         return (await self.line.send(Call("GET", path))).content
 
+    async def export(self, session: str) -> AsyncIterator[bytes]:
+        """A whole session as lines of JSON, piece by piece."""
+        call = Call("GET", f"{self._prefix}/sessions/{session}/export", within=QUIET_SECONDS)
+        async with self.line.wire.streaming(call, call.options()) as stream:
+            if not stream.answer.is_success:
+                await stream.read()
+                checked(stream.answer)
+            async for piece in stream.pieces:
+                yield piece
+
     async def follow(self, session: str, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Every event of a session after a number: stored, then live, on and on; each once, over any number of
         reconnects."""
