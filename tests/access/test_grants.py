@@ -4,9 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from waiting import until
 
 from rota.access import grants
 from rota.db import attempts
+from rota.db.listener import CANCELS
 from rota.model.ids import AgentId, new_id
 from rota.model.outcome import Cancelled
 from rota.roster import grants as kept
@@ -133,6 +135,17 @@ async def test_revoking_ends_what_waits_and_what_is_parked_and_asks_what_runs_to
     assert await outcome(api, running.id) == ("failed", None, "grant_invalid")
     assert (await outcome(api, stranger["id"]))[0] == "queued", "another grant's"
     assert made(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)["revoked_at"] == told["revoked_at"]
+
+
+async def test_an_agent_at_work_is_stopped_as_soon_as_its_grant_is_revoked(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example(max_attempts=3)))
+    begun = await at_work(office, api, f"/automations/{saved['id']}")
+    assert office._hired
+    office.site.web.listener.on(CANCELS, office._hired.cancel)
+    made(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
+    await until(lambda: office.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", begun.id))
+    assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")
+    assert begun.outcome.cancelled(), "it was stopped, it did not end by itself"
 
 
 async def test_a_run_whose_worker_is_lost_after_its_grant_was_revoked_is_not_queued_again(

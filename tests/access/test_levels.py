@@ -22,6 +22,7 @@ site, office, api = api_client.site, api_client.office, api_client.api
 
 AGENT = {"name": "Shell", "executor": "command", "config": {"argv": ["true"]}}
 EXPORT = {"rota": "session", "version": 1, "session": {"id": UNKNOWN, "kind": "interactive", "title": "Far away"}}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 EVERYTHING = (
     "agents",
     "automations",
@@ -229,6 +230,36 @@ async def test_another_workspaces_things_answer_exactly_as_missing_ones(office: 
         missing = await send(api, method, path.format(**unknown), body)
         assert theirs_answer.status_code == 404, path
         assert (theirs_answer.content, dict(theirs_answer.headers)) == (missing.content, dict(missing.headers)), path
+    assert await theirs.count(*EVERYTHING) == before
+
+
+async def test_pages_of_another_workspaces_things_are_those_of_missing_ones(
+    office: Office, api: Api, site: Any
+) -> None:
+    """Every page and form of the application, streams too; the list is the application's own."""
+    theirs = await furnish(site)
+    names = await things(theirs, await theirs.api())
+    await theirs.leave()
+    names["trigger_id"], before = names["trigger"], await theirs.count(*EVERYTHING)
+    headers = {"Authorization": f"Bearer {api.token}", "Accept": "text/html"}
+    included = [each for each in site.app.routes if hasattr(each, "effective_route_contexts")]
+    routes = [route for each in included for route in each.effective_route_contexts()]
+    asked = [(method, r.path) for r in routes if r.path.startswith("/w/{workspace}/") for method in r.methods]
+    asked = [(method, path) for method, path in asked if path.count("{") > 1]
+    assert len(asked) > 10
+    for method, path in asked:
+        told = []
+        for given in (names, dict.fromkeys(names, UNKNOWN)):
+            address = path.format(workspace=api.workspace, **given)
+            body = (
+                {"content": "prompt=Hi&answer=yes", "headers": headers | FORM}
+                if method == "POST"
+                else {"headers": headers}
+            )
+            answer = await api.client.request(method, address, **body)
+            assert answer.status_code == 404, (method, path)
+            told.append(answer.text.replace(address, ""))
+        assert told[0] == told[1], path
     assert await theirs.count(*EVERYTHING) == before
 
 
