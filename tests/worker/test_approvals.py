@@ -10,13 +10,16 @@ from house import House
 from waiting import until
 
 from rota.db import approvals as rows
-from rota.db.listener import ANSWERS, RUNS, Wakes
+from rota.db import queues
+from rota.db.listener import ANSWERS, CANCELS, RUNS, Wakes
 from rota.db.pool import Database
-from rota.errors import Conflict, Lost
+from rota.errors import Conflict, Invalid, Lost
 from rota.model.approval import Answer, Option
 from rota.model.executor import LARGEST_CHECKPOINT, Assignment, Desk
-from rota.model.outcome import Outcome, Parked, Succeeded
+from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
+from rota.runs import cancelling
 from rota.sessions import approvals
+from rota.watch.rescue import Rescue
 
 STATUS = "SELECT status FROM runs ORDER BY id DESC LIMIT 1"
 
@@ -182,3 +185,302 @@ async def test_waiting_is_not_running_time(house: House, db: Database, shift: An
     async with db.connection() as conn:
         run = (await house.ledger())[0]
         assert await rows.waited(conn, house.caller.workspace_id, run["id"], 1) >= timedelta(hours=1)
+
+
+# On the way to being parked ------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_comes_before_the_run_is_parked_is_not_lost(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    async def slow(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.answer:
+            return Succeeded(assignment.answer.option_id)
+        asked = await desk.park("Send it?")
+        assert isinstance(asked, Parked)
+        await answer()
+        assert await is_(house, "running")
+        return asked
+
+    await run_now(await house.automation())
+    async with shift(slow):
+        await until(lambda: is_(house, "succeeded"))
+    [run] = await house.ledger()
+    assert (run["summary"], run["attempt"]) == ("approve", 2)
+
+
+async def test_a_run_that_was_asked_to_stop_is_not_parked_but_cancelled(house: House, shift: Any, run_now: Any) -> None:
+    async def stubborn(assignment: Assignment, desk: Desk) -> Outcome:
+        asked = await desk.park("Send it?")
+        assert isinstance(asked, Parked)
+        await house.execute("UPDATE runs SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user'")
+        return asked
+
+    await run_now(await house.automation())
+    async with shift(stubborn):
+        await until(lambda: is_(house, "cancelled"))
+    assert (await house.ledger())[0]["error_class"] == "cancelled_by_user"
+
+
+async def test_a_kind_that_cannot_resume_cannot_be_parked(house: House, shift: Any, run_now: Any) -> None:
+    await run_now(await house.automation())
+    async with shift(parks) as at_work:
+        at_work.executor.resumes = False
+        await until(lambda: is_(house, "failed"))
+    assert "cannot resume" in (await house.ledger())[0]["error_detail"]
+
+
+# While it waits ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_parked_run_keeps_its_lane_and_goes_on_before_everybody_else(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    first, other = await house.automation(), await house.automation(name="Other")
+    order: list[Any] = []
+
+    async def notes(assignment: Assignment, desk: Desk) -> Outcome:
+        order.append(assignment.automation_id)
+        return await parks(assignment, desk) if assignment.automation_id == first else Succeeded()
+
+    await run_now(first)
+    async with shift(notes, places=1):
+        await until(lambda: is_(house, "awaiting_approval"))
+    await run_now(first)
+    waiting = "SELECT count(*) FROM runs WHERE status = 'queued' AND ready_at IS NULL"
+    assert await house.value(waiting) == 1
+    await run_now(other)
+    await house.execute("UPDATE runs SET priority = 0 WHERE automation_id = %s", other)
+    await answer()
+    async with shift(notes, places=1):
+        await until(lambda: _all_over(house))
+    assert order == [first, first, other, first]
+
+
+async def _all_over(house: House) -> bool:
+    left = "SELECT count(*) FROM runs WHERE finished_at IS NULL AND status <> 'awaiting_approval'"
+    return not await house.value(left)
+
+
+async def test_an_agent_that_waits_in_its_process_is_cancelled_through_its_worker(
+    house: House, db: Database, wakes: Wakes, shift: Any, run_now: Any
+) -> None:
+    stopped = asyncio.Event()
+
+    async def waits(assignment: Assignment, desk: Desk) -> Outcome:
+        try:
+            await desk.ask("Send it?")
+        finally:
+            stopped.set()
+        return Succeeded()
+
+    run_id = await run_now(await house.automation())
+    async with shift(waits):
+        await until(lambda: is_(house, "awaiting_approval"))
+        async with db.transaction() as conn:
+            assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == [run_id]
+        assert await is_(house, "awaiting_approval")
+        wakes.send(CANCELS, [run_id])
+        await stopped.wait()
+        await until(lambda: is_(house, "cancelled"))
+
+
+async def test_a_question_that_expires_fails_the_run_and_stops_who_waits(
+    house: House, db: Database, wakes: Wakes, shift: Any, run_now: Any
+) -> None:
+    stopped = asyncio.Event()
+
+    async def waits(assignment: Assignment, desk: Desk) -> Outcome:
+        try:
+            await desk.ask("Send it?")
+        finally:
+            stopped.set()
+        return Succeeded()
+
+    await run_now(await house.automation())
+    async with shift(waits) as at_work:
+        await until(lambda: is_(house, "awaiting_approval"))
+        await Rescue(db, wakes).once()
+        assert await is_(house, "awaiting_approval")
+        await house.execute("UPDATE approvals SET expires_at = now()")
+        await Rescue(db, wakes).once()
+        await stopped.wait()
+        await until(lambda: _free(at_work))
+    [run] = await house.ledger()
+    assert (run["status"], run["error_class"]) == ("failed", "approval_expired")
+    assert await house.value("SELECT status FROM approvals") == "expired"
+
+
+async def test_a_question_of_a_rescued_run_that_expires_meanwhile_is_asked_anew(
+    house: House, db: Database, wakes: Wakes, shift: Any, run_now: Any, answer: Any
+) -> None:
+    """It is closed although its run does not wait for it, and never waits for it again."""
+    await run_now(await house.automation())
+    async with shift(parks):
+        await until(lambda: is_(house, "awaiting_approval"))
+    await house.execute("UPDATE runs SET status = 'queued', ready_at = now() + interval '1 hour'")
+    await house.execute("UPDATE approvals SET expires_at = now()")
+    await Rescue(db, wakes).once()
+    assert await house.value("SELECT status FROM approvals") == "expired"
+    await house.execute("UPDATE runs SET ready_at = now()")
+    async with shift(parks):
+        await answer()
+        await until(lambda: is_(house, "succeeded"))
+    assert await house.value("SELECT count(*) FROM approvals") == 2
+
+
+async def test_a_run_whose_worker_was_lost_while_it_waited_is_rescued_and_takes_over_its_question(
+    house: House, db: Database, wakes: Wakes, shift: Any, run_now: Any, answer: Any
+) -> None:
+    async def waits(assignment: Assignment, desk: Desk) -> Outcome:
+        return Succeeded((await desk.ask("Send it?")).option_id)
+
+    await run_now(await house.automation())
+    async with shift(waits) as lost:
+        await until(lambda: is_(house, "awaiting_approval"))
+        await house.execute("UPDATE runs SET lease_until = now()")
+        lost.worker.drop_all()
+        await until(lambda: _free(lost))
+    await Rescue(db, wakes).once()
+    async with shift(waits):
+        await until(lambda: is_(house, "awaiting_approval"))
+        await answer()
+        await until(lambda: is_(house, "succeeded"))
+    [run] = await house.ledger()
+    assert (run["attempt"], run["rescues"]) == (2, 1)
+    assert await house.value("SELECT count(*) FROM approvals") == 1
+
+
+async def test_who_waits_in_a_process_counts_towards_the_cap_of_its_agent_and_who_is_parked_does_not(
+    house: House, db: Database, shift: Any, run_now: Any
+) -> None:
+    async def either(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.prompt == "Wait.":
+            return Succeeded((await desk.ask("Send it?")).option_id)
+        asked = await desk.park("Send it?")
+        assert isinstance(asked, Parked)
+        return asked
+
+    await run_now(await house.automation(name="Waits", prompt="Wait."))
+    await run_now(await house.automation(name="Parks", prompt="Park."))
+    both = "SELECT count(*) FROM runs WHERE status = 'awaiting_approval'"
+
+    async def waiting() -> bool:
+        return bool(await house.value(both) == 2)
+
+    async with shift(either):
+        await until(waiting)
+        async with db.connection() as conn:
+            busy = await queues.running(conn, [house.caller.workspace_id])
+    assert busy[house.caller.workspace_id] == 1
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+async def test_of_two_answers_at_the_same_moment_one_holds(
+    house: House, db: Database, shift: Any, run_now: Any
+) -> None:
+    """Provoked: the run is held while both are on their way."""
+    await run_now(await house.automation())
+    async with shift(parks):
+        await until(lambda: is_(house, "awaiting_approval"))
+    approval_id = await house.value("SELECT id FROM approvals")
+
+    async def give(given: str) -> str:
+        async with db.transaction() as conn:
+            return (await approvals.answer(conn, house.caller, approval_id, given)).status
+
+    async with db.connection() as holding:
+        async with holding.transaction():
+            await holding.execute("SELECT FROM runs FOR UPDATE")
+            both = [asyncio.create_task(give(each)) for each in ("approve", "refuse")]
+            waits = "SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            await until(lambda: house.value(waits))
+        told = await asyncio.gather(*both, return_exceptions=True)
+    assert sorted(type(each).__name__ for each in told) == ["Conflict", "str"]
+    assert await house.value("SELECT count(*) FROM events WHERE kind = 'approval' AND data ? 'answered_by'") == 1
+
+
+async def test_an_answer_belongs_to_the_question_that_was_shown(house: House, shift: Any, run_now: Any) -> None:
+    async def cheats(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.park("Send it to Ann?", key="send")
+        with pytest.raises(Invalid) as refusal:
+            await desk.park("Send it to everybody?", key="send")
+        return Succeeded(refusal.value.code)
+
+    await run_now(await house.automation())
+    async with shift(cheats):
+        await until(lambda: is_(house, "succeeded"))
+    assert (await house.ledger())[0]["summary"] == "approval_key_reused"
+
+
+async def test_a_run_goes_on_when_its_last_question_is_answered(
+    house: House, db: Database, wakes: Wakes, shift: Any, run_now: Any
+) -> None:
+    async def asks_twice(assignment: Assignment, desk: Desk) -> Outcome:
+        both = await asyncio.gather(desk.ask("One?"), desk.ask("Two?"))
+        return Succeeded(" ".join(each.option_id for each in both))
+
+    await run_now(await house.automation())
+    async with shift(asks_twice):
+        await until(lambda: house.value("SELECT count(*) = 2 FROM approvals"))
+        for given, status in (("approve", "awaiting_approval"), ("refuse", "running")):
+            approval_id = await house.value(
+                "SELECT id FROM approvals WHERE status = 'pending' ORDER BY question LIMIT 1"
+            )
+            async with db.transaction() as conn:
+                await approvals.answer(conn, house.caller, approval_id, given)
+                row = await (await conn.execute(STATUS)).fetchone()
+            assert row == (status,)
+            wakes.send(ANSWERS, [approval_id])
+        await until(lambda: is_(house, "succeeded"))
+    assert (await house.ledger())[0]["summary"] == "approve refuse"
+
+
+# What is carried on --------------------------------------------------------------------------------------------------
+
+
+async def test_an_attempt_that_goes_on_has_what_the_parked_one_left_of_its_time_and_a_new_try_all_of_it(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    async def fails_once(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.attempt == 2:
+            return Failed(ErrorClass.AGENT_ERROR, "Stumbled.")
+        return await parks(assignment, desk) if assignment.attempt == 1 else Succeeded()
+
+    await run_now(await house.automation(timeout=timedelta(minutes=10), max_attempts=2))
+    async with shift(fails_once) as at_work:
+        await until(lambda: is_(house, "awaiting_approval"))
+        assert await house.value("SELECT ran < interval '1 minute' FROM approvals")
+        await house.execute("UPDATE approvals SET ran = interval '9 minutes'")
+        await answer()
+        await until(lambda: house.value("SELECT tries = 1 FROM runs"))
+        await house.execute("UPDATE runs SET ready_at = now()")
+        at_work.worker._hear("")
+        await until(lambda: is_(house, "succeeded"))
+    left = [each.timeout for each in at_work.executor.assignments]
+    assert left == [timedelta(minutes=10), timedelta(minutes=1), timedelta(minutes=10)]
+
+
+async def test_an_answer_is_given_until_the_agent_has_stored_what_it_made_of_it(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    async def stumbles(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.attempt == 1:
+            return await parks(assignment, desk)
+        if assignment.attempt == 3:
+            await desk.checkpoint(b"sent")
+        return Succeeded() if assignment.attempt == 4 else Failed(ErrorClass.AGENT_ERROR, "Stumbled.")
+
+    await run_now(await house.automation(max_attempts=4))
+    async with shift(stumbles) as at_work:
+        await until(lambda: is_(house, "awaiting_approval"))
+        await answer()
+        for tries in (1, 2):
+            await until(lambda tries=tries: house.value("SELECT tries = %s FROM runs", tries))
+            await house.execute("UPDATE runs SET ready_at = now()")
+            at_work.worker._hear("")
+        await until(lambda: is_(house, "succeeded"))
+    given = [(each.checkpoint, each.answer is not None) for each in at_work.executor.assignments]
+    assert given == [(None, False), (b"halfway", True), (b"halfway", True), (b"sent", False)]
