@@ -167,7 +167,7 @@ class Attempt:
         match outcome:
             case Succeeded(None | ""):
                 return Succeeded(self._desk.last_line)
-            case Parked() if not self._executor.resumes:
+            case Parked() if not getattr(self._executor, "resumes", False):  # a third party may not know of it
                 detail = f"The kind {self._executor.kind!r} cannot resume, and so cannot be parked."
                 return Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)
             case _:
