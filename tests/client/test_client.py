@@ -1,0 +1,176 @@
+"""The client: refusals as errors, repeats that are one write, a trace that goes on over broken connections."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable
+from rota.client.desk import NoDesk
+from rota.client.events import Events
+from rota.errors import Busy, Conflict, Invalid, Unauthenticated
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each request with the next of its answers; breaks the connection off where that is None."""
+
+    answers: list[Answer | None]
+    keys: list[str | None]
+    ids: list[str | None]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.keys.append(self.headers.get("Idempotency-Key"))
+        self.server.ids.append(self.headers.get("Last-Event-ID"))
+        answer = self.server.answers.pop(0)
+        if answer:
+            answer(self)
+        self.close_connection = True
+
+    do_GET = do_POST = do_PUT = _answer  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(*answers: Answer | None) -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.answers, server.keys, server.ids = list(answers), [], []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def told(code_of_http: int, /, **body: Any) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        data = json.dumps(body).encode()
+        request.send_response(code_of_http)
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        request.wfile.write(data)
+
+    return answer
+
+
+def traced(*numbers: int, half: bytes = b"") -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Type", "text/event-stream")
+        request.end_headers()
+        for number in numbers:
+            event = json.dumps({"seq": number, "kind": "output"})
+            request.wfile.write(f": still here\n\nevent: output\nid: {number}\ndata: {event}\n\n".encode())
+        request.wfile.write(half)
+
+    return answer
+
+
+PROBLEM = {"title": "Conflict", "status": 409, "code": "memory_full", "detail": "Full.", "field": "key", "limit": 3}
+
+
+def test_a_refusal_is_the_error_it_tells() -> None:
+    with (
+        serving(told(409, **PROBLEM)) as server,
+        Client(server.url, token="t") as client,
+        pytest.raises(Conflict, match="Full") as refused,
+    ):
+        client.request("PUT", "/automations/a/memory/k", {"value": 1})
+    assert (refused.value.code, refused.value.field, refused.value.facts) == ("memory_full", "key", {"limit": 3})
+
+
+def test_a_write_that_broke_off_is_repeated_with_its_key() -> None:
+    busy = told(503, code="busy", detail="Later.")
+    with serving(None, busy, told(201, id=7)) as server, Client(server.url, token="t") as client:
+        assert client.publish("s", "hello") == {"id": 7}
+    assert len(server.keys) == 3
+    assert len(set(server.keys)) == 1
+    assert server.keys[0]
+
+
+def test_each_write_has_a_key_of_its_own_unless_one_is_given() -> None:
+    with serving(*[told(201, id=7)] * 3) as server, Client(server.url, token="t") as client:
+        client.publish("s", "hello")
+        client.publish("s", "hello")
+        client.publish("s", "hello", key="mine")
+    assert len({*server.keys}) == 3
+    assert server.keys[2] == "mine"
+
+
+def test_patience_ends() -> None:
+    with serving() as server:
+        gone = server.url
+    with Client(gone, token="t", patience=0.1) as client, pytest.raises(Unreachable, match="Nobody answers"):
+        client.request("GET", "/runs")
+    with (
+        serving(*[told(503, code="busy", detail="Later.")] * 50) as server,
+        Client(server.url, token="t", patience=0.1) as client,
+        pytest.raises(Busy),
+    ):
+        client.request("GET", "/runs")
+
+
+def test_a_trace_goes_on_where_it_broke_off() -> None:
+    answers = [traced(1, 2, half=b'data: {"seq": 3'), None, told(503, code="busy", detail="Later."), traced(3, 4)]
+    with serving(*answers) as server, Client(server.url, token="t") as client:
+        events = client.follow("s")
+        assert [next(events)["seq"] for _ in range(4)] == [1, 2, 3, 4]
+        events.close()
+    assert server.ids == ["0", "2", "2", "2"]
+
+
+async def test_the_same_with_await() -> None:
+    with serving(traced(1), traced(2), told(201, id=7), told(422, code="unknown_role", detail="Who?")) as server:
+        async with AsyncClient(server.url, token="t") as client:
+            seen = []
+            async for event in client.follow("s"):
+                seen.append(event["seq"])
+                if len(seen) == 2:
+                    break
+            assert seen == [1, 2]
+            assert await client.publish("s", "hello") == {"id": 7}
+            with pytest.raises(Invalid):
+                await asyncio.wait_for(client.publish("s", "hello", to="x"), 10)
+
+
+def test_a_trace_that_is_refused_ends() -> None:
+    with (
+        serving(told(401, code="attempt_over", detail="Over.")) as server,
+        Client(server.url, token="t") as client,
+        pytest.raises(Unauthenticated, match="Over"),
+    ):
+        next(client.follow("s"))
+
+
+def test_events_come_whole_whatever_the_pieces() -> None:
+    wire = b': still here\n\nevent: output\nid: 1\ndata: {"seq": 1}\n\nevent: tool\nid: 2\ndata: {"seq": 2}\n\n'
+    for size in (1, 2, 7, 1000):
+        events = Events()
+        pieces = [wire[at : at + size] for at in range(0, len(wire), size)]
+        assert [event["seq"] for piece in pieces for event in events.feed(piece)] == [1, 2]
+
+
+def test_there_is_no_desk_outside_of_a_run() -> None:
+    for kind in (Desk, AsyncDesk):
+        with pytest.raises(NoDesk, match="ROTA_RUN_ID, ROTA_TOKEN are not set"):
+            kind.here({"ROTA_URL": "http://x", "ROTA_WORKSPACE": "w"})
