@@ -132,7 +132,7 @@ class Reserved:
         async with self._taken:
             if self._conn is None or self._conn.closed:
                 self._conn = await self._db.reserve()
-                await self._conn.execute("SET plan_cache_mode = force_generic_plan")
+                await self._plan_once(self._conn)
             try:
                 yield self._conn
             except BaseException:
@@ -143,6 +143,11 @@ class Reserved:
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self.connection() as conn, conn.transaction():
             yield conn
+
+    async def _plan_once(self, conn: Connection) -> None:
+        if conn.prepare_threshold is not None:  # statements may be prepared: no pooler stands in between
+            conn.prepare_threshold = 0
+            await conn.execute("SET plan_cache_mode = force_generic_plan")
 
     async def _forget(self) -> None:
         conn, self._conn = self._conn, None
