@@ -301,6 +301,8 @@ async def test_two_workers_that_finish_siblings_at_once_start_their_successor_ex
     async with house.db.connection() as one, house.db.connection() as two:
         async with one.transaction():
             await settled(one, left)
+            [still] = await (await one.execute("SELECT status FROM tasks WHERE key = 'bottom'")).fetchone() or [None]
+            assert still == "pending", "it waits for both"
 
             async def finish() -> None:
                 async with two.transaction():
