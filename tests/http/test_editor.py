@@ -4,6 +4,7 @@ from typing import Any
 
 from httpx import AsyncClient, Response
 
+from rota.http.shapes import AutomationPatch
 from rota.http.ui import drafts
 from rota.model.cron import load_zone
 
@@ -149,6 +150,19 @@ async def test_an_edit_that_leaves_a_trigger_alone_keeps_it(admin: AsyncClient, 
     after = await stored(house)
     assert sorted(each["cron"] or "" for each in after) == ["", "", "5 9 * * *"]
     assert {each["id"] for each in after} & {each["id"] for each in before} == {each["id"] for each in before[1:]}
+
+
+async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncClient, house: Any) -> None:
+    given = {"pre_approvals": ["read_*", "list_files"], "max_attempts": 3, "catch_up": "all", "catch_up_limit": 4}
+    await house.automation({"cron": "0 9 * * *"}, **given, session="same", overlap="queue_one", pause_after_failures=5)
+    policies = "SELECT to_jsonb(a) - 'updated_at' - 'revision' - 'name' FROM automations a"
+    before = await house.value(policies)
+    sent = filled(Page(await admin.get(f"{LIST}/errand/edit"))) | {"pre_approvals": "read_*\nlist_files"}
+    assert (await submit(admin, f"{LIST}/errand/edit", **{**sent, "name": "Other"})).status_code == 303
+    assert await house.value(policies) == before
+    shown = {*drafts.POLICIES, "name", "agent", "prompt", "input", "run_immediately"}
+    untouched = set(AutomationPatch.model_fields) - shown - {"slug", "schedule", "triggers", "credentials", "accept_grant"}
+    assert untouched == set()  # a policy that is new here needs a field in the form
 
 
 def filled(page: Page) -> dict[str, Any]:

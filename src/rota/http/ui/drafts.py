@@ -18,7 +18,11 @@ from rota.roster.triggers import form_of, timing
 
 MOST_TRIGGERS = 50
 PLAIN = ("name", "agent", "prompt", "input")
-POLICIES = tuple(Policies.model_fields)
+# What the form shows. A policy that is not here is left as it is.
+POLICIES = (
+    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
+    "start_within", "approval_expires", "pre_approvals", "pause_after_failures",
+)  # fmt: skip
 NUMBERS = ("catch_up_limit", "max_attempts", "max_rescues", "pause_after_failures")
 LISTS = ("weekdays", "on")
 KINDS = (
@@ -79,6 +83,8 @@ class Draft:
 def _policy(name: str, typed: str) -> Any:
     if not typed:
         return Policies.model_fields[name].default
+    if name == "pre_approvals":
+        return [line.strip() for line in typed.splitlines() if line.strip()]
     return int(typed) if name in NUMBERS and typed.isdecimal() and len(typed) < 10 else typed
 
 
@@ -191,9 +197,9 @@ def _shown(policies: Policies) -> dict[str, str]:
 
 
 def _typed(value: Any) -> str:
-    if value is None:
-        return ""
-    return format_duration(value) if isinstance(value, timedelta) else str(value)
+    if isinstance(value, list):
+        return "\n".join(value)
+    return "" if value is None else format_duration(value) if isinstance(value, timedelta) else str(value)
 
 
 def trigger_of(row: Mapping[str, Any]) -> dict[str, Any]:
