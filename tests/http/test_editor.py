@@ -161,7 +161,9 @@ async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncCl
     assert (await submit(admin, f"{LIST}/errand/edit", **{**sent, "name": "Other"})).status_code == 303
     assert await house.value(policies) == before
     shown = {*drafts.POLICIES, "name", "agent", "prompt", "input", "run_immediately"}
-    untouched = set(AutomationPatch.model_fields) - shown - {"slug", "schedule", "triggers", "credentials", "accept_grant"}
+    untouched = (
+        set(AutomationPatch.model_fields) - shown - {"slug", "schedule", "triggers", "credentials", "accept_grant"}
+    )
     assert untouched == set()  # a policy that is new here needs a field in the form
 
 
@@ -193,6 +195,10 @@ async def test_the_preview_is_what_saving_would_give(admin: AsyncClient, house: 
     assert "is skipped, and the history says so" in told
     wrong = (await submit(admin, f"{LIST}/preview", **form(trigger(cron="61 * * * *")))).text
     assert 'class="error"' in wrong
+    await house.automation(triggers=[{"every": "1h", "max_fires": 3}])
+    await house.execute("UPDATE triggers SET fires = 2")
+    left = (await admin.get(f"{LIST}/errand/edit")).text
+    assert left.count("<li>") == 1  # it goes on counting from where it is
     bounded = (await submit(admin, f"{LIST}/preview", **form(trigger(max_fires="2")))).text
     assert bounded.count("<li>") == 2
 

@@ -73,7 +73,7 @@ def _dense(
     if minimum and apart < minimum:
         reason = f"this workspace wants at least {format_duration(minimum)} between them"
     elif usual and apart < usual:
-        reason = f"a run usually takes {format_duration(usual)}"
+        reason = f"a run usually takes {format_duration(timedelta(seconds=round(usual.total_seconds(), 1)))}"
     else:
         return
     yield ScheduleWarning("dense", f"Fires come as close as {format_duration(apart)}; {reason}.")

@@ -237,11 +237,16 @@ def _local(moment: datetime | None, zone: str) -> str:
     return wall.isoformat(timespec="seconds" if wall.second else "minutes")
 
 
+def untouched(given: Mapping[str, Any], stored: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The trigger that these fields are of, if nobody changed them."""
+    row = next((each for each in stored if str(each["id"]) == given["id"]), None)
+    return row if row and trigger_form(given) == trigger_form(trigger_of(row)) else None
+
+
 def kept(given: Mapping[str, Any], stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A trigger's form; for one that nobody touched, the very form it was saved with, so that it keeps its anchor."""
-    row = next((each for each in stored if str(each["id"]) == given["id"]), None)
-    form = trigger_form(given)
-    if row is None or form != trigger_form(trigger_of(row)):
-        return form
+    row = untouched(given, stored)
+    if row is None:
+        return trigger_form(given)
     limits = {name: row[name] for name in (*LIMITS, "enabled")}
     return {**(row["editor"] or form_of(row)), **limits}

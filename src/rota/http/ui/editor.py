@@ -24,7 +24,7 @@ from rota.http.ui.rendering import PageRoute, is_live, page, part, zone_of
 from rota.http.ui.starters import STARTERS
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
-from rota.model.ids import AutomationId
+from rota.model.ids import AutomationId, as_uuid
 from rota.model.preview import ScheduleWarning
 from rota.roster import automations, views
 from rota.roster import triggers as forms
@@ -260,8 +260,9 @@ async def foresee(conn: Connection, caller: Caller, draft: Draft, of: str | None
     texts: list[tuple[str, str]] = []
     fires: list[Fire] = []
     warnings: list[ScheduleWarning] = []
+    stored = await _stored(conn, caller, of)
     for given in draft.triggers:
-        text, found, warned = await _foresee_one(conn, caller, given, of)
+        text, found, warned = await _foresee_one(conn, caller, given, of, drafts.untouched(given, stored))
         texts.append(text)
         fires += found
         warnings += [each for each in warned if each not in warnings]
@@ -283,7 +284,16 @@ INBOUND = {
 One = tuple[tuple[str, str], list[Fire], Sequence[ScheduleWarning]]
 
 
-async def _foresee_one(conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None) -> One:
+async def _stored(conn: Connection, caller: Caller, of: str | None) -> list[dict[str, Any]]:
+    if not (of and (automation_id := as_uuid(of))):
+        return []
+    return await triggers.of_automations(conn, caller.workspace_id, [AutomationId(automation_id)])
+
+
+async def _foresee_one(
+    conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None, same: Mapping[str, Any] | None
+) -> One:
+    """`same` is the trigger as it is saved, if the form leaves it alone: it goes on from its anchor and its count."""
     if given["kind"] in INBOUND:
         return (INBOUND[given["kind"]].format(**given), ""), [], []
     apart = Draft({}, [])
@@ -295,10 +305,9 @@ async def _foresee_one(conn: Connection, caller: Caller, given: Mapping[str, Any
     row = await _read(conn, caller, form.form("trigger"), "trigger", apart) if form else None
     if row is None:
         return (shown.text, next(iter(apart.errors.values()))), [], shown.warnings
-    return (shown.text, ""), _fires(row), shown.warnings
+    return (shown.text, ""), _fires(same or row, row["anchor_at"]), shown.warnings
 
 
-def _fires(row: Mapping[str, Any]) -> list[Fire]:
-    now = row["anchor_at"]
+def _fires(row: Mapping[str, Any], now: datetime) -> list[Fire]:
     upcoming = forms.upcoming([{**row, "next_fire_at": forms.next_fire(row, now)}], FIRES, now)
     return [Fire(each, row["timezone"]) for each in upcoming]
