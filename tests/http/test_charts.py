@@ -1,0 +1,50 @@
+"""Pictures drawn on the server, by their numbers."""
+
+from datetime import UTC, date, datetime, timedelta
+
+from rota.http.ui import charts
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+def test_a_line_spans_its_time_and_stays_within_its_axis() -> None:
+    points = [(NOON + timedelta(hours=at), float(at)) for at in (0, 12, 24)]
+    drawn = charts.lines({"line": points}, NOON, NOON + timedelta(hours=24), unit="", zone="UTC", told="x")
+    [(_, path)] = drawn.lines
+    places = [tuple(float(part) for part in each.split()) for each in path.removeprefix("M").split("L")]
+    assert [x for x, _ in places] == [charts.LEFT, (charts.LEFT + charts.WIDTH) / 2, charts.WIDTH]
+    assert all(charts.TOP <= y <= charts.HEIGHT - charts.BOTTOM for _, y in places)
+    assert [word for _, word in drawn.ticks] == ["18:00", "00:00", "06:00"]
+    assert drawn.grid[-1][1] == "40"
+
+
+def test_nothing_to_draw_draws_nothing() -> None:
+    empty = charts.lines({"line": []}, NOON, NOON + timedelta(hours=1), unit="s", zone="UTC", told="x")
+    assert (empty.area, empty.lines) == ("", [("line", "")])
+    assert charts.bars([], unit="", told="x").bars == []
+
+
+def test_a_day_is_coloured_by_most_of_it_and_marks_its_failures() -> None:
+    today = date(2026, 6, 3)
+    counts = [
+        {"day": date(2026, 6, 1), "status": "succeeded", "count": 9},
+        {"day": date(2026, 6, 1), "status": "failed", "count": 1},
+        {"day": date(2026, 6, 2), "status": "failed", "count": 1},
+        {"day": date(2026, 6, 3), "status": "skipped", "count": 1},
+    ]
+    drawn = charts.calendar(counts, today)
+    monday, tuesday, wednesday = drawn.days[-3:]
+    assert (monday.tone, monday.failed, monday.much) == ("succeeded", True, 4)
+    assert (tuesday.tone, tuesday.failed) == ("failed", True)
+    assert (wednesday.tone, wednesday.failed) == ("skipped", False)
+    assert monday.told == "Mon 1 Jun: 9 succeeded, 1 failed"
+    assert monday.x == tuesday.x < drawn.width
+    assert drawn.days[0].day.weekday() == 0
+    assert drawn.days[0].told.endswith("no runs")
+
+
+def test_figures_are_short() -> None:
+    told = [
+        charts.figure(value, unit) for value, unit in ((0, ""), (1500, ""), (2_500_000, ""), (90, "s"), (0.034, "s"))
+    ]
+    assert told == ["0", "1.5k", "2.5M", "1.5 min", "34 ms"]
