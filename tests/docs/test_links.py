@@ -1,4 +1,4 @@
-"""Every link within the repository leads somewhere."""
+"""Every link within the repository leads somewhere, and every decision has a number of its own."""
 
 from pathlib import Path
 
@@ -18,3 +18,8 @@ def _exists(page: Path, link: str) -> bool:
     path, _, section = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     return target.exists() and (not section or section in anchors(target))
+
+
+def test_decisions_are_numbered_without_a_gap_or_a_repeat() -> None:
+    numbers = sorted(int(page.name[:4]) for page in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))
