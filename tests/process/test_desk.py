@@ -60,6 +60,7 @@ def answer(rota: Rota, token: str, question: str, **given: Any) -> None:
     rota.post(token, f"/approvals/{until(asked)['id']}", given)
 
 
+@pytest.mark.timeout(300)
 def test_a_shell_script_does_all_of_it(rota: Rota, tmp_path: Path) -> None:
     token = rota.token()
     script = tmp_path / "agent.sh"

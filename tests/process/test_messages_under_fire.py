@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from .fire import messages_under_fire
 
 
+@pytest.mark.timeout(300)
 def test_no_message_is_lost_doubled_or_out_of_order_under_fire(tmp_path: Path) -> None:
     messages_under_fire(tmp_path, 1000, within=90)
