@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Api:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
         self.start()
+        until(lambda: _answers(self.url))  # one that begins while the database is away would give up
 
     def stop(self) -> None:
         self.process.terminate()
@@ -91,9 +93,10 @@ def messages_under_fire(directory: Path, count: int, *, within: float) -> None:
 
 
 def _answers(url: str) -> bool:
+    """It is ready: the port is taken long before."""
     try:
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 1):
-            return True
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
     except OSError:
         return False
 
