@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from databases import database
 from house import Clock, House
 from psycopg.conninfo import make_conninfo
 
@@ -46,23 +46,13 @@ def template(server_url: str) -> Iterator[str]:
 @pytest.fixture
 def empty_database_url(server_url: str) -> Iterator[str]:
     """A database with nothing in it."""
-    yield from _database(server_url, "template0")
+    yield from database(server_url, "template0")
 
 
 @pytest.fixture
 def database_url(server_url: str, template: str) -> Iterator[str]:
     """A migrated database of this test's own."""
-    yield from _database(server_url, template)
-
-
-def _database(server_url: str, template: str) -> Iterator[str]:
-    name = f"rota_{os.getpid()}_{secrets.token_hex(4)}"
-    with psycopg.connect(server_url, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        try:
-            yield make_conninfo(server_url, dbname=name)
-        finally:
-            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    yield from database(server_url, template)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ RotaError
     └── CannotStart    this process cannot begin its work; the message says what to change
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -72,3 +73,10 @@ class Broken(RotaError):
 
 class CannotStart(Broken):
     code = "cannot_start"
+
+
+STATUS: Mapping[type[RotaError], int] = {
+    Refused: 400, Unauthenticated: 401, Forbidden: 403, NotFound: 404, Conflict: 409, TooLarge: 413, Invalid: 422,
+    Busy: 503,
+}  # fmt: skip
+"""Over HTTP, in both directions; whatever else is 500."""

@@ -1,10 +1,8 @@
 """The API for tests: one application for a module, a workspace of its own for each test, callers of every level."""
 
 import asyncio
-import os
-import secrets
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,13 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest_asyncio
 import uvicorn
+from databases import database
 from fastapi import FastAPI
 from house import House
 from httpx import ASGITransport, AsyncClient, Response
-from psycopg.conninfo import make_conninfo
 from waiting import until
 
 from rota.access import signing_in
@@ -77,16 +74,6 @@ class Site:
         await until(check)
 
 
-def _database(server_url: str, template: str) -> Iterator[str]:
-    name = f"rota_{os.getpid()}_{secrets.token_hex(4)}"
-    with psycopg.connect(server_url, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        try:
-            yield make_conninfo(server_url, dbname=name)
-        finally:
-            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @asynccontextmanager
 async def _opened(url: str) -> AsyncIterator[Site]:
     db, listener = Database(url, size=20), Listener(url)
@@ -106,7 +93,7 @@ async def _opened(url: str) -> AsyncIterator[Site]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def site(server_url: str, template: str) -> AsyncIterator[Site]:
     """A database takes longer to make than most tests take, so the tests of a module share one."""
-    for url in _database(server_url, template):
+    for url in database(server_url, template):
         async with _opened(url) as opened:
             yield opened
 

@@ -45,6 +45,19 @@ async def say(office: Office, session_id: str, *texts: str) -> None:
     office.site.web.wakes.send(session_channel(session_id))  # type: ignore[arg-type]
 
 
+async def followed(office: Office, session_id: str, *, expected: bool = True) -> None:
+    """Wait until this process listens for the session; or does so no more."""
+
+    async def check() -> bool:
+        return (session_channel(session_id) in office.site.web.listener._handlers) is expected  # type: ignore[arg-type]
+
+    await until(check)
+
+
+async def forgotten(office: Office, session_id: str) -> None:
+    await followed(office, session_id, expected=False)
+
+
 async def stored(office: Office, session_id: str) -> list[tuple[int, str]]:
     async with office.db.connection() as conn:
         rows = await conn.execute("SELECT seq, kind FROM events WHERE session_id = %s ORDER BY seq", [session_id])
@@ -319,18 +332,10 @@ async def test_a_keep_alive_carries_no_id(
 
 async def test_a_reader_who_leaves_leaves_nothing_behind(office: Office, api: Api, address: str) -> None:
     session = await session_of(api)
-    channel, listener = session_channel(session), office.site.web.listener  # type: ignore[arg-type]
-
-    async def followed() -> bool:
-        return channel in listener._handlers
-
-    async def forgotten() -> bool:
-        return channel not in listener._handlers
-
     async with reading(address, api, session) as reader:
         await reader.events(1)
-        await until(followed)
-    await until(forgotten)
+        await followed(office, session)
+    await forgotten(office, session)
 
 
 async def test_following_takes_no_connection_from_the_pool_while_it_waits(

@@ -10,9 +10,8 @@ import pytest
 
 from rota import errors
 from rota.db.pool import Database
-from rota.errors import CannotStart, Lost, Refused, RotaError
+from rota.errors import STATUS, CannotStart, Lost, Refused, RotaError
 from rota.http.app import create_app
-from rota.http.errors import STATUS
 from rota.model.run import SkipReason
 
 from . import api_client

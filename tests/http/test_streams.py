@@ -6,16 +6,14 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
-from waiting import until
 
 from rota.access.signing_in import hashed
-from rota.db.listener import session_channel
 from rota.http import streams
 from rota.trace import follow
 
 from . import api_client
 from .api_client import Api, Office
-from .test_api_sessions import Reader, reading, say, session_of
+from .test_api_sessions import Reader, followed, forgotten, reading, say, session_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
@@ -26,19 +24,11 @@ async def test_a_reader_who_takes_nothing_is_cut_off_and_nothing_is_kept_for_it(
 ) -> None:
     monkeypatch.setattr(streams, "CUT_OFF_SECONDS", 0.3)
     session = await session_of(api)
-    channel, listener = session_channel(session), office.site.web.listener  # type: ignore[arg-type]
-
-    async def followed() -> bool:
-        return channel in listener._handlers
-
-    async def forgotten() -> bool:
-        return channel not in listener._handlers
-
     with closing(_stalled(address, api, session)):
-        await until(followed)
+        await followed(office, session)
         for _ in range(40):
             await say(office, session, "x" * 500_000)
-        await until(forgotten)
+        await forgotten(office, session)
 
 
 def _stalled(address: str, api: Api, session: str) -> socket.socket:

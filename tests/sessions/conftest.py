@@ -1,7 +1,7 @@
 """Background sessions with their tasks, and workers whose agents do what the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,12 +10,13 @@ from uuid import UUID
 
 import pytest
 from house import House
+from scripted import Script, Scripted
 
 from rota.db import tasks as rows
 from rota.db.listener import RUNS, Listener, Wakes
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId, SessionId
+from rota.model.ids import SessionId
 from rota.model.outcome import Outcome, Succeeded
 from rota.model.session import Verb
 from rota.model.task import TaskForm
@@ -24,31 +25,9 @@ from rota.sessions import changing, opening, tasks
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
 
-Script = Callable[[Assignment, Desk], Awaitable[Outcome]]
-
 
 async def nothing_to_it(assignment: Assignment, desk: Desk) -> Outcome:
     return Succeeded("Done.")
-
-
-class Agents:
-    """An executor whose agents follow a script, and which counts what it was given."""
-
-    kind = "command"
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.assignments: list[Assignment] = []
-
-    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
-        return []
-
-    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
-        self.assignments.append(assignment)
-        return await self.script(assignment, desk)
-
-    async def abandon(self, run_id: RunId) -> None:
-        pass
 
 
 class Workshop:
@@ -115,8 +94,8 @@ def workshop(house: House, wakes: Wakes) -> Workshop:
 @pytest.fixture
 def crew(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any:
     @asynccontextmanager
-    async def at_work(script: Script = nothing_to_it, *, workers: int = 1, places: int = 5) -> AsyncIterator[Agents]:
-        agents = Agents(script)
+    async def at_work(script: Script = nothing_to_it, *, workers: int = 1, places: int = 5) -> AsyncIterator[Scripted]:
+        agents = Scripted(script)
         recorder = Recorder(db, wakes)
         hired = [
             Worker(

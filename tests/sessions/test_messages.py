@@ -88,6 +88,7 @@ def post(db: Database, wakes: Wakes) -> Post:
         ("all", "planner", ["judge", "planner"], ["judge", "user"]),
         ("judge", "planner", ["judge", "planner"], ["judge"]),
         ("planner", "planner", ["judge", "planner"], ["planner"]),
+        ("all", "agent", ["judge", "planner"], ["judge", "planner", "user"]),  # who answers a chat has no role
     ],
 )
 def test_a_message_goes_to_one_role_or_to_all_others(
@@ -96,7 +97,7 @@ def test_a_message_goes_to_one_role_or_to_all_others(
     assert recipients(to, sender, roles) == expected
 
 
-@pytest.mark.parametrize(("to", "sender", "field"), [("jugde", "user", "to"), ("judge", "agent", "from")])
+@pytest.mark.parametrize(("to", "sender", "field"), [("jugde", "user", "to"), ("judge", "plannner", "from")])
 def test_a_role_that_is_not_there_is_refused_with_those_that_are(to: str, sender: str, field: str) -> None:
     with pytest.raises(Invalid, match="judge, planner, user") as refused:
         recipients(to, sender, ["judge", "planner"])

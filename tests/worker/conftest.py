@@ -1,7 +1,7 @@
 """A worker with an executor that does what the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -9,40 +9,16 @@ from typing import Any
 
 import pytest
 from house import House
+from scripted import Script, Scripted
 
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
-from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.ids import RunId
-from rota.model.outcome import Outcome
 from rota.roster import running
 from rota.service import Loop
 from rota.trace.record import Recorder
 from rota.worker.lease import Lease
 from rota.worker.worker import Worker
-
-Script = Callable[[Assignment, Desk], Awaitable[Outcome]]
-
-
-class Scripted:
-    """An executor whose agent is a coroutine of the test."""
-
-    kind = "command"
-    resumes = True
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.assignments: list[Assignment] = []
-
-    def check(self, config: Mapping[str, Any]) -> Sequence[str]:
-        return []
-
-    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
-        self.assignments.append(assignment)
-        return await self.script(assignment, desk)
-
-    async def abandon(self, lost: LostAttempt) -> None:
-        pass
 
 
 class Shift:

@@ -15,23 +15,9 @@ from typing import Any, Protocol
 
 import httpx
 
-from rota.errors import (
-    Broken,
-    Busy,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Refused,
-    RotaError,
-    TooLarge,
-    Unauthenticated,
-)
+from rota.errors import STATUS, Broken, Refused, RotaError
 
-ERRORS: Mapping[int, type[RotaError]] = {
-    400: Refused, 401: Unauthenticated, 403: Forbidden, 404: NotFound, 409: Conflict, 413: TooLarge, 422: Invalid,
-    503: Busy,
-}  # fmt: skip
+ERRORS: Mapping[int, type[RotaError]] = {status: kind for kind, status in STATUS.items()}
 TOLD = {"title", "status", "code", "detail", "field"}
 ANSWERS_WITHIN = 30.0
 PASSING = {502, 503, 504}

@@ -10,30 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from rota.errors import (
-    Busy,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Refused,
-    RotaError,
-    TooLarge,
-    Unauthenticated,
-)  # fmt: skip
+from rota.errors import STATUS, RotaError
 
 log = logging.getLogger(__name__)
 
-STATUS: dict[type[RotaError], int] = {
-    Unauthenticated: 401,
-    Forbidden: 403,
-    NotFound: 404,
-    Conflict: 409,
-    TooLarge: 413,
-    Invalid: 422,
-    Busy: 503,
-    Refused: 400,
-}
 TITLES = {
     400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
     409: "Conflict", 413: "Too large", 422: "Invalid", 500: "Something broke", 503: "Busy",
