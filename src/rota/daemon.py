@@ -25,7 +25,7 @@ from rota.db.pool import Database
 from rota.errors import CannotStart
 from rota.hiding import hide
 from rota.scheduler.tick import Scheduler
-from rota.service import Loop, Service
+from rota.service import Loop, Service, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
 from rota.watch.prune import Prune, PruneArtifacts
@@ -75,6 +75,7 @@ async def serve(
         for part in PARTS:
             if part in parts:
                 await stack.enter_async_context(_START[part](ready))
+        look_for_cycles_rarely()
         log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
         if started:
             await started(ready)

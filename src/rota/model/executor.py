@@ -23,7 +23,7 @@ class Turn:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a busy worker makes thousands a second, and frozen ones take twice as long
 class Assignment:
     """All that an executor needs to know about one attempt. `idempotency_key` is the same for every attempt.
 
