@@ -82,6 +82,14 @@ SELECT * FROM ({SHOWN}
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
 
+WAITING = """
+-- How many can be answered now; nobody needs to know of more than a hundred.
+SELECT count(*) FROM (
+    SELECT FROM approvals a JOIN runs r ON r.workspace_id = a.workspace_id AND r.id = a.run_id
+     WHERE a.workspace_id = %(workspace_id)s AND a.status = 'pending' AND a.expires_at > now() AND r.finished_at IS NULL
+     LIMIT 100) waiting
+"""
+
 LOCK_RUN = """
 SELECT r.session_id FROM runs r JOIN approvals a ON a.workspace_id = r.workspace_id AND a.run_id = r.id
  WHERE a.workspace_id = %(workspace_id)s AND a.id = %(id)s
@@ -348,3 +356,9 @@ async def ran_before(conn: Connection, workspace_id: WorkspaceId, run_id: RunId,
     given = {"workspace_id": workspace_id, "run_id": run_id, "attempt": attempt}
     row = await (await conn.execute(RAN_BEFORE, given)).fetchone()
     return row[0] if row and row[0] is not None else timedelta()
+
+
+async def waiting(conn: Connection, workspace_id: WorkspaceId) -> int:
+    """Questions that wait for an answer; of a hundred and more, a hundred."""
+    row = await (await conn.execute(WAITING, {"workspace_id": workspace_id})).fetchone()
+    return int(row[0]) if row else 0

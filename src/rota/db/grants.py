@@ -57,6 +57,23 @@ PAGE = f"""
 ORDER BY g.id DESC LIMIT %(limit)s
 """
 
+OF_AUTOMATIONS = f"""
+-- What automations run on now, those saved last first.
+SELECT shown.* FROM (
+    SELECT a.id, a.grant_id FROM automations a
+     WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL
+       AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  ORDER BY a.id DESC LIMIT %(limit)s) a
+       CROSS JOIN LATERAL ({SHOWN} AND g.id = a.grant_id) shown
+ORDER BY a.id DESC
+"""  # noqa: S608
+
+NAMES = """
+SELECT id, name FROM agents WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)
+ UNION ALL
+SELECT id, name FROM automations WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)
+"""
+
 FIND = f"{SHOWN} AND g.id = %(id)s"
 
 USED_BY = """
@@ -134,6 +151,19 @@ async def page(
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
     return await _rows(conn, PAGE, {**given, "automation_id": automation_id, "status": status})
+
+
+async def of_automations(
+    conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int
+) -> list[dict[str, Any]]:
+    """The grant of each automation; `before` is an automation's id."""
+    return await _rows(conn, OF_AUTOMATIONS, {"workspace_id": workspace_id, "before": before, "limit": limit})
+
+
+async def names(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID | None, str]:
+    """What the agents and automations among these are called."""
+    found = await conn.execute(NAMES, {"workspace_id": workspace_id, "ids": list(ids)})
+    return dict(await found.fetchall())
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> dict[str, Any] | None:

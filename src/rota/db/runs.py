@@ -97,6 +97,23 @@ async def at_work_outside_lane(conn: Connection, workspace_id: WorkspaceId, sess
     return row[0] if row else None
 
 
+LATEST_OF_SESSIONS = f"""
+SELECT latest.* FROM unnest(%(ids)s::uuid[]) AS s(id)
+       CROSS JOIN LATERAL (
+           SELECT {COLUMNS} FROM runs r
+            WHERE r.workspace_id = %(workspace_id)s AND r.session_id = s.id ORDER BY r.id DESC LIMIT 1) latest
+"""  # noqa: S608
+
+
+async def latest_of_sessions(
+    conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]
+) -> dict[UUID, dict[str, Any]]:
+    """The newest run of each session that has one."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(LATEST_OF_SESSIONS.encode(), {"workspace_id": workspace_id, "ids": list(ids)})
+        return {each["session_id"]: each for each in await cursor.fetchall()}
+
+
 SUBJECTS = """
 -- What each run is of: its automation, or its agent when it was run directly.
 SELECT r.id, g.name AS agent_name, a.name AS automation_name,

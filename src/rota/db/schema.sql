@@ -622,6 +622,7 @@ CREATE INDEX runs_rare ON runs USING btree (workspace_id, status, id) WHERE (sta
 CREATE INDEX runs_ready ON runs USING btree (workspace_id, queue, pool, executor, priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
 CREATE INDEX runs_running ON runs USING btree (workspace_id, agent_id) WHERE (status = 'running'::text);
 CREATE INDEX runs_waiting_for_lane ON runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
+CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id) WHERE (kind <> 'automation'::text);
 CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
 CREATE INDEX task_dependants ON task_dependencies USING btree (workspace_id, session_id, depends_on);

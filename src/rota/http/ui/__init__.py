@@ -2,13 +2,33 @@
 
 from fastapi import FastAPI
 
-from rota.http.ui import approvals, automations, detail, editor, files, fleet, runs, sessions, signing
+from rota.http.ui import (
+    approvals,
+    audit,
+    automations,
+    credentials,
+    detail,
+    editor,
+    files,
+    fleet,
+    grants,
+    runs,
+    sections,
+    session_list,
+    sessions,
+    settings,
+    signing,
+)
 from rota.http.ui.rendering import problem_page
 
 __all__ = ["install", "problem_page"]
 
 
 def install(app: FastAPI) -> None:
-    pages = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
-    for each in (*pages, runs.router, sessions.router, approvals.router, fleet.router):
+    work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
+    told = (runs.router, session_list.router, sessions.router, approvals.router, fleet.router)
+    looked_after = (settings.router, credentials.router, grants.router, audit.router)
+    pages = (*work, *told, *looked_after)
+    app.state.sections = sections.existing(pages)
+    for each in pages:
         app.include_router(each)

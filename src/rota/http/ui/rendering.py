@@ -16,12 +16,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
 from rota import __version__
-from rota.db import people
+from rota.db import approvals, people
 from rota.errors import RotaError
 from rota.http.context import Unit, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
+from rota.http.ui.sections import sections
 from rota.http.ui.strip import HEIGHT, WIDTH, strip
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
@@ -62,8 +63,10 @@ class Place(NamedTuple):
 PLACES = (
     Place("automations", "Automations", "a"),
     Place("runs", "Runs", "r"),
+    Place("sessions", "Sessions", "c"),
     Place("approvals", "Approvals", "p"),
     Place("fleet", "Fleet", "f"),
+    Place("settings", "Settings", "s"),
 )
 SHORTCUTS = (
     (("Ctrl", "K"), "Search and commands"),
@@ -120,6 +123,8 @@ templates.globals |= {
     "places": PLACES,
     "shortcuts": SHORTCUTS,
     "sources": words.SOURCES,
+    "session_words": words.SESSIONS,
+    "session_pills": words.SESSION_PILLS,
     "started_by": words.STARTED_BY,
     "note": words.note,
     "answered": words.answered,
@@ -164,6 +169,8 @@ async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> 
         "workspaces": workspaces,
         "name": unit.caller.name,
         "root": f"/w/{unit.caller.workspace_slug}",
+        "sections": sections(request, unit.caller),
+        "counts": {"approvals": await approvals.waiting(unit.conn, unit.caller.workspace_id)},
     }
     return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 

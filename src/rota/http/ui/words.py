@@ -59,6 +59,24 @@ STARTED_BY = {
     "retry": "a retry",
 }
 
+SESSION_KINDS = {"interactive": "Chats", "background": "Background", "automation": "Automations"}
+SESSIONS = {
+    "active": "Active",
+    "paused": "Paused",
+    "draft": "Draft",
+    "done": "Done",
+    "failed": "Failed",
+    "archived": "Archived",
+}
+SESSION_PILLS = {
+    "active": "active",
+    "paused": "paused",
+    "draft": "queued",
+    "done": "succeeded",
+    "failed": "failed",
+    "archived": "skipped",
+}
+
 APPROVALS = {
     "pending": "Waiting",
     "approved": "Approved",

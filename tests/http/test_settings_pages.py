@@ -1,0 +1,161 @@
+"""The settings and the list of sessions, asked for as a browser without scripts asks."""
+
+from typing import Any
+
+import pytest
+from httpx import AsyncClient
+
+from .test_pages import NASTY, Page, live, submit
+
+ROOT = "/w/default"
+SECRET = "a-value-nobody-may-see"
+PAGES = ("credentials", "grants", "grants?shown=all", "audit")
+
+
+async def test_the_settings_lead_to_their_first_page_and_list_the_others(admin: AsyncClient) -> None:
+    sent = await admin.get(f"{ROOT}/settings")
+    assert sent.status_code == 303
+    shown = (await admin.get(sent.headers["Location"])).text
+    for each in ("credentials", "grants", "audit"):
+        assert f'href="{ROOT}/settings/{each}"' in shown
+
+
+async def test_who_is_no_admin_sees_no_way_to_the_audit_log(admin: AsyncClient, house: Any) -> None:
+    await house.execute("UPDATE members SET level = 'member'")
+    assert f"{ROOT}/settings/audit" not in (await admin.get(f"{ROOT}/settings/grants")).text
+    assert (await admin.get(f"{ROOT}/settings/audit")).status_code == 403
+
+
+async def test_a_credential_is_saved_changed_and_deleted_and_its_value_is_never_shown(
+    admin: AsyncClient, house: Any
+) -> None:
+    home = f"{ROOT}/settings/credentials"
+    assert "New credential" in (await admin.get(home)).text
+    saved = await submit(admin, home, name="openai", value=SECRET, description=NASTY, usable_by="member")
+    assert (saved.status_code, saved.headers["Location"]) == (303, home)
+    page = await admin.get(home)
+    assert "openai" in page.text
+    assert NASTY not in page.text
+    assert NASTY in Page(page).text
+    credential = await house.value("SELECT id FROM credentials")
+    before = await house.value("SELECT sealed FROM credentials")
+    await submit(admin, f"{home}/{credential}/change", value="", description="For the digest", usable_by="admin")
+    assert await house.value("SELECT sealed FROM credentials") == before  # an empty field keeps the value
+    await submit(admin, f"{home}/{credential}/change", value=SECRET + "2", description="", usable_by="admin")
+    assert await house.value("SELECT sealed FROM credentials") != before
+    for path in (home, f"{ROOT}/settings/audit"):
+        assert SECRET not in (await admin.get(path)).text
+    await submit(admin, f"{home}/{credential}/delete")
+    assert await house.value("SELECT count(*) FROM credentials") == 0
+    told = (await admin.get(f"{ROOT}/settings/audit")).text
+    for action in ("credential.create", "credential.change", "credential.delete"):
+        assert action in told
+
+
+async def test_what_cannot_be_saved_says_why_and_repeats_no_value(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/settings/credentials"
+    for fields in ({"name": "Not A Name", "value": SECRET}, {"name": "short", "value": "abc"}, {"name": "none"}):
+        refused = await submit(admin, home, **fields)
+        assert refused.status_code == 422
+        assert SECRET not in refused.text
+    await house.execute("UPDATE members SET level = 'member'")
+    assert (await submit(admin, home, name="mine", value=SECRET)).status_code == 403
+    assert "New credential" not in (await admin.get(home)).text
+    assert await house.value("SELECT count(*) FROM credentials") == 0
+
+
+async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation(name=f"Watch {NASTY}")
+    grant = await house.value("SELECT grant_id FROM automations WHERE id = %s", automation_id)
+    home = f"{ROOT}/settings/grants"
+    for path in (home, f"{home}?shown=all", f"{home}/{grant}"):
+        page = await admin.get(path)
+        assert NASTY in Page(page).text
+        assert NASTY not in page.text
+        assert "To run Worker bee" in page.text
+    run = await house.run(automation_id)
+    revoked = await submit(admin, f"{home}/{grant}/revoke", next=home)
+    assert (revoked.status_code, revoked.headers["Location"]) == (303, home)
+    assert (await house.run_of(run["id"]))["skip_reason"] == "grant_revoked"
+    assert "skips every slot until its grant is renewed" in (await admin.get(f"{home}/{grant}")).text
+    assert 'aria-label="Renew:' in (await admin.get(home)).text
+    await submit(admin, f"{home}/{grant}/renew")
+    now = await house.value("SELECT grant_id FROM automations WHERE id = %s", automation_id)
+    assert now != grant
+    assert f"{home}/{grant}" in (await admin.get(f"{home}/{now}")).text  # the way back through the history
+
+
+async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, house: Any) -> None:
+    await house.automation()
+    await submit(admin, f"{ROOT}/automations/errand/pause")
+    await submit(admin, f"{ROOT}/automations/none/pause")
+    home = f"{ROOT}/settings/audit"
+    whole = await admin.get(home)
+    assert "Refused: not_found" in whole.text
+    link = next(each["href"] for each in Page(whole).all("a") if "action=automation.pause" in (each["href"] or ""))
+    assert link
+    done = (await admin.get(f"{link}&refused=false")).text
+    assert "not_found" not in done
+    assert "automation.pause" in done
+    assert "active" in done  # how it stood before
+    assert f"{home}?refused=false" in done  # without the word
+    export = next(each["href"] for each in Page(whole).all("a") if "/audit/export" in (each["href"] or ""))
+    assert (await admin.get(export)).status_code == 200
+    assert "Nothing of this kind" in (await admin.get(f"{home}?action=none")).text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["grants/none", "grants/01a1e0db-2cd9-7826-809d-0931e0e98709", "credentials?cursor=odd", "audit?since=odd"],
+)
+async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, path: str) -> None:
+    answer = await admin.get(f"{ROOT}/settings/{path}")
+    assert answer.status_code in {404, 422}
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_part_for_htmx_is_no_page(admin: AsyncClient, path: str) -> None:
+    answer = await admin.get(f"{ROOT}/settings/{path}", headers=live())
+    assert answer.status_code == 200
+    assert path == "audit" or "<html" not in answer.text
+
+
+async def test_a_conversation_is_opened_and_listed(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/sessions"
+    assert "No conversation yet." in (await admin.get(home)).text
+    opened = await submit(admin, home, agent="worker-bee", prompt=f"Hello {NASTY}")
+    session_id = await house.value("SELECT id FROM sessions")
+    assert (opened.status_code, opened.headers["Location"]) == (303, f"{home}/{session_id}")
+    page = await admin.get(home)
+    assert f"{home}/{session_id}" in page.text
+    assert NASTY not in page.text
+    assert "Queued" in page.text
+    assert "There is none here." in (await admin.get(f"{home}?status=done")).text
+    for fields in ({"agent": "worker-bee", "prompt": " "}, {"agent": "nobody", "prompt": "Hello"}):
+        assert (await submit(admin, home, **fields)).status_code == 422
+    for path in (f"{home}?kind=odd", f"{home}?status=odd", f"{home}?kind=automation&status=done"):
+        assert (await admin.get(path)).status_code == 422
+    await house.execute("UPDATE members SET level = 'viewer'")
+    assert "<textarea" not in (await admin.get(home)).text
+    assert (await submit(admin, home, agent="worker-bee", prompt="Hello")).status_code == 403
+
+
+async def test_sessions_of_automations_are_a_list_of_their_own(admin: AsyncClient, house: Any) -> None:
+    run = await house.run(await house.automation())
+    home = f"{ROOT}/sessions"
+    assert str(run["session_id"]) not in (await admin.get(home)).text
+    assert str(run["session_id"]) in (await admin.get(f"{home}?kind=automation")).text
+
+
+async def test_pages_count_what_waits_for_an_answer(admin: AsyncClient, house: Any) -> None:
+    assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text
+    run = await house.started(await house.automation())
+    await house.execute(
+        "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, expires_at) "
+        "SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', now() + interval '1 hour' FROM runs WHERE id = %s",
+        run["id"],
+    )
+    assert '<span class="count">1</span>' in (await admin.get(f"{ROOT}/runs")).text
+    await house.execute("UPDATE approvals SET expires_at = now()")
+    assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text
