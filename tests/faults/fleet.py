@@ -124,8 +124,9 @@ class Fleet:
     async def publish(self, event: str) -> UUID:
         """Fire the one trigger of an event; its run."""
         async with self.house.db.transaction() as conn:
-            [run_id] = await publish_event(conn, self.house.caller, event, None, secrets.token_hex(8))
+            fired = await publish_event(conn, self.house.caller, event, None, secrets.token_hex(8))
             await conn.execute("SELECT pg_notify('rota_runs', %s)", [str(self.house.caller.workspace_id)])
+        [run_id] = fired.runs.values()
         return run_id
 
     async def every_second(self, count: int, agent: str = "worker-bee", **policies: Any) -> None:

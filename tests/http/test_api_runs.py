@@ -1,11 +1,15 @@
 """Runs over HTTP: the ledger of the workspace, cancelling and retrying."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from rota.model.outcome import Cancelled, Succeeded
+from rota.model.webhook import sign
 
 from . import api_client
 from .api_client import UNKNOWN, Api, Office, example, made, refused
@@ -142,16 +146,39 @@ async def test_a_running_run_is_asked_to_stop_and_ends_through_its_worker(office
     assert (ended["status"], ended["error_class"]) == ("cancelled", "cancelled_by_user")
 
 
-async def test_the_worker_of_a_running_run_is_told_once_the_asking_is_committed(office: Office, api: Api) -> None:
-    run = await started(api)
-    await office.claim()
+@asynccontextmanager
+async def told_to_stop(office: Office, run: dict[str, Any]) -> AsyncIterator[None]:
+    """Within, its worker must be told to stop the run, which is then on record."""
     heard: asyncio.Queue[str] = asyncio.Queue()
     async with office.site.web.listener.subscribed("rota_cancels", heard.put_nowait):
-        await api.post(f"/runs/{run['id']}/cancel")
+        yield
         async with asyncio.timeout(10):
             while await heard.get() != run["id"]:
                 pass
     assert await office.value("SELECT cancel_requested_at IS NOT NULL FROM runs WHERE id = %s", run["id"])
+
+
+async def test_the_worker_of_a_running_run_is_told_once_the_asking_is_committed(office: Office, api: Api) -> None:
+    run = await started(api)
+    await office.claim()
+    async with told_to_stop(office, run):
+        await api.post(f"/runs/{run['id']}/cancel")
+
+
+async def test_the_worker_is_told_when_an_event_or_a_webhook_replaces_its_run(office: Office, api: Api) -> None:
+    triggers = [{"event": "rain"}, {"webhook": {}}]
+    automation = made(await api.post("/automations", example(triggers=triggers, overlap="replace")))
+    [hook] = [each for each in automation["triggers"] if each["secret"]]
+    first = made(await api.post(f"/automations/{automation['id']}/run"))
+    at_work = await office.claim()
+    async with told_to_stop(office, first):
+        [second] = made(await api.post("/events", {"event": "rain"}), 202)["runs"]
+    await office.settle(at_work, Cancelled())
+    await office.claim()
+    now = str(int(time.time()))
+    signed = {"webhook-id": "m", "webhook-timestamp": now, "webhook-signature": sign(hook["secret"], "m", now, b"")}
+    async with told_to_stop(office, {"id": second}):
+        made(await api.client.post(hook["hook_path"], headers=signed), 202)
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])

@@ -82,3 +82,15 @@ async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, 
     answer = await admin.get(ROOT + path)
     assert answer.status_code == 422
     assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(("lease", "told"), [("lease_until", "asked to stop"), ("NULL", "The run is cancelled.")])
+async def test_who_cancels_is_told_whether_somebody_has_to_stop_first(
+    admin: AsyncClient, house: Any, asked: tuple[str, str], lease: str, told: str
+) -> None:
+    """One waits in its process, the other is parked."""
+    await house.execute(f"UPDATE runs SET lease_until = {lease}")
+    run_id = await house.value("SELECT id FROM runs")
+    headers = {"HX-Request": "true", "Origin": "http://rota.test"}
+    answer = await admin.post(f"{ROOT}/runs/{run_id}/cancel", headers=headers)
+    assert told in answer.text

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Request
 
-from rota.db.listener import RUNS
+from rota.db.listener import CANCELS, RUNS
 from rota.http.bodies import check
 from rota.http.context import Shared
 from rota.http.shapes import FiredOut
@@ -26,11 +26,12 @@ async def receive(
     """Start a run of the webhook's automation with the body as payload; the same `webhook-id` gives the same run."""
     body = await request.body()
     headers = {"message_id": webhook_id, "timestamp": webhook_timestamp, "signatures": webhook_signature}
-    run_id = await receive_webhook(
+    fired = await receive_webhook(
         shared.db, shared.vault, trigger_id, headers=headers, body=body, payload=_payload(body)
     )
+    shared.wakes.send(CANCELS, fired.stops)
     shared.wakes.send(RUNS)
-    return FiredOut(runs=[run_id])
+    return FiredOut(runs=list(fired.runs.values()))
 
 
 def _payload(body: bytes) -> Any:

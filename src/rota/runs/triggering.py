@@ -1,7 +1,7 @@
 """Runs without a slot: a webhook, an event or another automation's end fired their trigger."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,21 +26,31 @@ class Occurrence:
     payload: Any
 
 
-async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> dict[tuple[UUID, str], RunId]:
-    """Start the runs, each once for its trigger and key; the run of each, new or old. Disabled triggers have none."""
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """The run of each trigger and key, new or old (disabled triggers have none), and the runs that a worker must stop."""
+
+    runs: Mapping[tuple[UUID, str], RunId]
+    stops: Sequence[UUID]
+
+
+async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
+    """Start the runs, each once for its trigger and key."""
     dues = await triggers.lock_inbound(conn, {(each.workspace_id, each.trigger_id) for each in occurrences})
     known = await runs.by_keys(conn, [(each.workspace_id, each.trigger_id, each.key) for each in occurrences])
     starts, replaced = _decide(dues, [each for each in occurrences if (each.trigger_id, each.key) not in known])
     await starting.start(conn, starts)
+    stops = []
     for start in replaced:
         assert start.automation_id
-        await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+        stops += await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
     fired = Counter((each.workspace_id, each.trigger_id) for each in starts if not each.skip_reason and each.trigger_id)
     if fired:
         await triggers.count_fires(conn, [(*trigger, count) for trigger, count in fired.items()])
-    return known | {
+    new = {
         (each.trigger_id, each.idempotency_key): each.id for each in starts if each.trigger_id and each.idempotency_key
     }
+    return Fired(known | new, stops)
 
 
 def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], list[Start]]:

@@ -10,17 +10,17 @@ from rota.db.pool import Connection, Database
 from rota.errors import Broken, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller, Level
-from rota.model.ids import RunId, WorkspaceId, new_id
+from rota.model.ids import WorkspaceId, new_id
 from rota.model.run import Source
 from rota.roster.automations import now_of
 from rota.roster.triggers import event_name
 from rota.runs import triggering
-from rota.runs.triggering import Occurrence
+from rota.runs.triggering import Fired, Occurrence
 
 
 async def receive_webhook(
     db: Database, vault: Vault, trigger_id: UUID, *, headers: dict[str, str | None], body: bytes, payload: Any
-) -> RunId:
+) -> Fired:
     """Check the signature and start the run. The same webhook-id gives the same run."""
     async with db.transaction() as conn:
         # The trigger's id is all that is known: the one look that is not within a workspace.
@@ -40,14 +40,14 @@ async def _fire_webhook(
     headers: dict[str, str | None],
     body: bytes,
     payload: Any,
-) -> RunId:
+) -> Fired:
     sealed = await webhook_secrets.valid(conn, workspace_id, trigger_id)
     places = [(each, f"webhook/{workspace_id}/{trigger_id}/{secret_id}") for secret_id, each in sealed]
     key = webhook.verify(_opened(vault, places), **headers, body=body, now=await now_of(conn))
-    runs = await triggering.fire(conn, [Occurrence(workspace_id, trigger_id, Source.WEBHOOK, key, payload)])
-    if (trigger_id, key) not in runs:
+    fired = await triggering.fire(conn, [Occurrence(workspace_id, trigger_id, Source.WEBHOOK, key, payload)])
+    if (trigger_id, key) not in fired.runs:
         raise NotFound("There is no such webhook.")  # it is past its limits
-    return runs[trigger_id, key]
+    return fired
 
 
 def _opened(vault: Vault, sealed: Sequence[tuple[bytes, str]]) -> list[str]:
@@ -63,13 +63,12 @@ def _opened(vault: Vault, sealed: Sequence[tuple[bytes, str]]) -> list[str]:
     return opened
 
 
-async def publish_event(conn: Connection, caller: Caller, event: str, data: Any, key: str | None) -> list[RunId]:
-    """Fire every trigger of this workspace that waits for the event; their runs."""
+async def publish_event(conn: Connection, caller: Caller, event: str, data: Any, key: str | None) -> Fired:
+    """Fire every trigger of this workspace that waits for the event."""
     caller.must_be(Level.MEMBER, "post an event")
     found = await triggers.of_event(conn, caller.workspace_id, event_name(event))
     key = key or str(new_id())
     payload = {"event": event, "data": data}
-    runs = await triggering.fire(
+    return await triggering.fire(
         conn, [Occurrence(workspace_id, trigger_id, Source.EVENT, key, payload) for workspace_id, trigger_id in found]
     )
-    return list(runs.values())

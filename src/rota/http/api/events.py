@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from rota.db.listener import RUNS
+from rota.db.listener import CANCELS, RUNS
 from rota.http.context import InUnit
 from rota.http.shapes import EventIn, FiredOut
 from rota.scheduler.inbound import publish_event
@@ -13,6 +13,8 @@ router = APIRouter(prefix="/events", tags=["events"])
 @router.post("", status_code=202)
 async def post_event(unit: InUnit, body: EventIn) -> FiredOut:
     """Fire every event trigger of this workspace with this name. The same `key` gives the same runs."""
-    runs = await publish_event(unit.conn, unit.caller, body.event, body.data, body.key)
+    fired = await publish_event(unit.conn, unit.caller, body.event, body.data, body.key)
+    for run_id in fired.stops:
+        unit.wake(CANCELS, run_id)
     unit.wake(RUNS, unit.caller.workspace_id)
-    return FiredOut(runs=list(runs))
+    return FiredOut(runs=list(fired.runs.values()))

@@ -71,10 +71,14 @@ def _id(ref: str) -> RunId:
     return RunId(found)
 
 
-async def _session(unit: Unit, run_id: RunId) -> str:
+async def _find(unit: Unit, run_id: RunId) -> dict[str, Any]:
     found = await rows.find(unit.conn, unit.caller.workspace_id, run_id)
     assert found
-    return f"/w/{unit.caller.workspace_slug}/sessions/{found['session_id']}"
+    return found
+
+
+def _session(unit: Unit, run: dict[str, Any]) -> str:
+    return f"/w/{unit.caller.workspace_slug}/sessions/{run['session_id']}"
 
 
 @router.post("/{run}/cancel")
@@ -83,8 +87,9 @@ async def cancel(unit: InUnit, request: Request, run: str, to: Next = "") -> Res
     for each in asked:
         unit.wake(CANCELS, each)
     unit.wake(RUNS, unit.caller.workspace_id)
-    told = "The agent is asked to stop." if asked else "The run is cancelled."
-    return done(request, to or await _session(unit, _id(run)), told)
+    found = await _find(unit, _id(run))
+    told = "The run is cancelled." if found["finished_at"] else "The agent is asked to stop."
+    return done(request, to or _session(unit, found), told)
 
 
 @router.post("/{run}/retry")
@@ -93,7 +98,7 @@ async def retry(unit: InUnit, request: Request, run: str) -> Response:
     unit.caller.must_be(Level.MEMBER, "retry a run")
     new = await running.retry(unit.conn, unit.caller, _id(run))
     unit.wake(RUNS, unit.caller.workspace_id)
-    session = await _session(unit, new)
+    session = _session(unit, await _find(unit, new))
     if is_live(request):
         return Response(status_code=200, headers={"HX-Redirect": session})
     return RedirectResponse(session, 303)
