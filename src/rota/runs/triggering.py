@@ -28,7 +28,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """The run of each trigger and key, new or old (disabled triggers have none), and the runs that a worker must stop."""
+    """The run of each trigger and key, new or old (disabled triggers have none), and what workers must stop."""
 
     runs: Mapping[tuple[UUID, str], RunId]
     stops: Sequence[UUID]
