@@ -220,7 +220,7 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
 
     assert ready.listening
     await _second_line(ready)
-    web = Web(ready.db, ready.wakes, ready.listener, ready.settings, ready.vault)
+    web = Web(ready.db, ready.wakes, ready.listener, ready.settings, ready.vault, ready.url)
     options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
     server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign] # signals are ours

@@ -11,7 +11,6 @@ from rota.db import attempts
 from rota.db.listener import CANCELS
 from rota.model.ids import AgentId, new_id
 from rota.model.outcome import Cancelled
-from rota.roster import grants as kept
 from rota.scheduler.tick import Scheduler
 from rota.watch.rescue import Rescue
 
@@ -173,8 +172,7 @@ async def test_all_that_somebody_allowed_ends_with_their_membership(office: Offi
     saved = made(await member.post("/automations", example()))
     run = made(await member.post(f"/automations/{saved['id']}/run"))
     user_id = await office.value("SELECT user_id FROM grants WHERE id = %s", saved["grant_id"])
-    async with office.db.transaction() as conn:
-        await kept.revoke_all_of(conn, office.caller, user_id)
+    assert (await api.delete(f"/members/{user_id}")).status_code == 204
     assert await outcome(api, run["id"]) == ("skipped", "grant_revoked", None)
     refused(await member.get("/agents"), 401, "unauthenticated")
     assert made(await api.get("/grants", user=user_id, status="valid"), 200)["items"] == []

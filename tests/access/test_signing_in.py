@@ -7,7 +7,15 @@ import pytest
 from house import House
 
 from rota.access import signing_in
-from rota.access.signing_in import LOGIN_LASTS, caller_by_login, caller_by_token, create_link, create_token, sign_in
+from rota.access.signing_in import (
+    LOGIN_LASTS,
+    caller_by_login,
+    caller_by_token,
+    create_link,
+    create_token,
+    note_use,
+    sign_in,
+)
 from rota.db import people
 from rota.errors import NotFound, Unauthenticated
 from rota.model.caller import Level
@@ -140,22 +148,27 @@ async def test_what_is_no_token_of_ours_is_refused(house: House) -> None:
 
 async def test_using_a_token_is_noted_once_a_minute(house: House) -> None:
     secret = await token(house)
-    await by_token(house, secret)
+
+    async def use() -> None:
+        async with house.db.transaction() as conn:
+            await note_use(conn, await caller_by_token(conn, "default", secret))
+
+    await use()
     first = await house.value("SELECT last_used_at FROM tokens")
-    await by_token(house, secret)
+    await use()
     assert await house.value("SELECT last_used_at FROM tokens") == first is not None
     await house.execute("UPDATE tokens SET last_used_at = now() - interval '61 seconds'")
-    await by_token(house, secret)
+    await use()
     assert await house.value("SELECT last_used_at > %s FROM tokens", first)
 
 
 async def test_a_request_does_not_wait_for_another_one_that_notes_the_use_of_the_same_token(house: House) -> None:
     secret = await token(house)
     async with house.db.transaction() as slow:
-        await caller_by_token(slow, "default", secret)
+        await note_use(slow, await caller_by_token(slow, "default", secret))
         async with house.db.transaction() as quick:
             await quick.execute("SET LOCAL lock_timeout = '1s'")
-            assert await caller_by_token(quick, "default", secret)
+            await note_use(quick, await caller_by_token(quick, "default", secret))
 
 
 # Links and logins ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from rota.db import grants
 from rota.db.pool import Connection
+from rota.errors import Forbidden
 from rota.model.ids import AgentId, AutomationId, GrantId, UserId, WorkspaceId, new_id
 
 SHORT = timedelta(hours=24)
@@ -22,7 +23,7 @@ async def make(
     """A grant for this agent only. Made in the transaction of what needs it."""
     grant_id = GrantId(new_id())
     account_id = await grants.default_account(conn, workspace_id)
-    await grants.add(
+    made = await grants.add(
         conn,
         workspace_id,
         grant_id,
@@ -33,6 +34,8 @@ async def make(
         automation_id=automation_id,
         replaces=replaces,
     )
+    if not made:
+        raise Forbidden("You were just removed from this workspace.")
     if replaces:
         await grants.retire(conn, workspace_id, replaces, SHORT)
     return grant_id

@@ -1,18 +1,20 @@
-"""Secrets that stand for a person: API tokens, one-time links, browser logins, and the token of one attempt."""
+"""Who is behind a secret: an API token, a one-time link, a browser's login, the token of one attempt."""
 
 import hashlib
 import re
 import secrets
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from rota.db import attempts, people
+from rota.db import attempts, people, tokens
 from rota.db.pool import Connection
 from rota.errors import NotFound, Unauthenticated
 from rota.model.caller import Caller, Level
-from rota.model.ids import RunId, SessionId, TokenId, UserId, new_id
+from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId, new_id
+from rota.model.scope import ALL, Scope
 
 LINK_LASTS = timedelta(hours=24)
 LOGIN_LASTS = timedelta(days=30)
@@ -23,33 +25,35 @@ def hashed(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-async def create_token(
+async def add_token(
     conn: Connection,
-    workspace: str,
+    workspace_id: WorkspaceId,
+    user_id: UserId,
     name: str,
     *,
-    user_id: UserId | None = None,
+    scopes: Collection[str] = ALL,
     lasts: timedelta | None = None,
+) -> tuple[TokenId, str]:
+    """A new API token of this person, and its secret, which is shown this once."""
+    token_id, secret = TokenId(new_id()), "rota_" + secrets.token_urlsafe(32)
+    kept = [scope for scope in ALL if scope in scopes]
+    await tokens.add(
+        conn, workspace_id, token_id, user_id, name=name, secret_hash=hashed(secret), scopes=kept, lasts=lasts
+    )
+    return token_id, secret
+
+
+async def create_token(
+    conn: Connection, workspace: str, name: str, *, user_id: UserId | None = None, **options: Any
 ) -> str:
-    """A new API token of the workspace's first admin, or of the user given. Shown this once."""
+    """The secret of a new API token of the workspace's first admin, or of the user given."""
     found = await people.find_workspace(conn, workspace)
     if not found:
         raise NotFound(f"There is no workspace {workspace!r}.", field="workspace")
     user_id = user_id or await people.first_admin(conn, found["id"])
     if not user_id:
         raise NotFound(f"The workspace {workspace!r} has no admin.", field="workspace")
-    secret = "rota_" + secrets.token_urlsafe(32)
-    row = await (await conn.execute("SELECT now() + %s", [lasts])).fetchone()
-    await people.add_token(
-        conn,
-        found["id"],
-        TokenId(new_id()),
-        user_id,
-        name=name,
-        secret_hash=hashed(secret),
-        expires_at=row[0] if row else None,
-    )
-    return secret
+    return (await add_token(conn, found["id"], user_id, name, **options))[1]
 
 
 async def create_link(conn: Connection, user_id: UserId) -> str:
@@ -76,13 +80,22 @@ async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Call
     """Who holds this bearer token. Another workspace's token is told that the workspace doesn't exist."""
     if ATTEMPT_TOKEN.fullmatch(secret):
         return await _agent_at_work(conn, workspace, secret)
-    found = await people.use_token(conn, hashed(secret))
+    found = await tokens.by_hash(conn, hashed(secret))
     if not found:
         raise Unauthenticated("The token is unknown, revoked or expired. `rota tokens create NAME` makes a new one.")
-    caller = await _caller(conn, workspace, found[1])
-    if caller.workspace_id != found[0]:
+    caller = await _caller(conn, workspace, found["user_id"])
+    if caller.workspace_id != found["workspace_id"]:
         raise NotFound("There is no such workspace.")
-    return replace(caller, token_id=found[2])
+    return replace(
+        caller, token_id=found["id"], scopes=frozenset(map(Scope, found["scopes"])), unnoted=found["unnoted"]
+    )
+
+
+async def note_use(conn: Connection, caller: Caller) -> None:
+    """Write down that a token is used, at most once a minute. The last thing that a request does: its row is then held
+    while nobody is waited for, and whoever revokes it never waits for a slow request."""
+    if caller.token_id and caller.unnoted:
+        await tokens.note_use(conn, caller.workspace_id, caller.token_id)
 
 
 async def caller_by_login(conn: Connection, workspace: str, secret: str) -> Caller:
@@ -101,6 +114,8 @@ async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
     member = await people.find_member(conn, found["id"], user_id) if found else None
     if not found or not member:
         raise NotFound("There is no such workspace.")
+    if member["disabled"]:
+        raise Unauthenticated("This account is disabled. Ask whoever runs this server.", code="account_disabled")
     return Caller(found["id"], found["slug"], found["timezone"], user_id, member["name"], Level(member["level"]))
 
 

@@ -1,34 +1,101 @@
 """`rota tokens`: API tokens, for whoever can reach the database."""
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rota.cli import options
 from rota.daemon import database
+from rota.errors import Invalid
 from rota.settings import Settings, read_settings
+
+SCOPES = ("read", "run", "write", "admin")
+workspace_option = click.option("--workspace", help="The workspace they are for [ROTA_WORKSPACE, default]")
 
 
 @click.group("tokens")
 def command() -> None:
-    """Make tokens for scripts."""
+    """Make, list and revoke tokens for scripts."""
 
 
 @command.command("create")
 @click.argument("name")
 @options.home
-@click.option("--workspace", help="The workspace it is for [ROTA_WORKSPACE, default]")
-def create(name: str, home: Path | None, workspace: str | None) -> None:
+@workspace_option
+@click.option("--user", help="E-mail address of the member whose token it is; else the first admin's")
+@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="What it is for; else everything")
+@click.option("--lasts", help="How long, such as 90d; else until it is revoked")
+def create(
+    name: str, home: Path | None, workspace: str | None, user: str | None, scopes: tuple[str, ...], lasts: str | None
+) -> None:
     """Print a new API token. It is shown this once; only its hash is kept."""
     settings = options.settings_with(home=home, workspace=workspace)
-    click.echo(asyncio.run(_create(settings, name)))
+    given: dict[str, Any] = {"email": user, "scopes": scopes or SCOPES, "lasts": _duration(lasts)}
+
+    async def make(conn: Any) -> str:
+        from rota.access import tokens  # noqa: PLC0415 — after the options were checked
+
+        return await tokens.create_as_operator(conn, settings.workspace, name, **given)
+
+    click.echo(asyncio.run(_with(settings, make)))
 
 
-async def _create(settings: Settings, name: str) -> str:
-    from rota.access import signing_in  # noqa: PLC0415 — after the options were checked
+@command.command("list")
+@options.home
+@workspace_option
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a line")
+def list_(home: Path | None, workspace: str | None, as_json: bool) -> None:
+    """Show the tokens of a workspace, newest first. Never a secret."""
+    settings = options.settings_with(home=home, workspace=workspace)
+
+    async def look(conn: Any) -> list[dict[str, Any]]:
+        from rota.access import tokens  # noqa: PLC0415
+
+        return await tokens.all_of(conn, settings.workspace)
+
+    for each in asyncio.run(_with(settings, look)):
+        click.echo(json.dumps(each, default=str) if as_json else _line(each))
+
+
+@command.command("revoke")
+@click.argument("token", type=click.UUID)
+@options.home
+@workspace_option
+def revoke(token: Any, home: Path | None, workspace: str | None) -> None:
+    """End a token, by the id that `rota tokens list` shows."""
+    settings = options.settings_with(home=home, workspace=workspace)
+
+    async def end(conn: Any) -> None:
+        from rota.access import tokens  # noqa: PLC0415
+
+        await tokens.revoke_as_operator(conn, settings.workspace, token)
+
+    asyncio.run(_with(settings, end))
+    click.echo(f"{token} is revoked.")
+
+
+def _line(token: dict[str, Any]) -> str:
+    used = f"last used {token['last_used_at']:%Y-%m-%d %H:%M}" if token["last_used_at"] else "never used"
+    return f"{token['id']}  {token['status']:8}{','.join(token['scopes']):22}{used:28}{token['user']}: {token['name']}"
+
+
+def _duration(text: str | None) -> timedelta | None:
+    from rota.model.duration import parse_duration  # noqa: PLC0415
+
+    try:
+        return parse_duration(text) if text else None
+    except Invalid as refused:
+        raise click.BadParameter(refused.message, param_hint="--lasts") from None
+
+
+async def _with(settings: Settings, do: Callable[[Any], Awaitable[Any]]) -> Any:
     from rota.roster.first_start import settle_in  # noqa: PLC0415
 
     async with database(settings) as (db, _), db.transaction() as conn:
         await settle_in(conn, read_settings().workspace)
-        return await signing_in.create_token(conn, settings.workspace, name)
+        return await do(conn)

@@ -10,23 +10,35 @@ from psycopg.types.json import Jsonb
 from rota.db.pool import Connection
 from rota.model.ids import UserId, WorkspaceId, as_uuid, new_id
 
-# What can be looked at before and after a change: its table, and the column by which routes name it besides the id.
+
+class Table(NamedTuple):
+    """Where a thing is kept, and the columns that tell it apart: its id, and how else routes name it."""
+
+    name: str
+    ref: str = "id"
+    id: str = "id"
+    workspace: str = "workspace_id"
+
+
+# What can be looked at before and after a change.
 TABLES = {
-    "agent": ("agents", "slug"),
-    "automation": ("automations", "slug"),
-    "trigger": ("triggers", "id"),
-    "run": ("runs", "id"),
-    "approval": ("approvals", "id"),
-    "session": ("sessions", "id"),
-    "grant": ("grants", "id"),
-    "token": ("tokens", "id"),
-    "account": ("accounts", "id"),
-    "credential": ("credentials", "name"),
+    "workspace": Table("workspaces", "slug", workspace="id"),
+    "agent": Table("agents", "slug"),
+    "automation": Table("automations", "slug"),
+    "trigger": Table("triggers"),
+    "run": Table("runs"),
+    "approval": Table("approvals"),
+    "session": Table("sessions"),
+    "grant": Table("grants"),
+    "token": Table("tokens"),
+    "member": Table("members", "user_id", "user_id"),
+    "account": Table("accounts"),
+    "credential": Table("credentials", "name"),
 }
 
 LOOK = """
-SELECT to_jsonb(t) FROM {table} t
- WHERE t.workspace_id = %(workspace_id)s AND (t.id = %(id)s OR t.{name}::text = %(ref)s) ORDER BY t.id DESC LIMIT 1
+SELECT to_jsonb(t) || jsonb_build_object('id', t.{id}) FROM {table} t
+ WHERE t.{workspace} = %(workspace_id)s AND (t.{id} = %(id)s OR t.{ref}::text = %(ref)s) ORDER BY t.{id} DESC LIMIT 1
 """
 
 ADD = """
@@ -83,8 +95,8 @@ async def look(conn: Connection, workspace_id: WorkspaceId, kind: str, ref: str)
     """A thing as it stands, whole; None for what has no table here."""
     if kind not in TABLES:
         return None
-    table, name = TABLES[kind]
-    query = LOOK.format(table=table, name=name)
+    table = TABLES[kind]
+    query = LOOK.format(table=table.name, ref=table.ref, id=table.id, workspace=table.workspace)
     given = {"workspace_id": workspace_id, "id": as_uuid(ref), "ref": ref}
     row = await (await conn.execute(query.encode(), given)).fetchone()
     return row[0] if row else None

@@ -64,7 +64,7 @@ WITH held AS MATERIALIZED (
            JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
            JOIN revisions v ON v.workspace_id = r.workspace_id AND v.revision = r.revision
                            AND v.subject_id = coalesce(r.automation_id, r.agent_id)
-           LEFT JOIN members m ON m.workspace_id = g.workspace_id AND m.user_id = g.user_id
+           LEFT JOIN members m ON m.workspace_id = g.workspace_id AND m.user_id = g.user_id AND m.removed_at IS NULL
      WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s AND r.attempt = %(attempt)s),
 wanted AS (
     SELECT each.key AS variable, each.value AS name, true AS by_agent

@@ -15,9 +15,11 @@ ADD_ACCOUNT = "INSERT INTO accounts (workspace_id, id, name) VALUES (%(workspace
 DEFAULT_ACCOUNT = "SELECT id FROM accounts WHERE workspace_id = %(workspace_id)s ORDER BY created_at, id LIMIT 1"
 
 ADD = """
+-- Waits for who is just removing the member, and then makes none.
 INSERT INTO grants (workspace_id, id, user_id, account_id, scopes, expires_at, automation_id, replaces)
-VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(account_id)s, %(scopes)s, now() + %(lasts)s, %(automation_id)s,
-        %(replaces)s)
+SELECT m.workspace_id, %(id)s, m.user_id, %(account_id)s, %(scopes)s, now() + %(lasts)s, %(automation_id)s, %(replaces)s
+  FROM members m
+ WHERE m.workspace_id = %(workspace_id)s AND m.user_id = %(user_id)s AND m.removed_at IS NULL FOR KEY SHARE OF m
 """
 
 REVOKE = """
@@ -114,10 +116,12 @@ async def add(
     lasts: timedelta | None,
     automation_id: AutomationId | None = None,
     replaces: GrantId | None = None,
-) -> None:
+) -> bool:
+    """False if the user is no member any more."""
     given = {"workspace_id": workspace_id, "id": grant_id, "user_id": user_id, "account_id": account_id}
     made_for = {"automation_id": automation_id, "replaces": replaces}
-    await conn.execute(ADD, {**given, **made_for, "scopes": list(scopes), "lasts": lasts})
+    added = await conn.execute(ADD, {**given, **made_for, "scopes": list(scopes), "lasts": lasts})
+    return added.rowcount == 1
 
 
 async def revoke(

@@ -1,12 +1,12 @@
-"""Workspaces, users, members, and the secrets with which they sign in. Only hashes of secrets are stored."""
+"""Workspaces, users, and the secrets with which they sign in at a browser. Only hashes of secrets are stored."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import TokenId, UserId, WorkspaceId
+from rota.model.ids import UserId, WorkspaceId
 
 FIND_WORKSPACE = (
     "SELECT id, slug, name, timezone, minimum_interval FROM workspaces WHERE slug = %(ref)s OR id::text = %(ref)s"
@@ -14,47 +14,30 @@ FIND_WORKSPACE = (
 
 ADD_WORKSPACE = "INSERT INTO workspaces (id, slug, name) VALUES (%(id)s, %(slug)s, %(name)s)"
 
-ADD_USER = "INSERT INTO users (id, name) VALUES (%(id)s, %(name)s)"
+ADD_USER = "INSERT INTO users (id, name, email) VALUES (%(id)s, %(name)s, %(email)s)"
 
-ADD_MEMBER = "INSERT INTO members (workspace_id, user_id, level) VALUES (%(workspace_id)s, %(user_id)s, %(level)s)"
+FIND_USER = "SELECT id, name, disabled_at FROM users WHERE email = %(email)s"
+
+ADD_MEMBER = """
+-- Nothing for who is a member already; somebody who was removed comes back.
+INSERT INTO members AS m (workspace_id, user_id, level) VALUES (%(workspace_id)s, %(user_id)s, %(level)s)
+ON CONFLICT (workspace_id, user_id) DO UPDATE SET level = excluded.level, created_at = now(), removed_at = NULL
+   WHERE m.removed_at IS NOT NULL
+"""
 
 FIRST_ADMIN = """
-SELECT m.user_id FROM members m WHERE m.workspace_id = %(workspace_id)s AND m.level = 'admin' ORDER BY m.created_at LIMIT 1
+SELECT m.user_id FROM members m WHERE m.workspace_id = %(workspace_id)s AND m.level = 'admin' AND m.removed_at IS NULL
+ORDER BY m.created_at LIMIT 1
 """
 
 LEVEL = """
-SELECT m.level, u.name FROM members m JOIN users u ON u.id = m.user_id
- WHERE m.workspace_id = %(workspace_id)s AND m.user_id = %(user_id)s AND u.disabled_at IS NULL
+SELECT m.level, u.name, u.disabled_at IS NOT NULL AS disabled FROM members m JOIN users u ON u.id = m.user_id
+ WHERE m.workspace_id = %(workspace_id)s AND m.user_id = %(user_id)s AND m.removed_at IS NULL
 """
 
 WORKSPACES_OF = """
 SELECT w.id, w.slug, w.name, w.timezone FROM members m JOIN workspaces w ON w.id = m.workspace_id
- WHERE m.user_id = %(user_id)s ORDER BY w.created_at
-"""
-
-ADD_TOKEN = """
-INSERT INTO tokens (workspace_id, id, user_id, name, secret_hash, expires_at)
-VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(name)s, %(hash)s, %(expires_at)s)
-"""
-
-USE_TOKEN = """
--- Writes at most once a minute, and never waits for who does just that: a busy script must not make its token's row
--- a hot spot, nor a slow request hold up all others with the same token.
-WITH found AS (
-    SELECT workspace_id, id, user_id FROM tokens
-     WHERE secret_hash = %(hash)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())),
-used AS (
-    UPDATE tokens t SET last_used_at = now()
-      FROM (SELECT k.workspace_id, k.id FROM tokens k JOIN found ON k.workspace_id = found.workspace_id AND k.id = found.id
-             WHERE k.last_used_at IS NULL OR k.last_used_at < now() - interval '1 minute'
-               FOR NO KEY UPDATE OF k SKIP LOCKED) idle
-     WHERE t.workspace_id = idle.workspace_id AND t.id = idle.id)
-SELECT workspace_id, user_id, id FROM found
-"""
-
-REVOKE_TOKENS_OF = """
-UPDATE tokens SET revoked_at = now()
- WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND revoked_at IS NULL
+ WHERE m.user_id = %(user_id)s AND m.removed_at IS NULL ORDER BY w.created_at
 """
 
 ADD_LINK = """
@@ -73,6 +56,11 @@ SELECT l.user_id FROM logins l JOIN users u ON u.id = l.user_id
 
 END_LOGIN = "DELETE FROM logins WHERE secret_hash = %(hash)s"
 
+SHUT_OUT = """
+WITH links AS (DELETE FROM sign_in_links WHERE user_id = %(user_id)s)
+DELETE FROM logins WHERE user_id = %(user_id)s
+"""
+
 
 async def _one(conn: Connection, query: str, given: dict[str, Any]) -> dict[str, Any] | None:
     async with conn.cursor(row_factory=dict_row) as cursor:
@@ -88,12 +76,18 @@ async def add_workspace(conn: Connection, workspace_id: WorkspaceId, slug: str, 
     await conn.execute(ADD_WORKSPACE, {"id": workspace_id, "slug": slug, "name": name})
 
 
-async def add_user(conn: Connection, user_id: UserId, name: str) -> None:
-    await conn.execute(ADD_USER, {"id": user_id, "name": name})
+async def add_user(conn: Connection, user_id: UserId, name: str, email: str | None = None) -> None:
+    await conn.execute(ADD_USER, {"id": user_id, "name": name, "email": email})
 
 
-async def add_member(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, level: str) -> None:
-    await conn.execute(ADD_MEMBER, {"workspace_id": workspace_id, "user_id": user_id, "level": level})
+async def find_user(conn: Connection, email: str) -> dict[str, Any] | None:
+    return await _one(conn, FIND_USER, {"email": email})
+
+
+async def add_member(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, level: str) -> bool:
+    """Whether they were no member before."""
+    given = {"workspace_id": workspace_id, "user_id": user_id, "level": level}
+    return (await conn.execute(ADD_MEMBER, given)).rowcount == 1
 
 
 async def first_admin(conn: Connection, workspace_id: WorkspaceId) -> UserId | None:
@@ -109,31 +103,6 @@ async def workspaces_of(conn: Connection, user_id: UserId) -> list[dict[str, Any
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(WORKSPACES_OF, {"user_id": user_id})
         return await cursor.fetchall()
-
-
-async def add_token(
-    conn: Connection,
-    workspace_id: WorkspaceId,
-    token_id: TokenId,
-    user_id: UserId,
-    *,
-    name: str,
-    secret_hash: bytes,
-    expires_at: datetime | None,
-) -> None:
-    given = {
-        "workspace_id": workspace_id,
-        "id": token_id,
-        "user_id": user_id,
-        "name": name,
-        "hash": secret_hash,
-    }
-    await conn.execute(ADD_TOKEN, {**given, "expires_at": expires_at})
-
-
-async def use_token(conn: Connection, secret_hash: bytes) -> tuple[WorkspaceId, UserId, TokenId] | None:
-    found = await _one(conn, USE_TOKEN, {"hash": secret_hash})
-    return (found["workspace_id"], found["user_id"], found["id"]) if found else None
 
 
 async def add_link(conn: Connection, user_id: UserId, secret_hash: bytes, lasts: timedelta) -> None:
@@ -159,5 +128,6 @@ async def end_login(conn: Connection, secret_hash: bytes) -> None:
     await conn.execute(END_LOGIN, {"hash": secret_hash})
 
 
-async def revoke_tokens_of(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
-    await conn.execute(REVOKE_TOKENS_OF, {"workspace_id": workspace_id, "user_id": user_id})
+async def shut_out(conn: Connection, user_id: UserId) -> None:
+    """End all logins and links of somebody. What they may still do elsewhere, they sign in for again."""
+    await conn.execute(SHUT_OUT, {"user_id": user_id})

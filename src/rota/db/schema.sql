@@ -248,6 +248,7 @@ CREATE TABLE members (
     user_id uuid NOT NULL,
     level text NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
+    removed_at timestamptz,
     CONSTRAINT members_level_check CHECK ((level = ANY (ARRAY['viewer'::text, 'member'::text, 'admin'::text])))
 );
 
@@ -436,11 +437,12 @@ CREATE TABLE tokens (
     user_id uuid NOT NULL,
     name text NOT NULL,
     secret_hash bytea NOT NULL,
-    scopes text[] DEFAULT '{}'::text[] NOT NULL,
+    scopes text[] NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
     last_used_at timestamptz,
     expires_at timestamptz,
-    revoked_at timestamptz
+    revoked_at timestamptz,
+    CONSTRAINT tokens_scopes_check CHECK (((scopes <> '{}'::text[]) AND (scopes <@ '{read,run,write,admin}'::text[])))
 );
 
 CREATE TABLE triggers (
@@ -500,7 +502,8 @@ CREATE TABLE users (
     email text,
     password_hash text,
     created_at timestamptz DEFAULT now() NOT NULL,
-    disabled_at timestamptz
+    disabled_at timestamptz,
+    CONSTRAINT users_email_check CHECK ((email = lower(email)))
 );
 
 CREATE TABLE webhook_secrets (
@@ -630,6 +633,7 @@ CREATE UNIQUE INDEX tasks_key ON tasks USING btree (workspace_id, session_id, ke
 CREATE UNIQUE INDEX tasks_of_run ON tasks USING btree (workspace_id, run_id) WHERE (run_id IS NOT NULL);
 CREATE INDEX tasks_open ON tasks USING btree (workspace_id, session_id) WHERE (status = ANY (ARRAY['pending'::text, 'ready'::text]));
 CREATE INDEX tasks_releasable ON tasks USING btree (workspace_id, session_id) WHERE ((status = 'pending'::text) AND (unmet = 0));
+CREATE INDEX tokens_of_user ON tokens USING btree (workspace_id, user_id);
 CREATE INDEX triggers_after ON triggers USING btree (workspace_id, after_automation_id) WHERE (kind = 'after'::text);
 CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
 CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);

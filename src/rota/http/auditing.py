@@ -11,6 +11,7 @@ from rota.db import audit, isolation
 from rota.db.audit import Entry
 from rota.db.pool import PASSING, Connection, Database
 from rota.http.errors import of_any
+from rota.http.routes import within_workspace
 from rota.model.audit import Action, action_of, difference
 from rota.model.caller import Caller
 
@@ -19,7 +20,6 @@ log = logging.getLogger(__name__)
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # What happens often and is told elsewhere in full: for these nothing is looked at before and after.
 BRISK = frozenset({("run", "create"), ("automation", "run"), ("event", "create"), ("message", "ack")})
-ROOTS = ("/api/v1/workspaces/{workspace}", "/w/{workspace}")
 
 
 @dataclass(slots=True)
@@ -36,13 +36,13 @@ class Record:
         """None for a request that only reads."""
         if request.method not in CHANGING:
             return None
-        path = str(request.scope["route"].path)
-        for root in ROOTS:
-            path = path.removeprefix(root)
+        path = within_workspace(request)
         action = action_of(request.method, path)
         named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         about = path.rstrip("/").endswith("}") or action.verb != "create"
         ref = request.path_params.get(named[-1]) if named and about else None
+        if not path:
+            ref = request.path_params["workspace"]
         return cls(action, None if ref is None else str(ref), request.client.host if request.client else None)
 
     async def look(self, conn: Connection, caller: Caller) -> None:

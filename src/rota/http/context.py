@@ -18,6 +18,8 @@ from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
+from rota.http.routes import within_workspace
+from rota.model import scope
 from rota.model.caller import Caller
 from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
@@ -36,6 +38,7 @@ class Web:
     listener: Listener
     settings: Settings
     vault: Vault
+    url: str = ""  # how browsers reach it
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     readers: Readers = field(init=False)
 
@@ -87,13 +90,16 @@ def _depot(request: Request) -> Depot:
 
 
 async def caller_of(request: Request, conn: Connection, workspace: str) -> Caller:
-    """Who asks, by bearer token or by cookie."""
+    """Who asks, by bearer token, which must be for this kind of request, or by cookie."""
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and secret:
-        return await signing_in.caller_by_token(conn, workspace, secret.strip())
+        caller = request.state.caller = await signing_in.caller_by_token(conn, workspace, secret.strip())
+        scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
+        return caller
     if cookie := request.cookies.get(COOKIE):
         refuse_foreign_origin(request)
-        return await signing_in.caller_by_login(conn, workspace, cookie)
+        caller = request.state.caller = await signing_in.caller_by_login(conn, workspace, cookie)
+        return caller
     raise Unauthenticated(
         "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."
     )
@@ -120,15 +126,15 @@ async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
     """A transaction for one request. What it changes is told in the audit log by the same transaction; what was
     refused, by one of its own."""
     shared, record = web(request), Record.of(request)
-    unit: Unit | None = None
+    request.state.caller = None
     try:
         async with shared.db.transaction() as conn:
             unit = await _begin(request, conn, workspace, record)
             yield unit
             await _finish(request, unit)
     except Exception as error:
-        if unit and record:
-            await record.write_refusal(shared.db, unit.caller, error)
+        if record and (caller := request.state.caller):
+            await record.write_refusal(shared.db, caller, error)
         raise
     if told := refusal(request):
         if record:
@@ -153,11 +159,14 @@ async def _finish(request: Request, unit: Unit) -> None:
         raise Rollback
     if unit.record:
         await unit.record.write(unit.conn, unit.caller)
+    await signing_in.note_use(unit.conn, unit.caller)
 
 
 async def _looking(request: Request, workspace: str) -> AsyncIterator[Unit]:
     async with web(request).db.transaction() as conn:
-        yield await _begin(request, conn, workspace, None)
+        unit = await _begin(request, conn, workspace, None)
+        yield unit
+        await signing_in.note_use(conn, unit.caller)
 
 
 def refuse(request: Request, told: dict[str, Any]) -> None:
@@ -172,7 +181,9 @@ def refusal(request: Request) -> dict[str, Any] | None:
 async def sign(request: Request) -> Caller:
     """Who asks, for an answer that goes on after the transaction."""
     async with web(request).db.connection() as conn:
-        return await caller_of(request, conn, request.path_params["workspace"])
+        caller = await caller_of(request, conn, request.path_params["workspace"])
+        await signing_in.note_use(conn, caller)
+        return caller
 
 
 # scope="function": FastAPI would otherwise commit after the answer was sent, and a failed commit would come too late.

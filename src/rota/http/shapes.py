@@ -25,12 +25,14 @@ from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
 from rota.model.memory import KEY
 from rota.model.message import ALL, ROLE, USER
+from rota.model.scope import Scope
 from rota.model.task import TaskForm
 
 T = TypeVar("T")
 
 LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
 MOST_TASKS = 10_000
+LONGEST_LASTING = timedelta(days=3660)
 LEAST_YEAR, LAST_YEAR = 1970, 9998
 
 
@@ -61,6 +63,19 @@ def _said(value: str) -> str:
     return value
 
 
+def _lasting(value: timedelta) -> timedelta:
+    if not timedelta() < value <= LONGEST_LASTING:
+        raise ValueError("Give a duration of at most ten years, such as “90d”.")
+    return value
+
+
+def _email(value: str) -> str:
+    local, at, domain = value.strip().lower().rpartition("@")
+    if not (at and local and domain) or not value.isprintable() or " " in value.strip():
+        raise ValueError("Give an e-mail address, such as “ada@example.org”.")
+    return f"{local}@{domain}"
+
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration, json_schema_input_type=str),
@@ -72,6 +87,8 @@ Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
 Uses = Annotated[dict[str, str], Field(examples=[{"API_KEY": "openai"}], description="Variables: names of credentials")]
+Email = Annotated[str, Field(min_length=3, max_length=254, examples=["ada@example.org"]), AfterValidator(_email)]
+LevelName = Literal["viewer", "member", "admin"]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 
 
@@ -788,6 +805,78 @@ class SnapshotOut(Out):
     queued: int
     cpu_percent: float | None
     memory_mb: float | None
+
+
+class MemberIn(In):
+    email: Email
+    name: str = Field(
+        default="", max_length=LONGEST_NAME, description="For a new account; else the e-mail's first part"
+    )
+    level: LevelName = "member"
+
+
+class MemberPatch(In):
+    level: LevelName
+
+
+class MemberOut(Out):
+    id: UUID = Field(description="Of the person, the same in every workspace")
+    name: str
+    email: str | None = Field(description="For admins, and one's own; else null")
+    level: LevelName
+    disabled: bool = Field(description="Their account is disabled by who runs the server")
+    created_at: datetime
+
+
+class NewMemberOut(MemberOut):
+    link: str | None = Field(description="Signs them in, once; null for who has an account already")
+
+
+class LinkOut(Out):
+    link: str
+
+
+class TokenIn(In):
+    name: Name
+    scopes: list[Scope] = Field(default_factory=lambda: list(Scope), min_length=1, max_length=len(Scope))
+    lasts: Annotated[Duration, AfterValidator(_lasting)] | None = Field(default=None, description="Null: until revoked")
+
+
+class TokenOut(Out):
+    id: UUID
+    name: str
+    user_id: UUID
+    user: str
+    scopes: list[Scope]
+    status: Literal["valid", "revoked", "expired"]
+    created_at: datetime
+    last_used_at: datetime | None = Field(description="Noted once a minute")
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewTokenOut(TokenOut):
+    secret: str = Field(description="Shown in this answer only")
+
+
+class WorkspaceOut(Out):
+    id: UUID
+    slug: str
+    name: str
+    timezone: str
+    minimum_interval: Duration | None
+    max_concurrent: int | None
+    max_schedules: int | None
+    created_at: datetime
+    level: LevelName = Field(description="Your own")
+
+
+class WorkspacePatch(In):
+    name: Name = ""
+    timezone: str = Field(default="UTC", max_length=64)
+    minimum_interval: Annotated[Duration, AfterValidator(_lasting)] | None = None
+    max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
+    max_schedules: int | None = Field(default=None, ge=1, le=1_000_000)
 
 
 class Page(BaseModel, Generic[T]):

@@ -25,6 +25,8 @@ class Action(NamedTuple):
 def action_of(method: str, path: str) -> Action:
     """The action of a route by its address within the workspace, such as `/automations/{automation}/pause`."""
     parts = [part for part in path.split("/") if part]
+    if not parts:
+        return Action("workspace", VERBS[method])
     collections = [at for at, part in enumerate(parts) if not part.startswith("{") and _is_collection(parts, at)]
     kind = _singular(parts[collections[-1]])
     last = parts[-1]

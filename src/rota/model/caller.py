@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from rota.errors import Forbidden
 from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId
+from rota.model.scope import Scope
 
 
 class Level(StrEnum):
@@ -28,8 +29,14 @@ class Caller:
     level: Level
     agent_in_session: SessionId | None = None
     token_id: TokenId | None = None
+    scopes: frozenset[Scope] | None = None  # of the token; a person at a browser has no need of any
+    unnoted: bool = False  # for a minute or more nobody wrote down that the token is used
     run_id: RunId | None = None
     attempt: int | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.level == Level.ADMIN
 
     def must_be(self, level: Level, to: str) -> None:
         if _ORDER.index(self.level) < _ORDER.index(level):

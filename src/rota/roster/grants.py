@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from rota.access import grants
-from rota.db import automations, people
+from rota.db import automations
 from rota.db import grants as rows
 from rota.db.pool import Connection
 from rota.errors import NotFound
@@ -32,11 +32,10 @@ async def revoke(conn: Connection, caller: Caller, grant_id: UUID) -> list[UUID]
 
 
 async def revoke_all_of(conn: Connection, caller: Caller, user_id: UserId) -> list[UUID]:
-    """For a member who is removed: their grants and tokens end, and what runs on them; the ids of the runs that a
-    worker must stop. Their logins open only what they are still a member of."""
+    """For a member who is removed, or may only read from now on: their grants end, and what runs on them; the ids of
+    the runs that a worker must stop."""
     caller.must_be(Level.ADMIN, "revoke all of somebody's grants")
     ended = await rows.revoke_of_user(conn, caller.workspace_id, user_id, caller.user_id)
-    await people.revoke_tokens_of(conn, caller.workspace_id, user_id)
     return await cancelling.stop_grants(conn, caller.workspace_id, ended)
 
 

@@ -13,12 +13,15 @@ from rota.http.api import (
     events,
     fleet,
     grants,
+    members,
     memory,
     messages,
     preview,
     runs,
     sessions,
+    tokens,
     triggers,
+    workspace,
 )
 
 router = APIRouter(prefix="/api/v1/workspaces/{workspace}")
@@ -39,5 +42,9 @@ for noun in (
     credentials,
     fleet,
     grants,
+    members,
+    tokens,
 ):
     router.include_router(noun.router)
+router.add_api_route("", workspace.get_workspace, methods=["GET"], tags=["workspace"])
+router.add_api_route("", workspace.change_workspace, methods=["PATCH"], tags=["workspace"])

@@ -1,0 +1,88 @@
+"""Who belongs to a workspace, and with which level. Who was removed stays, for the history."""
+
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+
+from rota.db.pool import Connection
+from rota.model.ids import UserId, WorkspaceId
+
+SHOWN = """
+SELECT m.user_id AS id, u.name, u.email, m.level, m.created_at, u.disabled_at IS NOT NULL AS disabled
+  FROM members m JOIN users u ON u.id = m.user_id
+ WHERE m.workspace_id = %(workspace_id)s AND m.removed_at IS NULL
+"""
+
+PAGE = f"""
+{SHOWN}
+   AND m.user_id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ORDER BY m.user_id DESC LIMIT %(limit)s
+"""
+
+FIND = f"{SHOWN} AND m.user_id = %(user_id)s"
+
+# Locked in the order of their ids: of two admins who lower each other at the same time, one waits and sees the other gone.
+LOCK_ADMINS = """
+SELECT m.user_id FROM members m JOIN users u ON u.id = m.user_id
+ WHERE m.workspace_id = %(workspace_id)s AND m.level = 'admin' AND m.removed_at IS NULL AND u.disabled_at IS NULL
+ORDER BY m.user_id FOR UPDATE OF m
+"""
+
+SET_LEVEL = """
+UPDATE members SET level = %(level)s
+ WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND removed_at IS NULL
+"""
+
+# FOR UPDATE, which a plain UPDATE would not take: it waits for a grant that is being made (grants.ADD), to revoke it too.
+LOCK = """
+SELECT level FROM members WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND removed_at IS NULL FOR UPDATE
+"""
+
+REMOVE = """
+UPDATE members SET removed_at = now()
+ WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND removed_at IS NULL
+"""
+
+ELSEWHERE = """
+SELECT count(*) FROM members WHERE user_id = %(user_id)s AND workspace_id <> %(workspace_id)s AND removed_at IS NULL
+"""
+
+
+async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
+    return await _rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UUID) -> dict[str, Any] | None:
+    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id})
+    return found[0] if found else None
+
+
+async def lock(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> str | None:
+    """Their level, held until the end of the transaction; None for who is no member."""
+    found = await _rows(conn, LOCK, {"workspace_id": workspace_id, "user_id": user_id})
+    return str(found[0]["level"]) if found else None
+
+
+async def lock_admins(conn: Connection, workspace_id: WorkspaceId) -> list[UserId]:
+    return [row["user_id"] for row in await _rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})]
+
+
+async def set_level(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, level: str) -> None:
+    await conn.execute(SET_LEVEL, {"workspace_id": workspace_id, "user_id": user_id, "level": level})
+
+
+async def remove(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
+    await conn.execute(REMOVE, {"workspace_id": workspace_id, "user_id": user_id})
+
+
+async def is_elsewhere(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> bool:
+    """Whether somebody belongs to another workspace too. Looks beyond this one."""
+    [row] = await _rows(conn, ELSEWHERE, {"workspace_id": workspace_id, "user_id": user_id})
+    return bool(row["count"])
+
+
+async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), given)
+        return await cursor.fetchall()

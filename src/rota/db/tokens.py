@@ -1,0 +1,105 @@
+"""API tokens. Only hashes of their secrets are stored."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+
+from rota.db.pool import Connection
+from rota.model.ids import TokenId, UserId, WorkspaceId
+
+ADD = """
+INSERT INTO tokens (workspace_id, id, user_id, name, secret_hash, scopes, expires_at)
+VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(name)s, %(hash)s, %(scopes)s, now() + %(lasts)s)
+"""
+
+BY_HASH = """
+SELECT workspace_id, user_id, id, scopes, coalesce(last_used_at < now() - interval '1 minute', true) AS unnoted
+  FROM tokens WHERE secret_hash = %(hash)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+"""
+
+NOTE_USE = """
+-- Never waits for who does just that: a busy script must not make its token's row a hot spot.
+UPDATE tokens t SET last_used_at = now()
+  FROM (SELECT k.workspace_id, k.id FROM tokens k
+         WHERE k.workspace_id = %(workspace_id)s AND k.id = %(id)s FOR NO KEY UPDATE SKIP LOCKED) free
+ WHERE t.workspace_id = free.workspace_id AND t.id = free.id
+"""
+
+REVOKE = """
+UPDATE tokens SET revoked_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL
+"""
+
+REVOKE_OF_USER = """
+UPDATE tokens SET revoked_at = now()
+ WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND revoked_at IS NULL
+"""
+
+SHOWN = """
+SELECT t.id, t.name, t.user_id, u.name AS user, t.scopes, t.created_at, t.last_used_at, t.expires_at, t.revoked_at,
+       CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked' WHEN t.expires_at <= now() THEN 'expired' ELSE 'valid' END AS status,
+       t.expires_at - now() AS lasts
+  FROM tokens t JOIN users u ON u.id = t.user_id
+ WHERE t.workspace_id = %(workspace_id)s
+"""
+
+PAGE = f"""
+{SHOWN}
+   AND t.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND (%(user_id)s::uuid IS NULL OR t.user_id = %(user_id)s)
+ORDER BY t.id DESC LIMIT %(limit)s
+"""
+
+FIND = f"{SHOWN} AND t.id = %(id)s"
+
+
+async def add(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    token_id: TokenId,
+    user_id: UserId,
+    *,
+    name: str,
+    secret_hash: bytes,
+    scopes: Sequence[str],
+    lasts: timedelta | None,
+) -> None:
+    given = {"workspace_id": workspace_id, "id": token_id, "user_id": user_id, "name": name, "hash": secret_hash}
+    await conn.execute(ADD, {**given, "scopes": list(scopes), "lasts": lasts})
+
+
+async def by_hash(conn: Connection, secret_hash: bytes) -> dict[str, Any] | None:
+    """Whose token this is, for which workspace and what."""
+    found = await _rows(conn, BY_HASH, {"hash": secret_hash})
+    return found[0] if found else None
+
+
+async def note_use(conn: Connection, workspace_id: WorkspaceId, token_id: TokenId) -> None:
+    await conn.execute(NOTE_USE, {"workspace_id": workspace_id, "id": token_id})
+
+
+async def page(
+    conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, user_id: UserId | None
+) -> list[dict[str, Any]]:
+    return await _rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id})
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, token_id: UUID) -> dict[str, Any] | None:
+    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "id": token_id})
+    return found[0] if found else None
+
+
+async def revoke(conn: Connection, workspace_id: WorkspaceId, token_id: UUID) -> None:
+    await conn.execute(REVOKE, {"workspace_id": workspace_id, "id": token_id})
+
+
+async def revoke_of_user(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
+    await conn.execute(REVOKE_OF_USER, {"workspace_id": workspace_id, "user_id": user_id})
+
+
+async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), given)
+        return await cursor.fetchall()

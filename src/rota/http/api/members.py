@@ -1,0 +1,98 @@
+"""Members: who belongs to the workspace, and what they may do."""
+
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter
+
+from rota.db import members as rows
+from rota.db import people
+from rota.db.listener import CANCELS, RUNS
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.context import InUnit, Shared, Unit, Web
+from rota.http.shapes import (
+    LinkOut,
+    MemberIn,
+    MemberOut,
+    MemberPatch,
+    NewMemberOut,
+    Page,
+    page_of,
+    read_cursor,
+)  # fmt: skip
+from rota.model.caller import Level
+from rota.model.ids import UserId
+from rota.roster import members
+
+router = APIRouter(prefix="/members", tags=["members"])
+
+
+@router.get("")
+async def list_members(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[MemberOut]:
+    """Members, newest account first. E-mail addresses are shown to admins, and everybody's own to them."""
+    found = await rows.page(unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1)
+    return page_of([seen_by(unit, each) for each in found], limit, MemberOut)
+
+
+@router.post("", status_code=201)
+async def invite_member(unit: InUnit, shared: Shared, body: MemberIn) -> NewMemberOut:
+    """Make somebody a member. A new account gets a one-time `link`, shown in this answer only; who has an account on
+    this server signs in as before. For admins."""
+    unit.caller.must_be(Level.ADMIN, "invite somebody")
+    async with unit.beyond_workspace():
+        person = await members.person(unit.conn, body.email, body.name or body.email.partition("@")[0])
+    member = await members.join(unit.conn, unit.caller, person.id, Level(body.level))
+    unit.about(person.id)
+    link = await _link(unit, shared, person.id) if person.is_new else None
+    return NewMemberOut.model_validate({**member, "link": link})
+
+
+@router.get("/{member_id}")
+async def get_member(unit: InUnit, member_id: UUID) -> MemberOut:
+    """One member."""
+    return MemberOut.model_validate(seen_by(unit, await members.find(unit.conn, unit.caller, member_id)))
+
+
+@router.patch("/{member_id}")
+async def change_member(unit: InUnit, member_id: UUID, body: MemberPatch) -> MemberOut:
+    """Raise or lower a member. The grants of who becomes a viewer end, with what runs on them. Answers 409 for the last
+    admin. For admins."""
+    _stop(unit, await members.set_level(unit.conn, unit.caller, member_id, Level(body.level)))
+    return MemberOut.model_validate(await members.find(unit.conn, unit.caller, member_id))
+
+
+@router.delete("/{member_id}", status_code=204)
+async def remove_member(unit: InUnit, member_id: UUID) -> None:
+    """Take somebody out: their grants, tokens and logins end at once, with what runs on them. Their automations stay
+    and skip until somebody renews their grant. Answers 409 for the last admin. For admins."""
+    _stop(unit, await members.remove(unit.conn, unit.caller, member_id))
+    async with unit.beyond_workspace():
+        await people.shut_out(unit.conn, UserId(member_id))
+
+
+@router.post("/{member_id}/link", status_code=201)
+async def make_link(unit: InUnit, shared: Shared, member_id: UUID) -> LinkOut:
+    """A new one-time sign-in link for somebody who lost theirs; an earlier one dies. Answers 409 for who belongs to
+    another workspace too. For admins."""
+    unit.caller.must_be(Level.ADMIN, "make somebody a sign-in link")
+    member = await members.find(unit.conn, unit.caller, member_id)
+    return LinkOut(link=await _link(unit, shared, member["id"]))
+
+
+async def _link(unit: Unit, shared: Web, user_id: UserId) -> str:
+    async with unit.beyond_workspace():
+        secret = await members.new_link(unit.conn, unit.caller, user_id)
+    return f"{shared.url}/sign-in?token={secret}"
+
+
+def _stop(unit: Unit, run_ids: list[UUID]) -> None:
+    for run_id in run_ids:
+        unit.wake(CANCELS, run_id)
+    unit.wake(RUNS, unit.caller.workspace_id)
+
+
+def seen_by(unit: Unit, member: dict[str, Any]) -> dict[str, Any]:
+    caller = unit.caller
+    if caller.is_admin or (member["id"] == caller.user_id and not caller.agent_in_session):
+        return member
+    return {**member, "email": None}

@@ -1,0 +1,24 @@
+"""The workspace itself: its name, its zone and its limits."""
+
+from rota.db import workspaces
+from rota.http.context import InUnit
+from rota.http.shapes import WorkspaceOut, WorkspacePatch
+from rota.model.caller import Level
+from rota.model.cron import load_zone
+
+
+async def get_workspace(unit: InUnit) -> WorkspaceOut:
+    """The workspace: its name, zone and limits, and your level in it."""
+    found = await workspaces.find(unit.conn, unit.caller.workspace_id)
+    return WorkspaceOut.model_validate({**found, "level": unit.caller.level})
+
+
+async def change_workspace(unit: InUnit, body: WorkspacePatch) -> WorkspaceOut:
+    """Change the name, the zone for new schedules, or the limits; null takes a limit away. For admins."""
+    unit.caller.must_be(Level.ADMIN, "change the workspace")
+    found = await workspaces.find(unit.conn, unit.caller.workspace_id, lock=True)
+    values = body.given()
+    if "timezone" in values:
+        load_zone(values["timezone"])
+    await workspaces.change(unit.conn, {**found, **values})
+    return await get_workspace(unit)

@@ -1,0 +1,211 @@
+"""Members: who comes in, with which level, what ends when they go, and what a workspace's admins may set."""
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from rota.access import signing_in
+from rota.http.context import COOKIE
+from rota.model.ids import UserId
+
+from ..http import api_client
+from ..http.api_client import DAILY, UNKNOWN, Api, Office, Site, example, furnish, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+EMAILS = (f"ada{n}@example.org" for n in range(1000))
+
+
+async def token_of(office: Office, user_id: str) -> Api:
+    async with office.db.transaction() as conn:
+        slug = office.caller.workspace_slug
+        secret = await signing_in.create_token(conn, slug, "test", user_id=UserId(user_id))  # type: ignore[arg-type]
+    return Api(office.site.client(), slug, secret)
+
+
+async def test_somebody_invited_signs_in_by_their_link_and_does_what_their_level_allows(
+    office: Office, api: Api
+) -> None:
+    email = next(EMAILS)
+    new = made(await api.post("/members", {"email": f" {email.upper()} ", "name": "Ada", "level": "member"}))
+    assert (new["email"], new["name"], new["level"], new["disabled"]) == (email, "Ada", "member", False)
+    secret = parse_qs(urlsplit(new["link"]).query)["token"][0]
+    async with office.db.transaction() as conn:
+        login = await signing_in.sign_in(conn, secret)
+    client = office.site.client(cookies={COOKIE: login})
+    assert (await client.get(api.url("/automations"))).status_code == 200
+    assert (await client.get(api.url(""))).json()["level"] == "member"
+    assert "link" not in made(await api.get(f"/members/{new['id']}"), 200)
+
+
+async def test_a_member_cannot_be_invited_twice_but_somebody_removed_comes_back(office: Office, api: Api) -> None:
+    body = {"email": next(EMAILS)}
+    member = made(await api.post("/members", body))
+    refused(await api.post("/members", body), 409, "already_member", "email")
+    assert (await api.delete(f"/members/{member['id']}")).status_code == 204
+    refused(await api.get(f"/members/{member['id']}"), 404, "not_found")
+    back = made(await api.post("/members", {**body, "level": "viewer"}))
+    assert (back["id"], back["level"], back["link"]) == (member["id"], "viewer", None)
+
+
+@pytest.mark.parametrize("email", ["", "ada", "@example.org", "ada@", "a da@example.org", "ada@example.org\u0000", 7])
+async def test_what_is_no_email_address_is_refused(api: Api, email: Any) -> None:
+    answer = await api.post("/members", {"email": email})
+    assert answer.status_code in {400, 422}, answer.text
+
+
+async def test_an_admin_gets_no_way_to_be_somebody_who_belongs_elsewhere_too(office: Office, site: Site) -> None:
+    """A link signs a person in everywhere, so only whoever runs the server may make one for them."""
+    theirs = await furnish(site)
+    body = {"email": next(EMAILS)}
+    elsewhere = made(await (await theirs.api()).post("/members", body))
+    api = await office.api()
+    here = made(await api.post("/members", {**body, "name": "Mallory's name"}))
+    assert (here["id"], here["link"]) == (elsewhere["id"], None)
+    assert here["name"] == elsewhere["name"]
+    refused(await api.post(f"/members/{here['id']}/link"), 409, "member_elsewhere")
+
+
+async def test_a_new_link_ends_the_one_before(office: Office, api: Api) -> None:
+    member = made(await api.post("/members", {"email": next(EMAILS)}))
+    second = made(await api.post(f"/members/{member['id']}/link"))["link"]
+    async with office.db.transaction() as conn:
+        with pytest.raises(signing_in.Unauthenticated):
+            await signing_in.sign_in(conn, member["link"].partition("token=")[2])
+        assert await signing_in.sign_in(conn, second.partition("token=")[2])
+
+
+async def test_email_addresses_are_shown_to_admins_and_ones_own_to_everybody(office: Office, api: Api) -> None:
+    new = made(await api.post("/members", {"email": next(EMAILS), "level": "viewer"}))
+    other = made(await api.post("/members", {"email": next(EMAILS)}))
+    viewer = await token_of(office, new["id"])
+    seen = {each["id"]: each["email"] for each in made(await viewer.get("/members"), 200)["items"]}
+    assert (seen[new["id"]], seen[other["id"]]) == (new["email"], None)
+    assert made(await api.get(f"/members/{other['id']}"), 200)["email"] == other["email"]
+
+
+async def test_members_come_in_pages(office: Office, api: Api) -> None:
+    for _ in range(4):
+        await office.member("viewer")
+    assert len(await api.pages("/members", 2)) == 5
+
+
+# Going --------------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_removed_loses_grants_tokens_and_logins_at_once(office: Office, api: Api) -> None:
+    member = made(await api.post("/members", {"email": next(EMAILS)}))
+    async with office.db.transaction() as conn:
+        login = await signing_in.sign_in(conn, member["link"].partition("token=")[2])
+    theirs = await token_of(office, member["id"])
+    automation = made(await theirs.post("/automations", example(name="Theirs", schedule=DAILY)))
+    made(await theirs.post(f"/automations/{automation['id']}/run"))
+    at_work = await office.claim()
+    assert (await api.delete(f"/members/{member['id']}")).status_code == 204
+    refused(await theirs.get("/agents"), 401, "unauthenticated")
+    client = office.site.client(cookies={COOKIE: login})
+    refused(await client.get(api.url("/agents")), 401, "unauthenticated")
+    refused(await Api(api.client, api.workspace, at_work.token).get("/agents"), 401, "attempt_over")
+    left = made(await api.get(f"/automations/{automation['id']}"), 200)
+    assert left["grant_problem"] == "grant_revoked"
+    await office.fail(at_work)
+
+
+async def test_who_becomes_a_viewer_lends_no_agent_their_authority(office: Office, api: Api) -> None:
+    member = made(await api.post("/members", {"email": next(EMAILS)}))
+    theirs = await token_of(office, member["id"])
+    automation = made(await theirs.post("/automations", example(name="Theirs", schedule=DAILY)))
+    lowered = made(await api.patch(f"/members/{member['id']}", {"level": "viewer"}), 200)
+    assert lowered["level"] == "viewer"
+    assert made(await theirs.get(f"/automations/{automation['id']}"), 200)["grant_problem"] == "grant_revoked"
+    refused(await theirs.post("/automations", example()), 403, "forbidden")
+
+
+async def test_a_grant_that_is_made_while_its_member_is_removed_does_not_outlive_them(
+    office: Office, api: Api, site: Site
+) -> None:
+    member = made(await api.post("/members", {"email": next(EMAILS)}))
+    theirs = await token_of(office, member["id"])
+    async with office.db.transaction() as conn:
+        await conn.execute("SELECT FROM members WHERE user_id = %s FOR UPDATE", [member["id"]])
+        saving = asyncio.create_task(theirs.post("/automations", example()))
+        await site.waiting_for_a_lock(1)
+        await conn.execute("UPDATE members SET removed_at = now() WHERE user_id = %s", [member["id"]])
+    refused(await saving, 403, "forbidden")
+    count = "SELECT count(*) FROM grants WHERE user_id = %s AND revoked_at IS NULL"
+    assert await office.value(count, member["id"]) == 0
+
+
+async def test_the_last_admin_is_neither_removed_nor_lowered(office: Office, api: Api) -> None:
+    own = f"/members/{office.caller.user_id}"
+    refused(await api.delete(own), 409, "last_admin")
+    refused(await api.patch(own, {"level": "member"}), 409, "last_admin")
+    made(await api.patch(own, {"level": "admin"}), 200)
+    await office.member("admin")
+    made(await api.patch(own, {"level": "member"}), 200)
+    refused(await api.patch(own, {"level": "admin"}), 403, "forbidden")
+
+
+async def test_two_admins_who_remove_each_other_leave_one(office: Office, api: Api, site: Site) -> None:
+    other_id = await office.member("admin")
+    other = await token_of(office, str(other_id))
+    async with office.db.transaction() as conn:
+        await conn.execute("SELECT FROM members WHERE workspace_id = %s FOR UPDATE", [office.caller.workspace_id])
+        tries = [
+            asyncio.create_task(api.delete(f"/members/{other_id}")),
+            asyncio.create_task(other.delete(f"/members/{office.caller.user_id}")),
+        ]
+        await site.waiting_for_a_lock(2)
+    answers = await asyncio.gather(*tries)
+    assert sorted(each.status_code for each in answers) == [204, 409], [each.text for each in answers]
+
+
+async def test_what_is_no_member_is_not_there(api: Api) -> None:
+    for answer in (
+        await api.get(f"/members/{UNKNOWN}"),
+        await api.patch(f"/members/{UNKNOWN}", {"level": "viewer"}),
+        await api.delete(f"/members/{UNKNOWN}"),
+        await api.post(f"/members/{UNKNOWN}/link"),
+    ):
+        refused(answer, 404, "not_found")
+
+
+async def test_a_disabled_account_is_told_so(office: Office, api: Api) -> None:
+    user_id = await office.member("member")
+    theirs = await token_of(office, str(user_id))
+    await office.execute("UPDATE users SET disabled_at = now() WHERE id = %s", user_id)
+    refused(await theirs.get("/agents"), 401, "account_disabled")
+    assert made(await api.get(f"/members/{user_id}"), 200)["disabled"] is True
+
+
+# The workspace ------------------------------------------------------------------------------------------------------
+
+
+async def test_admins_name_and_limit_their_workspace(office: Office, api: Api) -> None:
+    limits = {"minimum_interval": "5m", "max_concurrent": 3, "max_schedules": 7}
+    changed = made(await api.patch("", {"name": "The press room", "timezone": "Europe/Berlin", **limits}), 200)
+    assert {name: changed[name] for name in limits} == limits
+    refused(await api.post("/automations", example(schedule={"every": "1m"})), 422, "too_often", "schedule")
+    changed = made(await api.patch("", {"max_concurrent": None}), 200)
+    assert (changed["max_concurrent"], changed["max_schedules"], changed["name"]) == (None, 7, "The press room")
+    viewer = await office.api("viewer")
+    assert made(await viewer.get(""), 200)["level"] == "viewer"
+    audited = made(await api.get("/audit", action="workspace.change"), 200)["items"]
+    assert audited[0]["before"] == {"max_concurrent": 3}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"timezone": "Mars/Olympus"}, "unknown_timezone", "timezone"),
+        ({"name": " "}, "invalid", "name"),
+        ({"minimum_interval": "-5m"}, "invalid", "minimum_interval"),
+        ({"max_concurrent": 0}, "invalid", "max_concurrent"),
+        ({"slug": "other"}, "invalid", "slug"),
+    ],
+)
+async def test_what_makes_no_sense_for_a_workspace_is_refused(api: Api, body: Any, code: str, field: str) -> None:
+    refused(await api.patch("", body), 422, code, field)
