@@ -500,6 +500,7 @@ BODIES = st.fixed_dictionaries(
                 "approval_expires",
                 "pre_approvals",
                 "pause_after_failures",
+                "budget",
                 "surprise",
             ],
             VALUES,

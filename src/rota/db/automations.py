@@ -15,7 +15,7 @@ from rota.model.ids import AutomationId, WorkspaceId, as_uuid
 COLUMNS = """
 a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
 a.input, a.credentials, a.session, a.session_id, a.overlap, a.catch_up, a.catch_up_limit, a.late_after, a.max_attempts, a.max_rescues,
-a.timeout, a.start_within, a.approval_expires, a.pre_approvals, a.pause_after_failures, a.failures, a.created_at, a.updated_at, a.deleted_at
+a.timeout, a.start_within, a.approval_expires, a.pre_approvals, a.pause_after_failures, a.budget, a.failures, a.created_at, a.updated_at, a.deleted_at
 """
 
 # One look-up for each automation on the page, by the index runs_of_automation.
@@ -38,11 +38,11 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
 INSERT = """
 INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, credentials, session, session_id,
                          overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, timeout, start_within,
-                         approval_expires, pre_approvals, pause_after_failures, status)
+                         approval_expires, pre_approvals, pause_after_failures, budget, status)
 VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(agent_id)s, %(owner_id)s, %(grant_id)s, %(prompt)s, %(input)s,
         %(credentials)s, %(session)s, %(session_id)s, %(overlap)s, %(catch_up)s, %(catch_up_limit)s, %(late_after)s, %(max_attempts)s,
         %(max_rescues)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pre_approvals)s,
-        %(pause_after_failures)s, %(status)s)
+        %(pause_after_failures)s, %(budget)s, %(status)s)
 """
 
 UPDATE = """
@@ -53,7 +53,7 @@ UPDATE automations
        max_attempts = %(max_attempts)s, max_rescues = %(max_rescues)s, timeout = %(timeout)s,
        start_within = %(start_within)s, approval_expires = %(approval_expires)s,
        pre_approvals = %(pre_approvals)s,
-       pause_after_failures = %(pause_after_failures)s, revision = revision + 1, updated_at = now()
+       pause_after_failures = %(pause_after_failures)s, budget = %(budget)s, revision = revision + 1, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 
@@ -149,7 +149,8 @@ async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, lim
 
 def _given(automation: dict[str, Any]) -> dict[str, Any]:
     asked = None if automation["input"] is None else Jsonb(automation["input"])
-    return {**automation, "input": asked, "credentials": Jsonb(automation["credentials"])}
+    budget = None if automation["budget"] is None else Jsonb(automation["budget"])
+    return {**automation, "input": asked, "credentials": Jsonb(automation["credentials"]), "budget": budget}
 
 
 async def insert(conn: Connection, automation: dict[str, Any]) -> None:
@@ -200,7 +201,7 @@ async def set_grant(conn: Connection, workspace_id: WorkspaceId, automation_id: 
 async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> tuple[Policy, Flight]:
     row = await (await conn.execute(POLICY, {"workspace_id": workspace_id, "id": automation_id})).fetchone()
     assert row, "the caller has found and locked it"
-    return Policy(*row[:21]), Flight(bool(row[21]), bool(row[22]), bool(row[23]))
+    return Policy(*row[:22]), Flight(bool(row[22]), bool(row[23]), bool(row[24]))
 
 
 PROMPT_THEN = """

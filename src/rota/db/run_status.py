@@ -26,18 +26,18 @@ WITH given AS MATERIALIZED (
         missed_since timestamptz, idempotency_key text, prompt text, input jsonb, payload jsonb, retry_of uuid,
         created_by uuid, lane uuid, priority smallint, queue uuid, pool text, executor text, max_attempts integer,
         max_rescues integer, timeout interval, start_within interval, ready_at timestamptz,
-        waits_for_lane boolean, skip_reason text, fresh_session boolean)),
+        waits_for_lane boolean, skip_reason text, fresh_session boolean, budget jsonb)),
 written AS (
     INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status,
                       source, slot, missed_count, missed_since, idempotency_key, prompt, input, payload, retry_of,
                       created_by, lane, priority, queue, pool, executor, max_attempts, max_rescues, timeout, start_within,
-                      ready_at, finished_at, skip_reason, trace_id)
+                      ready_at, finished_at, skip_reason, trace_id, budget)
     SELECT workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision,
            CASE WHEN skip_reason IS NULL THEN 'queued' ELSE 'skipped' END, source, slot, missed_count, missed_since, idempotency_key,
            CASE WHEN automation_id IS NULL THEN prompt END, input, payload, retry_of,
            created_by, lane, priority, queue, pool, executor, max_attempts, max_rescues, timeout, start_within,
            CASE WHEN skip_reason IS NULL AND NOT waits_for_lane THEN coalesce(ready_at, now()) END,
-           CASE WHEN skip_reason IS NOT NULL THEN now() END, skip_reason, replace(id::text, '-', '')
+           CASE WHEN skip_reason IS NOT NULL THEN now() END, skip_reason, replace(id::text, '-', ''), budget
       FROM given
         ON CONFLICT (workspace_id, trigger_id, slot) WHERE slot IS NOT NULL DO NOTHING
  RETURNING id),
@@ -68,7 +68,7 @@ ORDER BY r.workspace_id, r.id
 """
 
 CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id"""
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted"""
 
 # The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
 # locked in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair.
@@ -109,7 +109,7 @@ TELL_OF_CHANGED = (
     + TELL_OF_RUNS
     + """
 SELECT workspace_id, id, session_id, automation_id, agent_id, lane, attempt, status, source,
-       error_class, error_detail, summary, skip_reason, trace_id FROM changed
+       error_class, error_detail, summary, skip_reason, trace_id, budgeted FROM changed
 """
 )
 
@@ -163,7 +163,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
                        WHEN NOT g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] THEN 'grant_scope' END
              FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
-          r.queue, r.pool, r.priority, r.ready_at, c.number),
+          r.queue, r.pool, r.priority, r.ready_at, c.number, r.budget),
 news AS (
     SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
            jsonb_build_object('status', 'running', 'worker_id', %(worker_id)s::text) AS data
@@ -192,14 +192,17 @@ locked AS MATERIALIZED (
               FOR UPDATE) held),
 changed AS (
    UPDATE runs r
-      SET status = CASE WHEN l.status = 'cancelled' AND r.cancel_reason = 'grant_invalid' THEN 'failed' ELSE l.status END,
+      SET status = CASE WHEN l.status = 'cancelled' AND r.cancel_reason IN ('grant_invalid', 'budget_exceeded')
+                        THEN 'failed' ELSE l.status END,
           tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
           finished_at = CASE WHEN l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
           ready_at = CASE WHEN l.status = 'queued' THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
           error_class = CASE WHEN l.status = 'cancelled'
                              THEN coalesce(r.cancel_reason, l.error_class, 'cancelled_by_user') ELSE l.error_class END,
           error_detail = CASE WHEN l.status = 'cancelled' AND r.cancel_reason = 'grant_invalid'
-                              THEN 'Its grant was revoked or has expired while it ran.' ELSE l.error_detail END,
+                              THEN 'Its grant was revoked or has expired while it ran.'
+                              WHEN l.status = 'cancelled' AND r.cancel_reason = 'budget_exceeded'
+                              THEN 'It has spent what one run may.' ELSE l.error_detail END,
           summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
           worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
      FROM locked l
@@ -502,9 +505,10 @@ WITH chosen AS MATERIALIZED (
   ORDER BY id FOR UPDATE),
 changed AS (
    UPDATE runs r
-      SET status = CASE r.cancel_reason WHEN 'grant_invalid' THEN 'failed' ELSE 'cancelled' END,
+      SET status = CASE WHEN r.cancel_reason IN ('grant_invalid', 'budget_exceeded') THEN 'failed' ELSE 'cancelled' END,
           finished_at = clock_timestamp(), error_class = r.cancel_reason,
           error_detail = CASE r.cancel_reason WHEN 'grant_invalid' THEN 'Its grant was revoked while it waited for an answer.'
+                         WHEN 'budget_exceeded' THEN 'It has spent what one run may.'
                          ELSE 'Cancelled while it waited for an answer.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 RETURNING """
@@ -544,6 +548,7 @@ class Ended:
     summary: str | None
     skip_reason: str | None
     trace_id: str
+    budgeted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

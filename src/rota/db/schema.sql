@@ -39,7 +39,11 @@ CREATE TABLE accounts (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
     name text NOT NULL,
-    created_at timestamptz DEFAULT now() NOT NULL
+    created_at timestamptz DEFAULT now() NOT NULL,
+    currency text DEFAULT 'USD'::text NOT NULL,
+    budget jsonb,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT accounts_currency_check CHECK ((currency ~ '^[A-Z]{3}$'::text))
 );
 
 CREATE TABLE agents (
@@ -152,6 +156,7 @@ CREATE TABLE automations (
     deleted_at timestamptz,
     pre_approvals text[] DEFAULT '{}'::text[] NOT NULL,
     credentials jsonb DEFAULT '{}'::jsonb NOT NULL,
+    budget jsonb,
     CONSTRAINT automations_catch_up_check CHECK ((catch_up = ANY (ARRAY['one'::text, 'skip'::text, 'all'::text]))),
     CONSTRAINT automations_catch_up_limit_check CHECK ((catch_up_limit > 0)),
     CONSTRAINT automations_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
@@ -271,6 +276,18 @@ CREATE TABLE migrations (
     applied_at timestamptz DEFAULT now() NOT NULL
 );
 
+CREATE TABLE reservations (
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    holder_id uuid NOT NULL,
+    unit text NOT NULL,
+    month date NOT NULL,
+    amount numeric NOT NULL,
+    settled numeric,
+    CONSTRAINT reservations_amount_check CHECK ((amount > (0)::numeric)),
+    CONSTRAINT reservations_settled_check CHECK ((settled >= (0)::numeric))
+);
+
 CREATE TABLE revisions (
     workspace_id uuid NOT NULL,
     subject_id uuid NOT NULL,
@@ -326,6 +343,7 @@ CREATE TABLE runs (
     error_detail text,
     summary text,
     trace_id text NOT NULL,
+    budget jsonb,
     CONSTRAINT runs_check CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT runs_check1 CHECK (((status = 'skipped'::text) = (skip_reason IS NOT NULL))),
     CONSTRAINT runs_check2 CHECK (((status = ANY (ARRAY['failed'::text, 'cancelled'::text])) = (error_class IS NOT NULL))),
@@ -386,6 +404,18 @@ CREATE TABLE snapshots (
     queued integer NOT NULL,
     cpu_percent real,
     memory_mb real
+);
+
+CREATE TABLE spending (
+    workspace_id uuid NOT NULL,
+    holder_id uuid NOT NULL,
+    month date NOT NULL,
+    unit text NOT NULL,
+    cap numeric NOT NULL,
+    spent numeric NOT NULL,
+    warned_at timestamptz,
+    CONSTRAINT spending_cap_check CHECK ((cap > (0)::numeric)),
+    CONSTRAINT spending_spent_check CHECK ((spent >= (0)::numeric))
 );
 
 CREATE TABLE start_keys (
@@ -570,12 +600,14 @@ ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
 ALTER TABLE memory ADD CONSTRAINT memory_pkey PRIMARY KEY (workspace_id, automation_id, key);
 ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
+ALTER TABLE reservations ADD CONSTRAINT reservations_pkey PRIMARY KEY (workspace_id, run_id, holder_id, unit);
 ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE session_roles ADD CONSTRAINT session_roles_pkey PRIMARY KEY (workspace_id, session_id, name);
 ALTER TABLE sessions ADD CONSTRAINT sessions_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE snapshots ADD CONSTRAINT snapshots_pkey PRIMARY KEY (id);
+ALTER TABLE spending ADD CONSTRAINT spending_pkey PRIMARY KEY (workspace_id, holder_id, month, unit);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_pkey PRIMARY KEY (workspace_id, key);
 ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_pkey PRIMARY KEY (workspace_id, session_id, task_id, depends_on);
 ALTER TABLE tasks ADD CONSTRAINT tasks_pkey PRIMARY KEY (workspace_id, session_id, id);
@@ -591,6 +623,8 @@ ALTER TABLE workspaces ADD CONSTRAINT workspaces_pkey PRIMARY KEY (id);
 ALTER TABLE workspaces ADD CONSTRAINT workspaces_slug_key UNIQUE (slug);
 ALTER TABLE write_keys ADD CONSTRAINT write_keys_pkey PRIMARY KEY (workspace_id, scope_id, key);
 CREATE INDEX abandonments_due ON abandonments USING btree (due_at);
+CREATE UNIQUE INDEX accounts_name ON accounts USING btree (workspace_id, name);
+CREATE INDEX accounts_with_budget ON accounts USING btree (workspace_id) WHERE (budget IS NOT NULL);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX approvals_of_run ON approvals USING btree (workspace_id, run_id);
@@ -614,6 +648,7 @@ CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
 CREATE INDEX runs_awaiting ON runs USING btree (workspace_id, agent_id) WHERE (status = 'awaiting_approval'::text);
 CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
@@ -639,6 +674,7 @@ CREATE INDEX triggers_due ON triggers USING btree (next_fire_at) WHERE (next_fir
 CREATE INDEX triggers_of_automation ON triggers USING btree (workspace_id, automation_id);
 CREATE INDEX triggers_of_event ON triggers USING btree (workspace_id, event) WHERE (kind = 'event'::text);
 CREATE UNIQUE INDEX triggers_webhook ON triggers USING btree (id) WHERE (kind = 'webhook'::text);
+CREATE INDEX usage_of_account ON usage USING btree (workspace_id, account_id, run_id);
 CREATE INDEX webhook_secrets_by_key ON webhook_secrets USING btree (key_id);
 CREATE INDEX write_keys_by_time ON write_keys USING brin (created_at);
 
@@ -671,6 +707,7 @@ ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFE
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE memory ADD CONSTRAINT memory_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE reservations ADD CONSTRAINT reservations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE runs ADD CONSTRAINT runs_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
@@ -679,6 +716,7 @@ ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_agent_id_fke
 ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE session_roles ADD CONSTRAINT session_roles_workspace_id_grant_id_fkey FOREIGN KEY (workspace_id, grant_id) REFERENCES grants(workspace_id, id);
 ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE spending ADD CONSTRAINT spending_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_workspace_id_session_id_depends_on_fkey FOREIGN KEY (workspace_id, session_id, depends_on) REFERENCES tasks(workspace_id, session_id, id);
 ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_workspace_id_session_id_task_id_fkey FOREIGN KEY (workspace_id, session_id, task_id) REFERENCES tasks(workspace_id, session_id, id);

@@ -18,11 +18,13 @@ NEXT = """
 SELECT min(next_fire_at), coalesce(%(now)s::timestamptz, now()) FROM triggers WHERE next_fire_at IS NOT NULL
 """
 
+# Whether any account has a budget is asked once a statement.
 POLICY_COLUMNS = """
        a.workspace_id, a.id, a.agent_id, a.grant_id, a.owner_id, a.revision, a.overlap, a.catch_up, a.catch_up_limit,
        a.late_after, a.session, a.session_id, CASE WHEN a.session = 'same' OR octet_length(a.prompt) <= 1000 THEN a.prompt END,
        a.max_attempts, a.max_rescues, a.timeout, a.start_within,
        g.queue, g.executor, g.pool, g.refused,
+       a.budget IS NOT NULL OR EXISTS (SELECT FROM accounts WHERE budget IS NOT NULL),
 """
 
 # Why this grant or this agent may not run now, revoked before expired.
@@ -233,8 +235,8 @@ def due_from(row: TupleRow) -> Due:
         overlap=row[2],
         jitter=row[3],
         timing=Timing(*row[4:15]),
-        policy=Policy(*row[15:36]),
-        flight=Flight(busy=bool(row[36]), waiting=bool(row[37]), lane_taken=bool(row[38])),
+        policy=Policy(*row[15:37]),
+        flight=Flight(busy=bool(row[37]), waiting=bool(row[38]), lane_taken=bool(row[39])),
     )
 
 
@@ -248,7 +250,7 @@ async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | N
 async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[tuple[Due, datetime]]:
     """Lock what is due and nobody else holds, with all that decides about it; and the time of the look."""
     rows = await (await conn.execute(DUE, {"now": now, "limit": limit})).fetchall()
-    return [(due_from(row), row[39]) for row in rows]
+    return [(due_from(row), row[40]) for row in rows]
 
 
 async def unreadable(conn: Connection, now: datetime | None, limit: int) -> list[tuple[UUID, UUID, str]]:
@@ -270,7 +272,7 @@ async def lock_inbound(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) 
     found: dict[UUID, Due] = {}
     for row in await (await conn.execute(INBOUND, given)).fetchall():
         due = due_from(row)
-        found[due.trigger_id] = due._replace(policy=due.policy._replace(refused=row[39] or due.policy.refused))
+        found[due.trigger_id] = due._replace(policy=due.policy._replace(refused=row[40] or due.policy.refused))
     return found
 
 

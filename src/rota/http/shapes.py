@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
@@ -260,6 +261,56 @@ class FiredOut(Out):
     runs: list[UUID]
 
 
+def _money(value: Any) -> Any:
+    """A number is taken as it is written, not as the binary fraction nearest to it."""
+    return str(value) if isinstance(value, float) else value
+
+
+Tokens = Annotated[int, Field(gt=0, le=10**15)]
+Seconds = Annotated[int, Field(gt=0, le=10**9)]
+Money = Annotated[
+    Decimal,
+    Field(gt=0, max_digits=15, decimal_places=6, examples=["0.50"]),
+    BeforeValidator(_money, json_schema_input_type=str | float),
+]
+
+
+class Caps(In):
+    """At most so much; what is left out has no limit. Money in the account's currency."""
+
+    tokens: Tokens | None = None
+    money: Money | None = None
+    seconds: Seconds | None = None
+
+    def told(self) -> dict[str, Any]:
+        return {unit: cap for unit in type(self).model_fields if (cap := getattr(self, unit)) is not None}
+
+
+class Budget(In):
+    """What one run, and all runs of a month, may spend. A month's cap needs one for each run: that is set aside."""
+
+    per_run: Caps | None = None
+    per_month: Caps | None = None
+
+    def told(self) -> dict[str, Any]:
+        spans = {"per_run": self.per_run, "per_month": self.per_month}
+        return {span: caps.told() for span, caps in spans.items() if caps}
+
+
+def _told(budget: Budget | None) -> Any:
+    return budget.told() if budget else None
+
+
+BudgetIn = Annotated[
+    Budget | None,
+    Field(examples=[{"per_run": {"money": "0.50"}, "per_month": {"money": "10"}}]),
+    AfterValidator(_told),
+]
+BudgetOut = Annotated[
+    dict[str, dict[str, int | str]], Field(examples=[{"per_run": {"money": "0.50"}, "per_month": {"money": "10"}}])
+]
+
+
 class Policies(In):
     session: Literal["new", "same"] = "new"
     overlap: Overlap | None = None
@@ -275,6 +326,7 @@ class Policies(In):
         default=[], max_length=100, description="Questions that need nobody: names or patterns of keys and tools"
     )
     pause_after_failures: int | None = Field(default=None, ge=1, le=1000)
+    budget: BudgetIn = None
 
 
 class AutomationIn(Policies):
@@ -391,6 +443,7 @@ class AutomationOut(Out):
     approval_expires: Duration
     pre_approvals: list[str]
     pause_after_failures: int | None
+    budget: BudgetOut | None
     created_at: datetime
     updated_at: datetime
 

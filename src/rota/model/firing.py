@@ -7,6 +7,7 @@ from datetime import datetime, time, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from rota.model.budget import ASK
 from rota.model.ids import (
     AgentId,
     AutomationId,
@@ -86,6 +87,7 @@ class Policy(NamedTuple):
     executor: str
     pool: str
     refused: str | None
+    budgeted: bool = False  # its own budget, or some account's: then it is looked at closely
 
     def start(self, source: Source, placed: "Placement", **facts: Any) -> Start:
         """A run of this automation in its place."""
@@ -114,6 +116,7 @@ class Policy(NamedTuple):
             waits_for_lane=placed.waits,
             skip_reason=placed.skip_reason,
             priority=PRIORITY.get(source, 2),
+            budget=ASK if self.budgeted else None,
             **facts,
         )
 
@@ -181,6 +184,15 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
         fires,
         flight,
         replaces,
+    )
+
+
+def uncounted(due: Due, firing: Firing, skipped: int) -> Firing:
+    """The same when so many of its runs were skipped after all: only runs count as fires."""
+    fires, latest = firing.fires - skipped, firing.starts[-1].slot
+    assert latest
+    return firing._replace(
+        fires=fires, next_fire_at=due.timing.limited(due.timing.schedule().next_after(latest), fires)
     )
 
 

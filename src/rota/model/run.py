@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
+from rota.model.budget import ASK
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, TriggerId, UserId, WorkspaceId
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
 from rota.model.text import clean
@@ -90,6 +91,7 @@ class Start:
     max_rescues: int = 2
     start_within: timedelta | None = None
     priority: int = 2
+    budget: Any = ASK  # whether one concerns it is asked as it starts; then what it may spend of each unit, or None
 
 
 @dataclass(slots=True)  # not frozen, as above
@@ -122,6 +124,7 @@ class Claimed:
     priority: int
     ready_at: datetime
     number: int
+    budget: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from rota.db import automations, triggers
 from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
+from rota.model import budget
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
 from rota.model.duration import format_duration
@@ -18,17 +19,17 @@ from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
 from rota.roster import agents, running, slugs
 from rota.roster import triggers as trigger_forms
-from rota.runs import cancelling, ending
+from rota.runs import budgeting, cancelling, ending
 
 DEFAULTS: Mapping[str, Any] = {
     "prompt": None, "input": None, "credentials": {}, "session": "new", "session_id": None, "overlap": None,
     "catch_up": "one", "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
     "timeout": timedelta(hours=1), "start_within": timedelta(minutes=15), "approval_expires": timedelta(hours=24),
-    "pre_approvals": [], "pause_after_failures": None, "status": "active",
+    "pre_approvals": [], "pause_after_failures": None, "budget": None, "status": "active",
 }  # fmt: skip
 POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
-    "start_within", "approval_expires", "pre_approvals", "pause_after_failures",
+    "start_within", "approval_expires", "pre_approvals", "pause_after_failures", "budget",
 )  # fmt: skip
 ACTS = ("prompt", "input", "credentials", "agent_id", "pre_approvals")  # a change of these needs the editor's own grant
 
@@ -43,6 +44,7 @@ async def create(
     automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}
     automation |= {"agent_id": agent["id"], "owner_id": caller.user_id}
     _check(automation, agent)
+    automation["budget"] = budget.checked(automation["budget"])
     automation["credentials"] = await credentials.check_uses(conn, caller, automation["credentials"])
     rows = [await _read(conn, caller, form, now) for form in forms]
     automation["slug"] = await slugs.free(
@@ -83,6 +85,9 @@ async def change(
     agent = await _agent_after(conn, caller, found, values)
     automation = {**found, **values, "agent_id": agent["id"]}
     _check(automation, agent)
+    automation["budget"] = budget.checked(automation["budget"])
+    if automation["budget"] != found["budget"]:
+        await budgeting.changed(conn, caller.workspace_id, found["id"])
     if automation["slug"] != found["slug"]:
         await slugs.free(
             lambda slug: automations.find(conn, caller.workspace_id, slug),

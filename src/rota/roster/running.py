@@ -77,6 +77,8 @@ async def _retry_task(conn: Connection, caller: Caller, old: Mapping[str, Any]) 
     _repeat(start, old)
     # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
     await starting.start(conn, [start])
+    if start.skip_reason:
+        raise Conflict("Not enough is left of the month's budget for another run.", code="budget")
     now = await changing.move(conn, caller.workspace_id, old["session_id"], extended, by=caller.name)
     where = await tasking.again(conn, caller.workspace_id, old["id"], start.id)
     if where is None:

@@ -10,7 +10,7 @@ from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AutomationId, WorkspaceId
 from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
-from rota.runs import tasking
+from rota.runs import budgeting, tasking
 
 UNCOUNTED = frozenset({"chat", "task"})
 BY_HAND = frozenset({"chat", "task", "retry"})
@@ -24,6 +24,7 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
     """
     ready = {each.workspace_id for each in changed if each.status == Status.QUEUED}
     ended = [each for each in changed if each.status in TERMINAL]
+    await budgeting.settle(conn, ended)
     concerned = await aftermath.concerned(conn, map(_concern, ended)) if ended else []
     lanes = {(each.workspace_id, each.lane) for each in concerned if each.waited_for and each.lane}
     if lanes and await run_status.promote(conn, lanes):
@@ -71,9 +72,10 @@ def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
 async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
     """It failed as often in a row as it may: rest its triggers and skip what waits."""
     await triggers.rest(conn, workspace_id, automation_id)
-    await run_status.end_queued(
+    skipped = await run_status.end_queued(
         conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=SkipReason.PAUSED
     )
+    await budgeting.settle(conn, skipped)
 
 
 def _for_those_after(run: Ended) -> dict[str, Any]:

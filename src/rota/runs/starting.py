@@ -6,8 +6,9 @@ from uuid import UUID
 from rota.db import events, run_status
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
+from rota.model.budget import ASK
 from rota.model.run import Source, Start
-from rota.runs import ending
+from rota.runs import budgeting, ending
 
 
 async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
@@ -15,7 +16,11 @@ async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
     waiting = {(each.workspace_id, each.lane) for each in starts if each.waits_for_lane and each.lane}
     if waiting:
         await run_status.hold_lanes(conn, waiting)
+    if any(each.budget == ASK for each in starts):
+        await budgeting.reserve(conn, starts)
     written = await run_status.start(conn, starts)
+    if len(written) < len(starts):
+        await budgeting.release(conn, [each for each in starts if each.id not in written])
     # A fresh session gets its first event with its row; one that goes on numbers it under its lock.
     await events.append(conn, [_queued(each) for each in starts if _goes_on(each) and each.id in written])
     if waiting:

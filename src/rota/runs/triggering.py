@@ -42,6 +42,8 @@ async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
     await starting.start(conn, starts)
     stops = []
     for start in replaced:
+        if start.skip_reason:
+            continue  # its budget kept it from starting
         assert start.automation_id
         stops += await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
     fired = Counter((each.workspace_id, each.trigger_id) for each in starts if not each.skip_reason and each.trigger_id)

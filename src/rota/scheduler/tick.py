@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -16,9 +17,9 @@ from rota.db.listener import CANCELS, RUNS, Wakes
 from rota.db.pool import Connection, Database
 from rota.failpoints import reach
 from rota.metrics import FIRED, LATENESS, SKIPPED
-from rota.model.firing import Due, Firing, Flight, fire, spread
+from rota.model.firing import Due, Firing, Flight, fire, spread, uncounted
 from rota.model.ids import TriggerId, WorkspaceId
-from rota.model.run import Start
+from rota.model.run import SkipReason, Start
 from rota.runs import cancelling, starting
 
 log = logging.getLogger(__name__)
@@ -95,11 +96,11 @@ class Scheduler:
                 return 0
             now = found[0][1]
             firings = await self._decide(conn, [due for due, _ in found], now)
-            started, replaced = await self._write(conn, firings, now)
+            starts, started, replaced = await self._write(conn, found, firings, now)
             reach("scheduler.written")
         reach("scheduler.committed")
         self._wakes.send(CANCELS, replaced)
-        self._tell(firings, now, started)
+        self._tell(len(firings), starts, now, started)
         return len(found)
 
     async def _decide(self, conn: Connection, due: Sequence[Due], now: datetime) -> list[Firing]:
@@ -121,23 +122,24 @@ class Scheduler:
         await triggers.park(conn, due.policy.workspace_id, due.trigger_id, error)
         log.warning("trigger.parked", extra={"trigger_id": due.trigger_id, "error": error})
 
-    async def _write(self, conn: Connection, firings: Sequence[Firing], now: datetime) -> tuple[int, list[UUID]]:
-        """How many runs were written, and which ones a worker must stop for them."""
+    async def _write(
+        self, conn: Connection, found: Sequence[tuple[Due, datetime]], firings: Sequence[Firing], now: datetime
+    ) -> tuple[list[Start], int, list[UUID]]:
+        """The runs as they were started, how many were written, and which ones a worker must stop for them."""
         starts = [start for firing in firings for start in firing.starts]
         starts = spread(starts, now, late=self._tick, threshold=self._threshold, span=self._span)
         written = await starting.start(conn, starts)
         reach("scheduler.started")
-        await triggers.advance(conn, firings)
+        await triggers.advance(conn, _as_counted(found, firings, starts))
+        replacing = {firing.starts[-1].id for firing in firings if firing.replaces}
         replaced: list[UUID] = []
-        for firing in firings:
-            if firing.replaces:
-                start = firing.starts[-1]
+        for start in starts if replacing else ():
+            if start.id in replacing and not start.skip_reason:  # its budget may have kept it from starting
                 assert start.automation_id
-                replaced += await cancelling.replace(conn, firing.workspace_id, start.automation_id, keep={start.id})
-        return len(written), replaced
+                replaced += await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+        return starts, len(written), replaced
 
-    def _tell(self, firings: Sequence[Firing], now: datetime, started: int) -> None:
-        starts = [start for firing in firings for start in firing.starts]
+    def _tell(self, triggers: int, starts: Sequence[Start], now: datetime, started: int) -> None:
         for start in starts:
             if start.slot and not start.skip_reason:
                 LATENESS.observe(max(0.0, (now - start.slot).total_seconds()))
@@ -147,12 +149,28 @@ class Scheduler:
         FIRED.inc(len(starts) - len(skips))
         if len(skips) < len(starts):
             self._wakes.send(RUNS, {start.workspace_id for start in starts if not start.skip_reason})
-        facts: dict[str, object] = {"triggers": len(firings), "runs": started, "skipped": len(skips)}
+        facts: dict[str, object] = {"triggers": triggers, "runs": started, "skipped": len(skips)}
         if len(starts) == 1:
             facts["trace_id"] = starts[0].id.hex
         log.info("trigger.fired", extra=facts)
         if tracing.on() or log.isEnabledFor(logging.DEBUG):
             _tell_of_each([start for start in starts if not start.skip_reason])
+
+
+def _as_counted(
+    found: Sequence[tuple[Due, datetime]], firings: Sequence[Firing], starts: Sequence[Start]
+) -> Sequence[Firing]:
+    """A run that its budget kept from starting was decided as a fire, and is none."""
+    skipped = Counter(start.trigger_id for start in starts if start.skip_reason == SkipReason.BUDGET)
+    if not skipped:
+        return firings
+    dues = {due.trigger_id: due for due, _ in found if due.trigger_id in skipped}
+    return [
+        uncounted(dues[firing.trigger_id], firing, skipped[firing.trigger_id])
+        if firing.trigger_id in skipped
+        else firing
+        for firing in firings
+    ]
 
 
 def _tell_of_each(starts: Sequence[Start]) -> None:

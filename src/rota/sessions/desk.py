@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.db import approvals, checkpoints
+from rota.db import approvals, checkpoints, usage
 from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, Wakes, session_channel
@@ -17,6 +17,7 @@ from rota.db.pool import PASSING, Connection, Database
 from rota.errors import Lost, TooLarge
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
 from rota.model.artifact import check_uri, named
+from rota.model.budget import SECONDS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId, new_id
 from rota.model.memory import Remembered
@@ -75,6 +76,20 @@ class AttemptDesk:
 
     async def usage(self, unit: str, amount: float) -> None:
         await self._words.usage(unit, amount)
+
+    async def ran(self, span: timedelta) -> None:
+        """How long the attempt has run, once it has ended."""
+        await self._words.ran(span)
+
+    def when_over_budget(self, stop: Callable[[str], None]) -> None:
+        """Call this as soon as the run has spent what it may."""
+        self._words.over_budget = stop
+
+    async def spent_seconds(self) -> timedelta:
+        """How long earlier attempts of the run have run."""
+        async with self._db.connection() as conn:
+            spent = await usage.spent(conn, self.run.workspace_id, self.run.id)
+        return timedelta(seconds=float(spent.get(SECONDS, 0)))
 
     async def checkpoint(self, data: bytes) -> None:
         if len(data) > LARGEST_CHECKPOINT:

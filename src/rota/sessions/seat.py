@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -11,11 +12,13 @@ from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.usage import Charge
 from rota.errors import Conflict, Lost, TooLarge
+from rota.model.budget import SECONDS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
 from rota.model.memory import Remembered
 from rota.model.message import NewMessage
 from rota.model.task import TaskForm
+from rota.runs import cancelling
 from rota.sessions import memory, messages, tasks
 from rota.sessions.artifacts import Author
 from rota.trace.record import LONGEST_TEXT
@@ -74,8 +77,17 @@ async def tool(conn: Connection, seat: Seat, name: str, data: Mapping[str, Any])
     await events.append(conn, [_event(seat, "tool", {**data, "name": name})])
 
 
-async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> None:
-    await usage.add(conn, Charge(seat.workspace_id, seat.run_id, seat.attempt, unit, amount))
+async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> bool:
+    """Charge the account; whether the run has spent what it may by now."""
+    if unit == SECONDS:
+        return False  # running time is measured, not reported
+    await usage.add(conn, Charge(seat.workspace_id, seat.run_id, seat.attempt, unit, Decimal(str(amount))))
+    return bool(await usage.over_budget(conn, [(seat.workspace_id, seat.run_id)]))
+
+
+async def stop_over_budget(conn: Connection, seat: Seat) -> list[UUID]:
+    """Ask its worker to stop the run, in a transaction of its own: who charges holds the run with others."""
+    return await cancelling.stop_over_budget(conn, seat.workspace_id, seat.run_id)
 
 
 async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:

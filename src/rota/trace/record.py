@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any, cast
 
 from rota.db import events, usage
@@ -12,6 +14,7 @@ from rota.db.listener import Wakes, session_channel
 from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
+from rota.model.budget import SECONDS
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.run import Claimed
 from rota.model.text import clean, clean_json
@@ -94,8 +97,12 @@ class Recorder:
             kept = [(desk, written) for desk, written in taken if desk.attempt in held]
             await events.append(conn, [event for _, (told, _) in kept for event in told])
             await usage.charge(conn, [charge for _, (_, charges) in kept for charge in charges])
+            budgeted = {desk.attempt[:2] for desk, (_, charges) in kept if charges and desk.run.budget}
+            over = await usage.over_budget(conn, budgeted) if budgeted else {}
         for desk, _ in taken:
             desk.written(lost=desk.attempt not in held)
+            if desk.run.id in over:
+                desk.over_budget(over[desk.run.id].told())
         for session_id in {desk.run.session_id for desk, _ in kept}:
             self._wakes.send(session_channel(session_id))
 
@@ -112,7 +119,7 @@ class RecordingDesk:
         self.last_line = ""
         self._recorder = recorder
         self._pending: list[NewEvent] = []
-        self._spent: dict[str, float] = {}
+        self._spent: dict[str, Decimal] = {}
         self._uncharged = False
         self._owes = False  # something was handed in that is not known to be stored
         self._text: list[str] = []
@@ -123,6 +130,7 @@ class RecordingDesk:
         self._window = Window()
         self._redactor = NOTHING_SECRET
         self._words: Stream | None = None
+        self.over_budget: Callable[[str], None] = lambda _: None  # hears when the run has spent what it may
 
     def hide(self, redactor: Redactor) -> None:
         """From now on these secrets are taken out of everything the attempt writes."""
@@ -141,7 +149,19 @@ class RecordingDesk:
         await self._handed_in()
 
     async def usage(self, unit: str, amount: float) -> None:
-        self._spent[unit] = self._spent.get(unit, 0.0) + amount
+        if unit == SECONDS:
+            return  # running time is measured, not reported
+        await self._spend(unit, amount)
+        if self.run.budget:
+            await self.finish()  # known before the agent goes on: it overshoots by one report at most
+            await asyncio.sleep(0)  # if it is to be stopped, then here
+
+    async def ran(self, span: timedelta) -> None:
+        """How long the attempt has run, once it has ended."""
+        await self._spend(SECONDS, round(span.total_seconds(), 3))
+
+    async def _spend(self, unit: str, amount: float) -> None:
+        self._spent[unit] = self._spent.get(unit, Decimal()) + Decimal(str(amount))
         self._uncharged = True
         await self._handed_in()
 

@@ -25,6 +25,7 @@ from rota.errors import Broken, Lost, Refused
 from rota.logs import trace_id
 from rota.metrics import DURATION
 from rota.model.approval import Answer
+from rota.model.budget import SECONDS
 from rota.model.duration import format_duration
 from rota.model.executor import Assignment, Executor
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
@@ -55,6 +56,19 @@ class Attempt:
         self._started = 0.0
         self.ran = timedelta()  # running time of this try, once it has parked
         self._redactor = NOTHING_SECRET
+        self._over_budget = ""
+        self._seconds_left: timedelta | None = None  # of the run's budget
+        desk.when_over_budget(self._stop_over_budget)
+
+    async def count_seconds(self) -> None:
+        """Know how long it may run by its budget, if that says so: less what earlier attempts took."""
+        if self.run.budget and SECONDS in self.run.budget:
+            before = await self._desk.spent_seconds() if self.run.attempt > 1 else timedelta()
+            self._seconds_left = timedelta(seconds=float(self.run.budget[SECONDS])) - before
+
+    def _stop_over_budget(self, told: str) -> None:
+        self._over_budget = told
+        self._stop("budget")
 
     def hide(self, secrets: Collection[str], token: str) -> None:
         """Nothing that this attempt writes shows the credentials it is given, nor its token."""
@@ -94,9 +108,12 @@ class Attempt:
             outcome = await self._outcome(assignment)
             if self._stopped_for == "lost":
                 raise Lost("The lease was lost.")
+            ran = await self._running_time() if self.run.budget or isinstance(outcome, Parked) else timedelta()
+            if self.run.budget:
+                await self._desk.ran(ran)
             await self._desk.finish()
             if isinstance(outcome, Parked):
-                self.ran = await self._running_time() + self.run.timeout - assignment.timeout
+                self.ran = ran + self.run.timeout - assignment.timeout
             return redacted(self._named(outcome), self._redactor)
         finally:
             self._hidden_in_logs.close()
@@ -111,7 +128,8 @@ class Attempt:
         if self._stopped_for:
             return self._after_stop()
         self._executing = asyncio.current_task()
-        self._call_time_in(assignment.timeout.total_seconds(), assignment.timeout)
+        limit = min(assignment.timeout, self._seconds_left or assignment.timeout)
+        self._call_time_in(limit.total_seconds(), limit)
         try:
             return await self._executor.execute(assignment, self._desk)
         except asyncio.CancelledError:
@@ -135,7 +153,9 @@ class Attempt:
     async def _stop_unless_it_waited(self, timeout: timedelta) -> None:
         """Time spent waiting for an answer is given back, wherever the agent asked: the table knows."""
         left = (timeout - await self._running_time()).total_seconds()
-        if left <= 0:
+        if left <= 0 and timeout == self._seconds_left:
+            self._stop_over_budget("It ran as long as its budget allows.")
+        elif left <= 0:
             self._stop("timeout")
         else:
             self._call_time_in(max(left, 0.01), timeout)
@@ -158,6 +178,8 @@ class Attempt:
         match self._stopped_for:
             case "cancel":
                 return Cancelled()
+            case "budget":
+                return Failed(ErrorClass.BUDGET_EXCEEDED, self._over_budget, retryable=False)
             case "timeout":
                 return TimedOut(f"It ran longer than {format_duration(self.run.timeout)}, its timeout.")
             case _:

@@ -238,6 +238,7 @@ class Worker:
             if isinstance(given, Failed):
                 return given
             assignment = await assign(self._db, run, secret=secret, url=self._url, home=self._home, given=given)
+            await attempt.count_seconds()
         except PASSING as failure:
             log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back

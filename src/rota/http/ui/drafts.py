@@ -11,6 +11,7 @@ from rota.errors import Invalid, Refused
 from rota.http import bodies
 from rota.http.shapes import Policies
 from rota.http.ui.rendering import pretty
+from rota.model.budget import UNITS
 from rota.model.cron import load_zone
 from rota.model.duration import format_duration
 from rota.model.schedule import editor_form
@@ -23,6 +24,8 @@ POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
     "start_within", "approval_expires", "pre_approvals", "pause_after_failures",
 )  # fmt: skip
+BUDGET = tuple((span, unit) for span in ("per_run", "per_month") for unit in UNITS)
+CAPS = tuple(f"budget.{span}.{unit}" for span, unit in BUDGET)
 NUMBERS = ("catch_up_limit", "max_attempts", "max_rescues", "pause_after_failures")
 LISTS = ("weekdays", "on")
 KINDS = (
@@ -60,11 +63,19 @@ class Draft:
         given["input"] = self._input()
         for name in POLICIES:
             given[name] = _policy(name, self.fields[name].strip())
+        given["budget"] = self._budget()
         for name, told in (("name", "Give it a name."), ("agent", "Choose an agent.")):
             if not given[name].strip():
                 self.errors[name] = told
         if given["prompt"] is None and given["input"] is None:
             self.errors.setdefault("prompt", "Say what the agent shall do.")
+        return given
+
+    def _budget(self) -> dict[str, dict[str, Any]]:
+        given: dict[str, dict[str, Any]] = {}
+        for span, unit in BUDGET:
+            if typed := self.fields[f"budget.{span}.{unit}"].strip():
+                given.setdefault(span, {})[unit] = typed if unit == "money" else _whole(typed)
         return given
 
     def _input(self) -> Any:
@@ -141,7 +152,7 @@ def _limit(name: str, typed: str, zone: str) -> Any:
 def read(form: FormData, zone: str) -> Draft:
     """What somebody sent, field by field. A character that cannot be stored is named at its field."""
     errors: Errors = {}
-    fields = {name: _text(form, name, errors) for name in (*PLAIN, *POLICIES, "run_immediately")}
+    fields = {name: _text(form, name, errors) for name in (*PLAIN, *POLICIES, *CAPS, "run_immediately")}
     count = _whole(str(form.get("triggers", "0")))
     triggers = [
         _trigger(form, at, zone, errors) for at in range(min(count, MOST_TRIGGERS) if isinstance(count, int) else 0)
@@ -175,7 +186,7 @@ def _text(form: FormData, name: str, errors: Errors, default: str = "") -> str:
 def blank(zone: str, agent: str = "", **fields: Any) -> Draft:
     """A new automation, with what a starter fills in."""
     trigger = {**TRIGGER, "timezone": zone, **fields.pop("trigger", {})}
-    given = dict.fromkeys((*PLAIN, "run_immediately"), "") | _shown(Policies())
+    given = dict.fromkeys((*PLAIN, *CAPS, "run_immediately"), "") | _shown(Policies())
     return Draft({**given, "agent": agent, **fields}, [trigger])
 
 
@@ -188,8 +199,10 @@ def of(automation: Mapping[str, Any]) -> Draft:
         "input": pretty(automation["input"]) if automation["input"] is not None else "",
         "run_immediately": "",
     }
+    budget = automation["budget"] or {}
+    caps = {f"budget.{span}.{unit}": _typed(budget.get(span, {}).get(unit)) for span, unit in BUDGET}
     policies = Policies.model_validate({name: automation[name] for name in POLICIES})
-    return Draft(fields | _shown(policies), [trigger_of(each) for each in automation["triggers"]])
+    return Draft(fields | caps | _shown(policies), [trigger_of(each) for each in automation["triggers"]])
 
 
 def _shown(policies: Policies) -> dict[str, str]:

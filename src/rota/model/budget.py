@@ -1,0 +1,132 @@
+"""What a run, an automation and an account may spend, and which runs still fit into what is left. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from rota.errors import Invalid
+from rota.model.ids import AccountId, AutomationId, RunId, WorkspaceId
+
+UNITS = ("tokens", "money", "seconds")
+SECONDS = "seconds"  # measured by Rota itself
+LOW = Decimal("0.8")  # of a month's cap: then somebody is told
+ASK = "ask"  # of a run that is about to be written: a budget may concern it
+
+Caps = Mapping[str, Decimal]
+Stored = Mapping[str, Any]
+
+
+class Purse(NamedTuple):
+    """What an account or an automation may spend of one unit in one month."""
+
+    workspace_id: WorkspaceId
+    holder_id: UUID
+    month: date
+    unit: str
+
+
+class Demand(NamedTuple):
+    """What one run sets aside of a purse."""
+
+    purse: Purse
+    amount: Decimal
+    cap: Decimal
+
+
+class Concern(NamedTuple):
+    """A run that is about to start, and the budgets that concern it."""
+
+    workspace_id: WorkspaceId
+    run_id: RunId
+    month: date
+    month_start: datetime
+    account_id: AccountId
+    of_account: Stored | None
+    automation_id: AutomationId | None
+    of_automation: Stored | None
+
+    @property
+    def caps(self) -> dict[str, Decimal]:
+        """What the run itself may spend: the tighter of what its automation and its account say."""
+        found: dict[str, Decimal] = {}
+        for budget in (self.of_account, self.of_automation):
+            for unit, cap in caps(budget, "per_run").items():
+                found[unit] = min(cap, found.get(unit, cap))
+        return found
+
+    def demands(self) -> list[Demand]:
+        holders = ((self.account_id, self.of_account), (self.automation_id, self.of_automation))
+        own = self.caps
+        return [
+            Demand(Purse(self.workspace_id, holder_id, self.month, unit), own[unit], cap)
+            for holder_id, budget in holders
+            if holder_id is not None
+            for unit, cap in caps(budget, "per_month").items()
+        ]
+
+
+def caps(budget: Stored | None, span: str) -> dict[str, Decimal]:
+    return {unit: Decimal(str(cap)) for unit, cap in ((budget or {}).get(span) or {}).items()}
+
+
+def checked(budget: Stored | None) -> dict[str, Any] | None:
+    """A budget as it is stored. What a month allows can only be kept if it is known what each run may take of it."""
+    per_run, per_month = caps(budget, "per_run"), caps(budget, "per_month")
+    for unit, cap in per_month.items():
+        if unit not in per_run:
+            raise Invalid(
+                f"Say also how much of its {unit} one run may spend: that much is set aside when it starts.",
+                code="budget_needs_per_run", field=f"budget.per_run.{unit}",
+            )  # fmt: skip
+        if per_run[unit] > cap:
+            raise Invalid(
+                f"One run may spend {plain(per_run[unit])} {unit}, which is more than the month's {plain(cap)}: "
+                "none could ever start.",
+                code="budget_too_small", field=f"budget.per_month.{unit}",
+            )  # fmt: skip
+    stored = {"per_run": _stored(per_run), "per_month": _stored(per_month)}
+    return {span: given for span, given in stored.items() if given} or None
+
+
+def _stored(given: Caps) -> dict[str, int | str]:
+    return {unit: plain(cap) if unit == "money" else int(cap) for unit, cap in given.items()}
+
+
+def plain(amount: Decimal) -> str:
+    return f"{amount:f}"
+
+
+def admit(concerns: Iterable[Concern], taken: Mapping[Purse, Decimal]) -> set[RunId]:
+    """In their order, those for which enough is left in every purse. `taken`: what is spent or set aside already."""
+    taken = dict(taken)
+    admitted = set()
+    for each in concerns:
+        demands = each.demands()
+        if all(taken[demand.purse] + demand.amount <= demand.cap for demand in demands):
+            for demand in demands:
+                taken[demand.purse] += demand.amount
+            admitted.add(each.run_id)
+    return admitted
+
+
+class Exceeded(NamedTuple):
+    """A run that has spent what it may."""
+
+    unit: str
+    spent: Decimal
+    cap: Decimal
+
+    def told(self) -> str:
+        return f"It has spent {plain(self.spent)} {self.unit} of the {plain(self.cap)} that one run may."
+
+
+def exceeded(caps: Caps, spent: Caps) -> Exceeded | None:
+    over = [Exceeded(unit, spent[unit], cap) for unit, cap in caps.items() if spent.get(unit, Decimal()) >= cap]
+    return over[0] if over else None
+
+
+def purses(concerns: Sequence[Concern]) -> dict[Purse, Decimal]:
+    """Every purse that these runs need, with its cap."""
+    return {demand.purse: demand.cap for each in concerns for demand in each.demands()}
