@@ -154,17 +154,31 @@ async def test_an_edit_that_leaves_a_trigger_alone_keeps_it(admin: AsyncClient, 
 
 async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncClient, house: Any) -> None:
     given = {"pre_approvals": ["read_*", "list_files"], "max_attempts": 3, "catch_up": "all", "catch_up_limit": 4}
+    given["budget"] = {"per_run": {"money": "0.50", "seconds": 60}, "per_month": {"money": "10"}}
     await house.automation({"cron": "0 9 * * *"}, **given, session="same", overlap="queue_one", pause_after_failures=5)
     policies = "SELECT to_jsonb(a) - 'updated_at' - 'revision' - 'name' FROM automations a"
     before = await house.value(policies)
     sent = filled(Page(await admin.get(f"{LIST}/errand/edit"))) | {"pre_approvals": "read_*\nlist_files"}
     assert (await submit(admin, f"{LIST}/errand/edit", **{**sent, "name": "Other"})).status_code == 303
     assert await house.value(policies) == before
-    shown = {*drafts.POLICIES, "name", "agent", "prompt", "input", "run_immediately"}
+    shown = {*drafts.POLICIES, "budget", "name", "agent", "prompt", "input", "run_immediately"}
     untouched = (
         set(AutomationPatch.model_fields) - shown - {"slug", "schedule", "triggers", "credentials", "accept_grant"}
     )
     assert untouched == set()  # a policy that is new here needs a field in the form
+
+
+async def test_a_budget_is_typed_in_and_what_is_wrong_with_it_stands_beside_its_field(
+    admin: AsyncClient, house: Any
+) -> None:
+    sent = form(trigger(), **{"budget.per_run.tokens": "many", "budget.per_month.money": "-1"})
+    assert {"budget.per_run.tokens", "budget.per_month.money"} <= set(errors(await submit(admin, NEW, **sent)))
+    alone = form(trigger(), **{"budget.per_month.money": "10"})
+    assert set(errors(await submit(admin, NEW, **alone))) == {"budget.per_run.money"}
+    right = form(trigger(), **{"budget.per_month.money": "10", "budget.per_run.money": "0.50"})
+    assert (await submit(admin, NEW, **right)).status_code == 303
+    saved = {"per_run": {"money": "0.50"}, "per_month": {"money": "10"}}
+    assert await house.value("SELECT budget FROM automations") == saved
 
 
 def filled(page: Page) -> dict[str, Any]:
