@@ -8,6 +8,7 @@ from docs.asking import API, Api
 from docs.curl import commands, curl
 from docs.pages import README, ROOT, blocks, text_of
 from httpx import AsyncClient, Response
+from waiting import until
 
 from rota import starters
 from rota.settings import Settings
@@ -25,6 +26,12 @@ async def test_the_tour_works_as_it_stands(api: Api, client: AsyncClient, token:
     run = await api.ended(started["id"])
     assert (run["status"], run["summary"]) == ("succeeded", "five, seven and five")
     assert await api.said(run) == "A haiku about the sea:\nfive, seven and five\n"
+    [goal] = [each.json() for each in answers if each.request.url.path.endswith("/sessions")]
+
+    async def reached() -> bool:
+        return bool((await api.ask("GET", f"/sessions/{goal['id']}"))["status"] == "done")
+
+    await until(reached, within=60)
 
 
 def test_the_tour_says_where_rota_is() -> None:
