@@ -107,6 +107,20 @@ async def test_everything_is_sealed_anew_and_only_then_the_old_key_may_go(house:
     assert fresh.unseal(found["credentials"].sealed, found["credentials"].place) == "a value of some length"
 
 
+async def test_what_does_not_open_is_named_and_keeps_nothing_else_from_being_sealed_anew(house: House) -> None:
+    for name in ("first", "second", "third"):
+        await save(house, Vault(OLD), name=name)
+    await house.execute(
+        "UPDATE credentials SET sealed = set_byte(sealed, 20, get_byte(sealed, 20) # 1) WHERE name = 'second'"
+    )
+    broken = await house.value("SELECT id FROM credentials WHERE name = 'second'")
+    with pytest.raises(Broken, match=f"(?s)2 secret.*/{broken}") as failure:
+        await sealing.reseal(house.db, Vault({**NEW, **OLD}))
+    assert failure.value.code == "vault_tampered"
+    async with house.db.connection() as conn:
+        assert await sealed.counts(conn) == {"new": 2, "old": 1}
+
+
 async def test_a_value_that_is_changed_while_it_is_sealed_anew_keeps_the_change(house: House) -> None:
     vault = Vault({**NEW, **OLD})
     await save(house, Vault(OLD))

@@ -1,12 +1,14 @@
 """The keys of the vault and what is sealed with them: checked at the start, turned while Rota runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from rota.access import key_ring
 from rota.access.vault import Vault, open_vault
 from rota.db import sealed
 from rota.db.pool import Connection, Database
+from rota.db.sealed import Sealed
 from rota.errors import Broken, CannotStart, Conflict
 
 BATCH = 100
@@ -27,31 +29,54 @@ async def open_for(conn: Connection, home: Path, keys: str = "") -> Vault:
         try:
             vault.unseal(each.sealed, each.place)
         except Broken as failure:
-            raise CannotStart(_why(failure, each.key_id), code=failure.code, field="ROTA_VAULT_KEYS") from None
+            raise CannotStart(_why(failure, each), code=failure.code, field="ROTA_VAULT_KEYS") from None
     return vault
 
 
-def _why(failure: Broken, key_id: str) -> str:
+def _why(failure: Broken, sample: Sealed) -> str:
     if failure.code == "vault_key_missing":
         return (
-            f"The database holds secrets sealed with the key {key_id!r}, which is not in the vault's ring."
+            f"The database holds secrets sealed with the key {sample.key_id!r}, which is not in the vault's ring."
             " Put it back from the backup; keys may go once `rota keys list` shows nothing sealed with them."
         )
-    return f"The vault's key {key_id!r} does not open what was sealed with it: it is another key of the same name."
+    return (
+        f"The vault's key {sample.key_id!r} does not open what was sealed with it ({sample.place}):"
+        " it is another key of the same name, or that row was changed."
+    )
 
 
 async def reseal(db: Database, vault: Vault, *, told: Callable[[int], None] = lambda _: None) -> int:
-    """Seal everything with the newest key, in batches, beside those who work. How much it was."""
-    done = 0
+    """Seal everything with the newest key, in batches, beside those who work. How much it was.
+
+    What does not open is passed over, and named at the end.
+    """
+    done, broken = 0, dict[UUID, str]()
     while True:
         async with db.transaction() as conn:
-            batch = await sealed.stale(conn, vault.newest, limit=BATCH)
-            for each in batch:
-                await sealed.reseal(conn, each, vault.seal(vault.unseal(each.sealed, each.place), each.place))
+            batch = await sealed.stale(conn, vault.newest, limit=BATCH, passed_over=broken)
+            failed = await _reseal(conn, vault, batch)
         if not batch:
-            return done
-        done += len(batch)
+            break
+        broken |= failed
+        done += len(batch) - len(failed)
         told(len(batch))
+    if broken:
+        names = "".join(f"\n  {each}" for each in broken.values())
+        raise Broken(f"{done} secret(s) were sealed anew. Save these anew yourself:{names}", code="vault_tampered")
+    return done
+
+
+async def _reseal(conn: Connection, vault: Vault, batch: Sequence[Sealed]) -> dict[UUID, str]:
+    """Seal a batch anew; what does not open, by its id."""
+    broken = {}
+    for each in batch:
+        try:
+            opened = vault.unseal(each.sealed, each.place)
+        except Broken as failure:
+            broken[each.id] = f"{each.place}: {failure.message}"
+        else:
+            await sealed.reseal(conn, each, vault.seal(opened, each.place))
+    return broken
 
 
 async def forget(conn: Connection, home: Path, key_id: str) -> None:

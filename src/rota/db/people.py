@@ -12,6 +12,8 @@ FIND_WORKSPACE = (
     "SELECT id, slug, name, timezone, minimum_interval FROM workspaces WHERE slug = %(ref)s OR id::text = %(ref)s"
 )
 
+WAS_FURNISHED = "SELECT EXISTS (SELECT FROM agents WHERE workspace_id = %(workspace_id)s)"
+
 ADD_WORKSPACE = "INSERT INTO workspaces (id, slug, name) VALUES (%(id)s, %(slug)s, %(name)s)"
 
 ADD_USER = "INSERT INTO users (id, name, email) VALUES (%(id)s, %(name)s, %(email)s)"
@@ -66,6 +68,12 @@ async def _one(conn: Connection, query: str, given: dict[str, Any]) -> dict[str,
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), given)
         return await cursor.fetchone()
+
+
+async def was_furnished(conn: Connection, workspace_id: WorkspaceId) -> bool:
+    """Whether an agent was ever saved here; deleted ones count."""
+    found = await (await conn.execute(WAS_FURNISHED, {"workspace_id": workspace_id})).fetchone()
+    return bool(found and found[0])
 
 
 async def find_workspace(conn: Connection, ref: str) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Everything that the vault has sealed, whatever it is for: which keys are in use, and sealing it anew."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 from uuid import UUID
 
@@ -24,7 +25,7 @@ SELECT DISTINCT ON (key_id) kind, workspace_id, id, key_id, sealed, place FROM (
 
 STALE = f"""
 SELECT kind, workspace_id, id, key_id, sealed, place FROM ({EVERYTHING}) every
- WHERE key_id <> %(newest)s LIMIT %(limit)s
+ WHERE key_id <> %(newest)s AND NOT id = ANY(%(passed_over)s) LIMIT %(limit)s
 """  # noqa: S608
 
 # The old content is the state expected: who gave it a new value meanwhile has sealed it with the newest key.
@@ -57,10 +58,10 @@ async def samples(conn: Connection) -> list[Sealed]:
         return await cursor.fetchall()
 
 
-async def stale(conn: Connection, newest: str, *, limit: int) -> list[Sealed]:
+async def stale(conn: Connection, newest: str, *, limit: int, passed_over: Collection[UUID] = ()) -> list[Sealed]:
     """Some of what is sealed with another key than the newest."""
     async with conn.cursor(row_factory=class_row(Sealed)) as cursor:
-        await cursor.execute(STALE.encode(), {"newest": newest, "limit": limit})
+        await cursor.execute(STALE.encode(), {"newest": newest, "limit": limit, "passed_over": list(passed_over)})
         return await cursor.fetchall()
 
 

@@ -19,16 +19,19 @@ class Settled:
 
 
 async def settle_in(conn: Connection, slug: str) -> Settled:
-    """The workspace's first admin, made with the workspace if there is none yet."""
+    """The workspace's first admin, made with the workspace if there is none yet.
+
+    It is the first start until something was saved: whoever made a token before may have made the workspace.
+    """
     await conn.execute(LOCK, [KEY])
     found = await people.find_workspace(conn, slug)
-    first = found is None
     if found is None:
         await _make(conn, slug)
         found = await people.find_workspace(conn, slug)
     assert found
     admin = await people.first_admin(conn, found["id"])
     assert admin, "a workspace is made with an admin"
+    first = not await people.was_furnished(conn, found["id"])
     return Settled(Caller(found["id"], found["slug"], found["timezone"], admin, ADMIN, Level.ADMIN), first)
 
 
