@@ -29,6 +29,7 @@ from rota.service import Loop, Service, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
 from rota.watch.prune import Prune, PruneArtifacts
+from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
 from rota.worker import hire
@@ -184,6 +185,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     async with (
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
+        _looping(Remind(ready.db)),
         _looping(PruneArtifacts(ready.db, depot, keep=settings.keep_artifacts_days)),
         _looping(
             Prune(
@@ -191,6 +193,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
                 keep_events=settings.keep_events_days,
                 keep_snapshots=settings.keep_snapshots_days,
                 keep_audit=settings.keep_audit_days,
+                keep_notifications=settings.keep_notifications_days,
             )
         ),
     ):

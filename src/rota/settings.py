@@ -155,6 +155,7 @@ class Settings:
     )
     keep_snapshots_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long snapshots are kept")
     keep_audit_days: timedelta = _setting(timedelta(days=400), _days, "days", "How long the audit log is kept")
+    keep_notifications_days: timedelta = _setting(timedelta(days=90), _days, "days", "How long notifications are kept")
     max_body_bytes: int = _setting(1_048_576, _count, "a number of bytes", "Largest request body")
     max_artifact_bytes: int = _setting(104_857_600, _count, "a number of bytes", "Largest content of an artifact")
     artifacts_url: str = _setting("", _text, "a URL for fsspec", "Where artifacts are kept; else in the home")

@@ -31,6 +31,10 @@ site, office, api = api_client.site, api_client.office, api_client.api
 UNAUDITED = {
     ("POST", "/automations/preview"): "it saves nothing",
     ("POST", "/sessions/{session_id}/messages"): "the session's log holds every message, written in groups",
+    ("POST", "/notifications/read"): "what somebody has looked at changes nothing for anybody else",
+    ("POST", "/notifications/{notification_id}/read"): "likewise",
+    ("POST", "/w/{workspace}/notifications/read"): "likewise",
+    ("POST", "/w/{workspace}/notifications/{notification}/read"): "likewise",
     ("POST", "/sessions/{session_id}/artifacts"): "so it does every artifact, whose content is taken in piece by piece",
 }
 

@@ -37,6 +37,8 @@ EVERYTHING = (
     "credentials",
     "members",
     "tokens",
+    "notifications",
+    "notification_choices",
 )
 
 
@@ -51,6 +53,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     asked = await at_work.desk.park("May I?")
     assert isinstance(asked, Parked)
     await office.fail(at_work)
+    [told] = made(await owner.get("/notifications", limit=1), 200)["items"]
     secret = {"name": f"key-{run['id']}", "value": "a secret of this office"}
     credential = made(await (await office.api()).post("/credentials", secret))
     member = await office.member("viewer")
@@ -62,6 +65,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
         "message": str(message["id"]), "artifact": artifact["id"],
         "credential": credential["id"],
         "approval": str(asked.approval_id),
+        "notification": told["id"],
     }  # fmt: skip
 
 
@@ -76,6 +80,13 @@ READS = [
     "/snapshots", "/credentials", "/credentials/{credential}", "/grants", "/grants/{grant}", "",
     "/members", "/members/{member}", "/tokens",
 ]  # fmt: skip
+# One's own, at every level; nobody else finds it, and an agent has none.
+OWN_READS = ["/notifications", "/notifications/choices"]
+OWN_WRITES: list[tuple[str, str, Any]] = [
+    ("POST", "/notifications/read", None),
+    ("POST", "/notifications/{notification}/read", None),
+    ("PUT", "/notifications/choices", {"paused": {"bell": False, "outward": True}}),
+]
 READS_OF_ADMINS = ["/audit", "/audit/export"]
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/agents", AGENT),
@@ -155,6 +166,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
     renamed = {
         "{key}": "last",
         "{grant_id}": "{grant}",
+        "{notification_id}": "{notification}",
         "{artifact_id}": "{artifact}",
         "{message_id}": "{message}",
         "{session_id}": "{session}",
@@ -169,8 +181,8 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         for name, shown in renamed.items():
             path = path.replace(name, shown)  # noqa: PLW2901
         found.add((method, path))
-    listed = {("GET", path) for path in [*READS, *READS_OF_ADMINS]} | {
-        (method, path.partition("?")[0]) for method, path, _ in WRITES
+    listed = {("GET", path) for path in [*READS, *READS_OF_ADMINS, *OWN_READS]} | {
+        (method, path.partition("?")[0]) for method, path, _ in [*WRITES, *OWN_WRITES]
     }
     found = {(method, path) for method, path in found if not path.startswith("/runs/{run}/desk/")}  # test_api_desk.py
     assert found - listed == {("GET", "/sessions/{session}/trace"), ("POST", "/automations/preview")}
@@ -189,6 +201,30 @@ async def test_a_viewer_reads_everything_and_changes_nothing(office: Office) -> 
         told = refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
         assert told["needs"] in {"member", "admin"}
     assert await office.count(*EVERYTHING) == before
+
+
+@pytest.mark.parametrize("level", ["viewer", "member", "admin"])
+async def test_everybody_looks_after_their_own_notifications_and_nobody_after_anothers(
+    office: Office, level: str
+) -> None:
+    names = await things(office, await office.api())
+    stranger = await office.api(level) if level != "admin" else await another_admin(office)
+    for path in OWN_READS:
+        made(await stranger.get(path), 200)
+    assert made(await stranger.get("/notifications"), 200)["items"] == []
+    for method, path, body in OWN_WRITES:
+        answer = await send(stranger, method, path.format(**names), body)
+        if "{" in path:
+            refused(answer, 404, "not_found")
+        else:
+            assert answer.is_success, path
+    assert await office.value("SELECT read_at FROM notifications WHERE id = %s", names["notification"]) is None
+
+
+async def another_admin(office: Office) -> Api:
+    member = await office.api("member")
+    await office.execute("UPDATE members SET level = 'admin' WHERE workspace_id = %s", office.caller.workspace_id)
+    return member
 
 
 async def test_a_viewer_who_knows_a_key_gets_no_run_by_it(office: Office, api: Api) -> None:
@@ -239,7 +275,7 @@ async def test_another_workspaces_things_answer_exactly_as_missing_ones(office: 
     names = await things(theirs, await theirs.api())
     await theirs.leave()
     before = await theirs.count(*EVERYTHING)
-    asked = [("GET", path, None) for path in [*READS, "/sessions/{session}/trace"]] + WRITES
+    asked = [("GET", path, None) for path in [*READS, "/sessions/{session}/trace"]] + WRITES + OWN_WRITES
     for method, path, body in asked:
         if "{" not in path:
             continue
@@ -296,15 +332,16 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     confine = isolation.confine
     monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, office.caller.workspace_id))
     monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either
-    reads = [*READS, "/audit", "/sessions/{session}/trace"]
-    for method, path, body in [("GET", path, None) for path in reads] + WRITES:
+    reads = [*READS, "/audit", "/notifications", "/sessions/{session}/trace"]
+    for method, path, body in [("GET", path, None) for path in reads] + WRITES + OWN_WRITES:
         answer = await send(asking, method, path.format(**names), body)
         if "{" in path or path == "":
             refused(answer, 404, "not_found")
         elif method == "GET":
             assert path in FLEET or made(answer, 200)["items"] == [], path
         else:
-            assert answer.status_code >= 400 or answer.json() == {"runs": []}, path
+            nothing = path == "/notifications/read" and answer.status_code == 204
+            assert nothing or answer.status_code >= 400 or answer.json() == {"runs": []}, path
     assert await theirs.count(*EVERYTHING) == before
 
 
@@ -391,7 +428,7 @@ async def test_an_agent_at_work_reads_its_workspace_and_changes_nothing(office: 
     for path in READS:
         assert (await agent.get(path.format(**names))).status_code == 200, path
     before = await office.count(*EVERYTHING)
-    for method, path, body in WRITES:
+    for method, path, body in [("GET", path, None) for path in OWN_READS] + WRITES + OWN_WRITES:
         refused(await send(agent, method, path.format(**names), body), 403, "forbidden")
     assert await office.count(*EVERYTHING) == before
 

@@ -31,7 +31,7 @@ WITH given AS (
     SELECT workspace_id, id, bool_or(NOT failed) AS succeeded, count(*) FILTER (WHERE failed) AS failed
       FROM json_to_recordset(%(outcomes)s::json) AS g(workspace_id uuid, id uuid, failed boolean) GROUP BY 1, 2),
 locked AS MATERIALIZED (
-    SELECT a.workspace_id, a.id, given.succeeded, given.failed
+    SELECT a.workspace_id, a.id, a.status AS before, given.succeeded, given.failed
       FROM given JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
      WHERE given.failed > 0 OR a.failures > 0
   ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a),
@@ -43,8 +43,8 @@ counted AS (
            paused_reason = CASE WHEN NOT l.succeeded AND a.status = 'active' AND a.failures + l.failed >= a.pause_after_failures
                                 THEN 'It failed ' || (a.failures + l.failed) || ' times in a row.' ELSE a.paused_reason END
       FROM locked l WHERE a.workspace_id = l.workspace_id AND a.id = l.id
- RETURNING a.workspace_id, a.id, a.status, a.failures, a.pause_after_failures)
-SELECT workspace_id, id FROM counted WHERE status = 'paused' AND failures >= pause_after_failures
+ RETURNING a.workspace_id, a.id, a.status, l.before)
+SELECT workspace_id, id FROM counted WHERE status = 'paused' AND before = 'active'
 """
 
 REVOKE_OF_DELETED = """

@@ -40,6 +40,10 @@ AUDIT = """
 DELETE FROM audit WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM audit WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
 """
+NOTIFICATIONS = """
+DELETE FROM notifications WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM notifications WHERE updated_at < now() - %(kept)s LIMIT %(limit)s))
+"""
 CHECKPOINTS = """
 -- Not where a run may still go on.
 DELETE FROM checkpoints WHERE ctid = ANY(ARRAY(

@@ -237,7 +237,8 @@ CREATE TABLE grants (
     revoked_at timestamptz,
     automation_id uuid,
     replaces uuid,
-    revoked_by uuid
+    revoked_by uuid,
+    expiry_told_at timestamptz
 );
 
 CREATE TABLE logins (
@@ -274,6 +275,38 @@ CREATE TABLE migrations (
     number integer NOT NULL,
     name text NOT NULL,
     applied_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE notification_choices (
+    workspace_id uuid NOT NULL,
+    user_id uuid NOT NULL,
+    kind text NOT NULL,
+    bell boolean NOT NULL,
+    outward boolean NOT NULL,
+    CONSTRAINT notification_choices_kind_check CHECK ((kind = ANY (ARRAY['run_failed'::text, 'needs_approval'::text, 'paused'::text, 'budget_low'::text, 'grant_expiring'::text])))
+);
+
+CREATE TABLE notifications (
+    workspace_id uuid NOT NULL,
+    user_id uuid NOT NULL,
+    id uuid NOT NULL,
+    latest_id uuid NOT NULL,
+    kind text NOT NULL,
+    subject_id uuid NOT NULL,
+    automation_id uuid,
+    run_id uuid,
+    session_id uuid,
+    approval_id uuid,
+    grant_id uuid,
+    account_id uuid,
+    about text NOT NULL,
+    detail text,
+    count integer DEFAULT 1 NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    updated_at timestamptz DEFAULT now() NOT NULL,
+    read_at timestamptz,
+    CONSTRAINT notifications_count_check CHECK ((count > 0)),
+    CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['run_failed'::text, 'needs_approval'::text, 'paused'::text, 'budget_low'::text, 'grant_expiring'::text])))
 );
 
 CREATE TABLE reservations (
@@ -600,6 +633,8 @@ ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
 ALTER TABLE memory ADD CONSTRAINT memory_pkey PRIMARY KEY (workspace_id, automation_id, key);
 ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
+ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_pkey PRIMARY KEY (workspace_id, user_id, kind);
+ALTER TABLE notifications ADD CONSTRAINT notifications_pkey PRIMARY KEY (workspace_id, user_id, id);
 ALTER TABLE reservations ADD CONSTRAINT reservations_pkey PRIMARY KEY (workspace_id, run_id, holder_id, unit);
 ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
@@ -643,11 +678,16 @@ CREATE INDEX credentials_by_key ON credentials USING btree (key_id);
 CREATE UNIQUE INDEX credentials_name ON credentials USING btree (workspace_id, name);
 CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
+CREATE INDEX grants_expiring ON grants USING btree (expires_at) WHERE ((automation_id IS NOT NULL) AND (revoked_at IS NULL) AND (expiry_told_at IS NULL));
 CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX notifications_by_subject ON notifications USING btree (workspace_id, subject_id) WHERE (read_at IS NULL);
+CREATE INDEX notifications_by_time ON notifications USING btree (updated_at);
+CREATE INDEX notifications_of_user ON notifications USING btree (workspace_id, user_id, latest_id);
+CREATE UNIQUE INDEX notifications_unread ON notifications USING btree (workspace_id, user_id, kind, subject_id) WHERE (read_at IS NULL);
 CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
 CREATE INDEX runs_awaiting ON runs USING btree (workspace_id, agent_id) WHERE (status = 'awaiting_approval'::text);
 CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
@@ -707,6 +747,10 @@ ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFE
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE memory ADD CONSTRAINT memory_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE notifications ADD CONSTRAINT notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE notifications ADD CONSTRAINT notifications_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE reservations ADD CONSTRAINT reservations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

@@ -188,7 +188,8 @@ async def sign(request: Request) -> Caller:
 
 # scope="function": FastAPI would otherwise commit after the answer was sent, and a failed commit would come too late.
 InUnit = Annotated[Unit, Depends(_unit, scope="function")]
-Looking = Annotated[Unit, Depends(_looking, scope="function")]  # for a POST that only reads: the audit log is not told
+# For a POST that the audit log is not told of: it only reads, or marks as read.
+Looking = Annotated[Unit, Depends(_looking, scope="function")]
 Signed = Annotated[Caller, Depends(sign)]
 Shared = Annotated[Web, Depends(web)]
 Posting = Annotated[Post, Depends(_post)]

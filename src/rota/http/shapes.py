@@ -26,6 +26,7 @@ from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
 from rota.model.memory import KEY
 from rota.model.message import ALL, ROLE, USER
+from rota.model.notification import Kind
 from rota.model.scope import Scope
 from rota.model.task import TaskForm
 
@@ -535,6 +536,54 @@ class CredentialOut(Out):
     last_used_at: datetime | None
 
 
+class ChoiceIn(In):
+    bell: bool
+    outward: bool
+
+
+def _choice() -> Any:
+    return Field(default=ChoiceIn(bell=True, outward=True))
+
+
+class ChoicesIn(In):
+    run_failed: ChoiceIn = _choice()
+    needs_approval: ChoiceIn = _choice()
+    paused: ChoiceIn = _choice()
+    budget_low: ChoiceIn = _choice()
+    grant_expiring: ChoiceIn = _choice()
+
+
+class ChoiceOut(Out):
+    bell: bool
+    outward: bool
+
+
+class ChoicesOut(Out):
+    run_failed: ChoiceOut
+    needs_approval: ChoiceOut
+    paused: ChoiceOut
+    budget_low: ChoiceOut
+    grant_expiring: ChoiceOut
+
+
+class NotificationOut(Out):
+    id: UUID
+    kind: Kind
+    title: str
+    detail: str | None
+    count: int = Field(description="How often it happened since it was last read")
+    path: str | None = Field(description="The page it leads to, after /w/{workspace}")
+    automation_id: UUID | None
+    run_id: UUID | None
+    session_id: UUID | None
+    approval_id: UUID | None
+    grant_id: UUID | None
+    account_id: UUID | None
+    created_at: datetime
+    updated_at: datetime
+    read_at: datetime | None
+
+
 class OptionOut(Out):
     id: str
     label: str
@@ -935,6 +984,10 @@ class WorkspacePatch(In):
 class Page(BaseModel, Generic[T]):
     items: list[T]
     next_cursor: str | None = None
+
+
+class NotificationPage(Page[NotificationOut]):
+    unread: int
 
 
 def cursor_of(value: object) -> str:

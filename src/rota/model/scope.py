@@ -17,7 +17,7 @@ ALL = tuple(Scope)
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 PREVIEWS = frozenset({"/automations/preview"})  # they are sent a body, and save nothing
 OF_RUNS = frozenset({"runs", "sessions", "approvals", "events"})
-OF_AUTOMATIONS = frozenset({"automations", "grants"})
+OF_PEOPLE = frozenset({"automations", "grants", "notifications"})
 
 
 def needed(method: str, path: str) -> Scope:
@@ -31,7 +31,7 @@ def needed(method: str, path: str) -> Scope:
         return Scope.READ
     if noun in OF_RUNS or parts[-1:] in (["run"], ["runs"]):
         return Scope.RUN
-    return Scope.WRITE if noun in OF_AUTOMATIONS else Scope.ADMIN
+    return Scope.WRITE if noun in OF_PEOPLE else Scope.ADMIN
 
 
 def check(scopes: Iterable[str] | None, scope: Scope) -> None:

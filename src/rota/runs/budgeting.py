@@ -12,6 +12,7 @@ from rota.db.spending import Low
 from rota.model.budget import ASK, Concern, Purse, admit, plain, purses
 from rota.model.ids import WorkspaceId
 from rota.model.run import SkipReason, Start
+from rota.notify import telling
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,14 @@ async def _tell_of_low(conn: Connection, touched: "dict[Purse, Any] | set[Purse]
     for each in low:
         facts = {"holder_id": each.purse.holder_id, "unit": each.purse.unit}
         log.warning("budget.low", extra={**facts, "spent": plain(each.spent), "cap": plain(each.cap)})
+    if low:
+        told = [(each.purse.workspace_id, each.purse.holder_id, _how_low(each)) for each in low]
+        await telling.of_low_budgets(conn, told)
     return low
+
+
+def _how_low(low: Low) -> str:
+    return f"{plain(low.spent)} of {plain(low.cap)} {low.purse.unit} are spent this month."
 
 
 async def changed(conn: Connection, workspace_id: WorkspaceId, holder_id: UUID) -> None:

@@ -10,6 +10,8 @@ from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AutomationId, WorkspaceId
 from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
+from rota.notify import telling
+from rota.notify.telling import Failure
 from rota.runs import budgeting, tasking
 
 UNCOUNTED = frozenset({"chat", "task"})
@@ -32,10 +34,17 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
     automated = [each for each in ended if _automated(each)]
     if automated:
         ready |= await _follow_up(conn, automated, concerned)
+    failed = [each for each in ended if each.status == Status.FAILED]
+    if failed:
+        await telling.of_failed(conn, [_failure(each) for each in failed])
     with_tasks = {(each.workspace_id, each.session_id) for each in concerned if each.has_tasks and each.session_id}
     if with_tasks or any(each.source in BY_HAND for each in changed):
         ready |= await tasking.end(conn, changed, with_tasks)
     return ready
+
+
+def _failure(run: Ended) -> Failure:
+    return Failure(run.workspace_id, run.id, run.automation_id, run.session_id, run.error_class)
 
 
 def _automated(run: Ended) -> bool:
@@ -51,8 +60,11 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequen
     """What the end means for the automations; the workspaces in which runs were started for it."""
     failed = any(each.status == Status.FAILED for each in ended)
     if failed or any(each.failures for each in concerned):
-        for workspace_id, automation_id in await aftermath.count_failures(conn, _outcomes(ended)):
+        paused = await aftermath.count_failures(conn, _outcomes(ended))
+        for workspace_id, automation_id in paused:
             await _pause(conn, workspace_id, automation_id)
+        if paused:
+            await telling.of_paused(conn, paused)
     if any(each.awaited for each in concerned):
         await _fire_after(conn, [_for_those_after(each) for each in ended])
     deleted = [(each.workspace_id, each.automation_id) for each in concerned if each.deleted and each.automation_id]

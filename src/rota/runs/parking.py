@@ -11,6 +11,7 @@ from rota.db.run_status import Ended
 from rota.model.approval import ApprovalStatus
 from rota.model.ids import ApprovalId, RunId, WorkspaceId
 from rota.model.outcome import ErrorClass
+from rota.notify import telling
 from rota.runs import ending
 
 
@@ -77,8 +78,14 @@ async def expire(conn: Connection, limit: int) -> Expiry:
     await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in ended])
     await ending.end(conn, ended)
     closed = await approvals.expire(conn, limit) + await approvals.withdraw(conn, limit)
+    await _settle(conn, closed)
     await events.append(conn, [_closed(workspace_id, approval) for workspace_id, approval in closed])
     return Expiry(ended, closed)
+
+
+async def _settle(conn: Connection, closed: Sequence[tuple[WorkspaceId, approvals.Approval]]) -> None:
+    for workspace_id in sorted({workspace_id for workspace_id, _ in closed}):
+        await telling.settled(conn, workspace_id, [each.id for theirs, each in closed if theirs == workspace_id])
 
 
 def _closed(workspace_id: WorkspaceId, approval: approvals.Approval) -> NewEvent:

@@ -14,6 +14,7 @@ from rota.model.approval import PRE_APPROVAL, ApprovalStatus, Option, Question, 
 from rota.model.caller import Caller, Level
 from rota.model.duration import parse_duration
 from rota.model.ids import ApprovalId, RunId, UserId, WorkspaceId, new_id
+from rota.notify import telling
 from rota.runs import parking
 
 POLL_SECONDS = 1.0
@@ -78,6 +79,8 @@ async def _write(
         answered=option,
     )
     await events.append(conn, [_asked(workspace_id, approval, option)])
+    if option is None:
+        await telling.of_approval(conn, workspace_id, approval.id)
     return approval
 
 
@@ -122,6 +125,7 @@ async def answer(
     if approval is None:
         raise await _refusal(conn, caller, approval_id)
     await events.append(conn, [_answered_event(caller, approval, option)])
+    await telling.settled(conn, caller.workspace_id, [approval.id])
     await parking.answered(conn, caller.workspace_id, approval.run_id)
     return approval
 

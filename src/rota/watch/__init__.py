@@ -1,1 +1,1 @@
-"""The house keepers: rescue, snapshot, prune."""
+"""The house keepers: rescue, snapshot, prune, remind."""

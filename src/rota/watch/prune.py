@@ -45,6 +45,7 @@ class Prune:
         keep_events: timedelta,
         keep_snapshots: timedelta,
         keep_audit: timedelta = timedelta(days=400),
+        keep_notifications: timedelta = timedelta(days=90),
     ) -> None:
         self._db = db
         self._kept = (
@@ -55,6 +56,7 @@ class Prune:
             (pruning.WEBHOOK_SECRETS, KEEP_KEYS),
             (pruning.SNAPSHOTS, keep_snapshots),
             (pruning.AUDIT, keep_audit),
+            (pruning.NOTIFICATIONS, keep_notifications),
             (pruning.START_KEYS, KEEP_KEYS),
             (pruning.WRITE_KEYS, KEEP_KEYS),
             (pruning.WORKERS, KEEP_WORKERS),

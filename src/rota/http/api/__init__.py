@@ -16,6 +16,7 @@ from rota.http.api import (
     members,
     memory,
     messages,
+    notifications,
     preview,
     runs,
     sessions,
@@ -44,6 +45,7 @@ for noun in (
     grants,
     members,
     tokens,
+    notifications,
 ):
     router.include_router(noun.router)
 router.add_api_route("", workspace.get_workspace, methods=["GET"], tags=["workspace"])

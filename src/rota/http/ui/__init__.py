@@ -12,6 +12,7 @@ from rota.http.ui import (
     files,
     fleet,
     grants,
+    notifications,
     runs,
     sections,
     session_list,
@@ -26,7 +27,7 @@ __all__ = ["install", "problem_page"]
 
 def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
-    told = (runs.router, session_list.router, sessions.router, approvals.router, fleet.router)
+    told = (runs.router, session_list.router, sessions.router, approvals.router, fleet.router, notifications.router)
     looked_after = (settings.router, credentials.router, grants.router, audit.router)
     pages = (*work, *told, *looked_after)
     app.state.sections = sections.existing(pages)

@@ -17,6 +17,7 @@ from rota.http.context import Unit, Web
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui.rendering import here, html, is_live, page, render, told_to
 from rota.model.caller import Caller
+from rota.notify import reading
 
 LOOK_SECONDS = 2.0  # when no notification comes
 SETTLE_SECONDS = 0.1  # many changes at once are shown once
@@ -48,7 +49,7 @@ async def shown(unit: Unit, request: Request, shared: Web, view: View, live: str
     """The page; for htmx what stands in it; or, with `live`, the stream that keeps it true."""
     if live is not None:
         return EventStream(request, parts(request, shared, unit.caller, view, last or live))
-    facts = await view.look(unit.conn, unit.caller)
+    facts = await _look(view, unit.conn, unit.caller)
     if is_live(request):
         return html(request, render(view.results, here=here(request), **told_to(request, unit.caller), **facts))
     return await page(unit, request, view.page, **facts)
@@ -67,14 +68,22 @@ async def parts(request: Request, shared: Web, caller: Caller, view: View, seen:
         while not shared.closing.is_set():
             changed.clear()
             async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-                facts = await view.look(conn, caller)
+                facts = await _look(view, conn, caller)
             if facts["seen"] != seen:
                 seen, spoke = facts["seen"], loop.time()
-                yield message(seen, render(view.part, here=here(request), **told_to(request, caller), **facts))
+                told = {"here": here(request), **told_to(request, caller), **facts}
+                yield message(seen, render("_live.html", part=view.part, **told))
             elif loop.time() - spoke >= BEAT_SECONDS:
                 spoke = loop.time()
                 yield STILL_HERE
             await _rest(changed, shared.closing)
+
+
+async def _look(view: View, conn: Connection, caller: Caller) -> Facts:
+    """With the bell, which every page has."""
+    facts = await view.look(conn, caller)
+    unread = await reading.unread(conn, caller)
+    return {**facts, "unread": unread, "seen": f"{facts['seen']}-{unread}"}
 
 
 async def _rest(changed: asyncio.Event, closing: asyncio.Event) -> None:

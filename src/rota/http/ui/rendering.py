@@ -26,6 +26,7 @@ from rota.http.ui.sections import sections
 from rota.http.ui.strip import HEIGHT, WIDTH, strip
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
+from rota.notify import reading
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -77,6 +78,7 @@ SHORTCUTS = (
     (("r",), "Run now"),
     (("p",), "Pause or resume"),
     (("e",), "Edit"),
+    (("g", "b"), "Go to Notifications"),
     (("?",), "This help"),
 )
 
@@ -172,6 +174,8 @@ async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> 
         "sections": sections(request, unit.caller),
         "counts": {"approvals": await approvals.waiting(unit.conn, unit.caller.workspace_id)},
     }
+    if "unread" not in facts:
+        facts["unread"] = await reading.unread(unit.conn, unit.caller)
     return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 
 

@@ -99,7 +99,7 @@
     if (awaited) {
       clearTimeout(awaited);
       awaited = null;
-      const place = $(`.places [data-go="${CSS.escape(event.key)}"]`);
+      const place = $(`[data-go="${CSS.escape(event.key)}"]`);
       if (place) go(place.href);
       return;
     }

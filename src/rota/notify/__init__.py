@@ -1,0 +1,1 @@
+"""Tells people what concerns them: in the bell, and outward."""

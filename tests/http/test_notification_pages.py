@@ -1,0 +1,92 @@
+"""The bell on pages: its count, plain links, plain forms, and nobody else's news."""
+
+from typing import Any, ClassVar
+
+import pytest
+from httpx import AsyncClient
+
+from rota.http.context import Web
+from rota.http.ui.live import View, parts
+from rota.model.ids import AutomationId, new_id
+from rota.notify import telling
+
+ROOT = "/w/default"
+NASTY = "<script>alert('!')</script>"
+
+
+@pytest.fixture
+async def failed(house: Any) -> dict[str, Any]:
+    """A run that failed, of an automation with a nasty name."""
+    run: dict[str, Any] = await house.ended(await house.automation(name=f"Errand {NASTY}"), "failed")
+    await tell(house, run)
+    return run
+
+
+async def tell(house: Any, run: dict[str, Any]) -> None:
+    where = house.caller.workspace_id, run["id"], AutomationId(run["automation_id"]), run["session_id"]
+    async with house.db.transaction() as conn:
+        await telling.of_failed(conn, [telling.Failure(*where, "agent_error")])
+
+
+async def test_every_page_has_the_bell_with_its_count(admin: AsyncClient, house: Any, failed: dict[str, Any]) -> None:
+    for path in (
+        "/automations",
+        "/runs",
+        f"/sessions/{failed['session_id']}",
+        "/fleet",
+        "/approvals",
+        "/notifications",
+    ):
+        page = (await admin.get(ROOT + path)).text
+        assert f'href="{ROOT}/notifications"' in page
+        assert '<span class="count">1<' in page, path
+    await admin.post(f"{ROOT}/notifications/read")
+    assert '<span class="count">' not in (await admin.get(f"{ROOT}/automations")).text
+
+
+async def test_a_notification_is_a_plain_link_to_the_session_and_a_plain_form(
+    admin: AsyncClient, house: Any, failed: dict[str, Any]
+) -> None:
+    page = (await admin.get(f"{ROOT}/notifications")).text
+    assert f'<a href="{ROOT}/sessions/{failed["session_id"]}"' in page
+    assert NASTY not in page
+    assert "Errand &lt;script&gt;" in page
+    told_id = await house.value("SELECT id FROM notifications")
+    answer = await admin.post(f"{ROOT}/notifications/{told_id}/read", data={"next": f"{ROOT}/notifications"})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{ROOT}/notifications")
+    assert "Nothing is unread." in (await admin.get(f"{ROOT}/notifications?unread=true")).text
+    assert (await admin.post(f"{ROOT}/notifications/{new_id()}/read")).status_code == 404
+    assert (await admin.post(f"{ROOT}/notifications/odd/read")).status_code == 404
+
+
+async def test_what_one_hears_of_is_chosen_by_a_plain_form(admin: AsyncClient, house: Any) -> None:
+    page = (await admin.get(f"{ROOT}/notifications/choices")).text
+    assert page.count("checked") == 10
+    answer = await admin.post(f"{ROOT}/notifications/choices", data={"bell": ["paused"], "outward": []})
+    assert answer.status_code == 303
+    assert (await admin.get(f"{ROOT}/notifications/choices")).text.count(" checked") == 1
+    await tell(house, await house.ended(await house.automation(), "failed"))
+    assert await house.value("SELECT count(*) FROM notifications") == 0
+    assert (await admin.post(f"{ROOT}/notifications/choices", data={"bell": ["odd"]})).status_code == 422
+
+
+async def test_the_stream_of_a_page_sends_the_bell_when_it_rings(web: Web, house: Any) -> None:
+    """The page itself has not changed: only the bell has."""
+
+    async def look(*_: Any) -> dict[str, Any]:
+        return {"seen": "same", "lives": True, "approvals": [], "chosen": "pending", "first": True, "older": None}
+
+    class Asked:
+        cookies: ClassVar[dict[str, str]] = {}
+        query_params = type("", (), {"multi_items": lambda _: []})()
+        url = type("", (), {"path": f"{ROOT}/approvals"})
+
+    view = View("approvals/list.html", "approvals/_results.html", "approvals/_list.html", look)
+    stream = parts(Asked(), web, house.caller, view, "same-0")  # type: ignore[arg-type]
+    run = await house.ended(await house.automation(), "failed")
+    await tell(house, run)
+    message = (await anext(stream)).decode()
+    assert message.startswith("id: same-1\n")
+    assert 'hx-target="#bell"' in message
+    assert '<span class="count">1<' in message
+    await stream.aclose()
