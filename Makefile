@@ -30,7 +30,7 @@ up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 
 test: $(VENV)/.dev ## Install and run the whole test suite
 	@sh scripts/chromium.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/soak $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/soak $(ARGS)
 
 soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises
 	ROTA_TEST_SOAK_SECONDS=$(SECONDS) ROTA_TEST_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/soak $(ARGS)

@@ -20,6 +20,13 @@ from rota.db.pool import Database
 
 TEMPLATE = f"rota_template_{os.getpid()}"
 
+LONG = {"process", "faults", "test_accessible", "test_browser", "test_journeys", "test_replicas", "test_embedded"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real processes and browsers first: two workers take file after file, and the short ones even out their ends."""
+    items.sort(key=lambda item: LONG.isdisjoint({item.path.parent.name, item.path.stem}))
+
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
