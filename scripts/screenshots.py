@@ -10,11 +10,13 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +57,32 @@ if [ $n -eq 3 ]; then echo "GET /health answered 502 three times in a row" >&2; 
 echo "All $((40 + n)) endpoints answered; the slowest took $((180 + n * 9)) ms."
 """
 
+# Agents of one goal, each in its role. The first three finish; the fourth stops at a question.
+DESK = f"{ROTA} desk"
+MEASURES = rf"""
+printf 'Timing the export of 10, 1,000 and 100,000 rows.\n'
+printf '# Measured\n\n| rows | before | streamed |\n|---:|---:|---:|\n| 1,000 | 0.4 s | 0.1 s |\n| 100,000 | 41 s | 3.2 s |\n' > measured.md
+{DESK} artifact measured.md > /dev/null; {DESK} artifact "$0" > /dev/null
+{DESK} message --to judge 'The slow part is the sort, not the network. Numbers are in `measured.md`.' > /dev/null
+printf '\nMemory grows with the file: **2.1 GB** at 100,000 rows.\n\n- the sort holds every row\n- nothing is sent before the end\n'
+"""
+READS = r"""
+echo '{"type": "tool", "name": "read_file", "path": "src/exports/stream.py", "lines": "40-96"}'
+printf 'The writer collects all rows in a list:\n\n```python\nrows = sorted(query.all(), key=row_key)\nsend(csv_of(rows))\n```\n\nThe database could sort them, and send them as they come.\n'
+"""
+DRAFTS = rf"""
+{DESK} message --to builder 'Stream from a server-side cursor; leave the checksum as it is.' > /dev/null
+echo 'Both findings fit together. I have a plan for the builder.'
+"""
+BUILDS = rf"""
+echo 'Streaming works: 3.2 s for 100,000 rows, and the checksum is the same.'
+{DESK} ask 'May I push the branch `stream-exports` and open a pull request?' --key push --option push='Push it' --option wait='!Not yet' \
+    --detail '{{"branch": "stream-exports", "files": ["src/exports/stream.py", "tests/test_exports.py"], "lines": "+48 −31"}}' > /dev/null
+"""
+ANSWERS = r"""
+printf 'Three services failed over the weekend:\n\n1. **search**: its disk was full from Saturday 03:10 to 04:25\n2. **mail**: the relay refused us, twice\n3. **exports**: ran out of memory on the largest customer\n\nOnly the last is still open. See `runbooks/exports.md`.\n'
+"""
+
 
 # A run's id begins with the milliseconds of its making, so those of the past get ids of the past.
 PAST = (
@@ -87,6 +115,8 @@ PAST = (
 
 class Rota:
     """A running `rota up`, with its home in a temporary folder."""
+
+    goal = chat = ""  # sessions that are pictured
 
     def __init__(self, home: Path, *options: str) -> None:
         self.home = home
@@ -167,10 +197,59 @@ def furnish(started: Rota, gate: Path) -> None:
     ):  # fmt: skip
         started.api("POST", "/automations", automation)
     until(lambda: all(_fires(started, name) for name in ("endpoint-check", "sort-the-notes")))
+    talk(started)
     started.api("POST", "/automations/weekday-digest/pause")
     schedule = {"cron": "*/10 * * * *", "timezone": "Europe/Berlin"}
     started.api("PATCH", "/automations/endpoint-check", {"triggers": [schedule, {"webhook": {}}]})
     remember(started)
+
+
+def talk(started: Rota) -> None:
+    """A goal that several agents pursue, a conversation, and what they need for it."""
+    chart = started.home.parent / "chart.png"
+    chart.write_bytes(drawn())
+    started.agent("Measurer", MEASURES, str(chart))
+    for name, script in (("Reader", READS), ("Planner", DRAFTS), ("Builder", BUILDS), ("Guide", ANSWERS)):
+        started.agent(name, script)
+    tasks: list[tuple[str, str, list[str]]] = [
+        ("measure", "measurer", []), ("read-code", "reader", []), ("plan", "planner", ["measure", "read-code"]),
+        ("build", "builder", ["plan"]), ("review", "judge", ["build"]), ("announce", "planner", ["review"]),
+    ]  # fmt: skip
+    agents = {"planner": "planner", "measurer": "measurer", "reader": "reader", "builder": "builder", "judge": "reader"}
+    goal = {
+        "kind": "background", "title": "Make large exports fast",
+        "goal": "Exports of 100,000 rows time out. Find the cause, mend it, and have somebody judge the change.",
+        "roles": [{"name": role, "agent": agent} for role, agent in agents.items()],
+        "tasks": [{"key": key, "role": role, "prompt": f"Do your part: {key}.", "depends_on": needs} for key, role, needs in tasks],
+    }  # fmt: skip
+    started.goal = started.api("POST", "/sessions", goal)["id"]
+    asked = {"agent": "guide", "prompt": "What broke over the weekend, and is anything still open?"}
+    started.chat = started.api("POST", "/sessions", asked)["id"]
+    started.api("POST", "/sessions", {"agent": "guide", "prompt": "Who is on call this week?"})
+    for name, told in (("github", "Opens pull requests"), ("mail-relay", "Sends the digest")):
+        started.api("POST", "/credentials", {"name": name, "value": f"not-a-real-one-{name}", "description": told})
+    until(lambda: started.api("GET", "/approvals?status=pending")["items"])
+    until(lambda: len(started.api("GET", f"/sessions/{started.goal}/artifacts")["items"]) == 2)
+
+
+def drawn(across: int = 480, down: int = 200) -> bytes:
+    """A chart, as an agent may leave one."""
+    rows = []
+    for y in range(down):
+        row = bytearray(b"\xff" * (3 * across))
+        for bar in range(8):
+            tall = (0.25, 0.3, 0.42, 0.4, 0.58, 0.7, 0.86, 0.95)[bar] * down
+            if y > down - tall:
+                left = 3 * (16 + bar * 58)
+                row[left : left + 3 * 40] = bytes((81, 102, 255)) * 40
+        rows.append(b"\0" + bytes(row))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", across, down, 8, 2, 0, 0, 0)
+    body = zlib.compress(b"".join(rows), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
 def remember(started: Rota) -> None:
@@ -226,6 +305,7 @@ def main() -> None:
             gate = Path(outside) / "gate"
             furnish(started, gate)
             take(browser, started, {"sign-in": "/sign-in"}, folder)
+            state = _sign_in(browser, started)
             pages = {
                 "automations": "/w/default/automations",
                 "automation": "/w/default/automations/endpoint-check",
@@ -236,9 +316,15 @@ def main() -> None:
                 "runs": "/w/default/runs",
                 "session-live": f"/w/default/sessions/{first_of(started, 'regression-research', 'running')}",
                 "session-failed": f"/w/default/sessions/{first_of(started, 'endpoint-check', 'failed')}",
+                "session-goal": f"/w/default/sessions/{started.goal}",
+                "session-chat": f"/w/default/sessions/{started.chat}",
+                "sessions": "/w/default/sessions",
+                "sessions-background": "/w/default/sessions?kind=background",
+                "approvals": "/w/default/approvals",
+                **_settings(browser, started, state),
                 "not-found": "/w/default/sessions/none",
             }
-            take(browser, started, pages, folder, _sign_in(browser, started))
+            take(browser, started, pages, folder, state)
             gate.touch()
         with rota("--no-starters") as started:
             take(browser, started, {"empty": "/w/default/automations"}, folder, _sign_in(browser, started))
@@ -251,6 +337,16 @@ def _sign_in(browser: Browser, started: Rota) -> Any:
     state = context.storage_state()
     context.close()
     return state
+
+
+def _settings(browser: Browser, started: Rota, state: Any) -> dict[str, str]:
+    """Every page of the settings, by its name."""
+    context = browser.new_context(storage_state=state)
+    page = context.new_page()
+    page.goto(f"{started.url}/w/default/settings")
+    paths = [str(each.get_attribute("href")) for each in page.locator(".sections a").all()]
+    context.close()
+    return {f"settings-{path.rsplit('/', 1)[1]}": path for path in paths}
 
 
 def _as_root() -> list[str]:

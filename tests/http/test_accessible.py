@@ -1,11 +1,13 @@
 """Every page as axe-core judges it, in both lights. The package that brings axe-core is for tests alone."""
 
+from shlex import quote
 from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page
 
+from .conftest import ROTA
 from .test_browser import LIST, every_page, start
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
@@ -21,6 +23,28 @@ async def grave(page: Page) -> list[str]:
     ]
 
 
+def telling(rota: Any) -> list[str]:
+    """Sessions with everything in them: tasks as a graph, messages, markup, an artifact, a question."""
+    desk = f"{quote(str(ROTA))} desk"
+    said = "printf '# Title\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n```\\ncode\\n```\\n'"
+    asks = f"{said}; {desk} message --to judge hello; echo text | {desk} artifact - --name a.txt; {desk} ask 'May I?' --key k"
+    config = {"argv": ["sh", "-c", asks], "stdin": "none"}
+    agent = rota.api("POST", "/agents", {"name": "Does everything", "executor": "command", "config": config})
+    tasks = [
+        {"key": "one", "role": "planner", "prompt": "Plan."},
+        {"key": "two", "role": "judge", "prompt": "Judge.", "depends_on": ["one"]},
+    ]
+    roles = [{"name": name, "agent": agent["slug"]} for name in ("planner", "judge")]
+    session = rota.api(
+        "POST", "/sessions", {"kind": "background", "goal": "Everything", "roles": roles, "tasks": tasks}
+    )
+    while session["id"] not in [each["session_id"] for each in rota.api("GET", "/approvals?status=pending")["items"]]:
+        pass  # each look is a request of its own
+    left = rota.api("GET", f"/sessions/{session['id']}/artifacts")["items"][0]
+    address = f"/w/default/sessions/{session['id']}"
+    return [address, f"{address}/artifacts/{left['id']}", "/w/default/approvals"]
+
+
 @pytest.mark.parametrize("light", ["light", "dark"])
 async def test_axe_finds_nothing_serious_on_any_page(rota: Any, sit: Any, light: str) -> None:
     saved = rota.automation(f"Fails {light}", "echo oops; exit 1", triggers=[{"cron": "0 9 * * *"}, {"webhook": {}}])
@@ -33,7 +57,7 @@ async def test_axe_finds_nothing_serious_on_any_page(rota: Any, sit: Any, light:
         failed,
         f"{LIST}?q=nothing-has-this-name",
         f"{LIST}?status=paused",
-        "/w/default/approvals",
+        *telling(rota),
     ):
         await page.goto(rota.url + path)
         if found := await grave(page):

@@ -235,7 +235,11 @@ def every_page(rota: Any) -> list[str]:
     session = f"/w/default/sessions/{run['session_id']}"
     one = f"{LIST}/disk-and-memory-report"
     pages = [LIST, one, f"{one}?view=calendar&at=2026-11-15T09:00", f"{one}/edit", f"{LIST}/new", "/w/default/fleet"]
-    return [*pages, "/w/default/runs", session, "/sign-in", f"{LIST}/none"]
+    kinds = [f"/w/default/sessions?kind={kind}" for kind in ("interactive", "background", "automation")]
+    settings = [f"/w/default/settings/{each}" for each in ("credentials", "grants", "grants?shown=all", "audit")]
+    grant = f"/w/default/settings/grants/{run['grant_id']}"
+    around = [*kinds, *settings, grant, "/w/default/approvals"]
+    return [*pages, "/w/default/runs", session, *around, "/sign-in", f"{LIST}/none"]
 
 
 @pytest.mark.parametrize("light", ["light", "dark"])

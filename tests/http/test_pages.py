@@ -572,20 +572,28 @@ def logged(made: Sequence[tuple[str, str, int]]) -> list[Event]:
 
 
 @settings(max_examples=400)
-@given(EVENTS, st.lists(st.integers(0, 1000), min_size=1, max_size=5))
-@example([("output", "a\x1b[31", 1), ("output", "mb", 1)], [1])
-def test_a_page_that_grew_is_the_page_that_is_loaded(made: Sequence[tuple[str, str, int]], breaks: list[int]) -> None:
+@given(EVENTS, st.lists(st.integers(0, 1000), min_size=1, max_size=5), st.sampled_from([4, speech.SHOWN_EVENTS]))
+@example([("output", "a\x1b[31", 1), ("output", "mb", 1)], [1], 4)
+@example([("output", "a", 1), ("output", "b", 1), ("tool", "x", 1)], [1, 2], speech.SHOWN_EVENTS)
+def test_a_page_that_grew_is_the_page_that_is_loaded(
+    made: Sequence[tuple[str, str, int]], breaks: list[int], recalled: int
+) -> None:
     """Wherever the page was loaded, and wherever the line broke since then."""
     log = logged(made)
     loaded, *broken = sorted({each % (len(log) + 1) for each in breaks})
-    page = [(each.kind, each.text) for each in speech.blocks(log[:loaded])]
+    page = [(each.kind, each.text, each.grows) for each in speech.blocks(log[:loaded], live=True)]
     for start, end in pairwise([loaded, *broken, len(log)]):
-        told = speech.Teller(log[max(0, start - sessions.RECALLED) : start]).tell(log[start:end])
+        told = speech.Teller(log[max(0, start - recalled) : start]).tell(log[start:end])
         if told.continued:
-            kind, text = page[-1]
-            page[-1] = (kind, text + told.continued)
-        page += [(each.kind, each.text) for each in told.blocks]
-    assert page == [(each.kind, each.text) for each in speech.blocks(log)]
+            page[-1] = (page[-1][0], page[-1][1] + told.continued, True)
+        if told.finished is not None:
+            assert told.finished == page[-1][1]  # what is replaced by its markup is the whole of it
+            page[-1] = (*page[-1][:2], False)
+        page += [(each.kind, each.text, each.grows) for each in told.blocks]
+    whole = [(each.kind, each.text, each.grows) for each in speech.blocks(log, live=True)]
+    assert [each[:2] for each in page] == [each[:2] for each in whole]
+    if recalled == speech.SHOWN_EVENTS:
+        assert page == whole
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import mimetypes
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from rota.errors import Invalid
@@ -13,7 +15,11 @@ OCTETS = "application/octet-stream"
 MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}", re.ASCII)
 # What no browser takes for a page or a program. All else is served as mere octets.
 SAFE_TEXTS = ("text/plain", "text/markdown", "text/csv", "application/json", "application/x-ndjson")
-SAFE = ("application/pdf", "application/zip", "application/gzip", "image/png", "image/jpeg", "image/gif", "image/webp")
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+SAFE = ("application/pdf", "application/zip", "application/gzip", *IMAGES)
+# What people read, besides everything that calls itself text.
+READABLE = ("application/json", "application/x-ndjson", "application/xml", "application/yaml", "application/toml")
+LARGEST_IMAGE = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +85,15 @@ def served_as(media_type: str) -> str:
     if media_type in SAFE_TEXTS:
         return f"{media_type}; charset=utf-8"
     return media_type if media_type in SAFE else OCTETS
+
+
+def preview_of(artifact: Mapping[str, Any]) -> str | None:
+    """As what a page may show it: text, markdown or image; None for what is kept elsewhere or can only be saved."""
+    kind = str(artifact["media_type"])
+    if artifact.get("uri") is not None:
+        return None
+    if kind in IMAGES:
+        return "image" if (artifact["size"] or 0) <= LARGEST_IMAGE else None
+    if kind == "text/markdown":
+        return "markdown"
+    return "text" if kind.startswith("text/") or kind in READABLE or kind.endswith(("+json", "+xml")) else None

@@ -42,6 +42,8 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
                 yield _line(event, "rota", _of_approval(event.data))
             case "task":
                 yield _line(event, "rota", _of_task(event.data))
+            case "artifact":
+                yield _line(event, "rota", f"Left {event.data.get('name', 'an artifact')}.")
             case "session":
                 yield _line(event, "rota", _of_session(event.data))
 

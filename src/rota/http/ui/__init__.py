@@ -4,6 +4,7 @@ from fastapi import FastAPI
 
 from rota.http.ui import (
     approvals,
+    artifacts,
     audit,
     automations,
     credentials,
@@ -27,7 +28,8 @@ __all__ = ["install", "problem_page"]
 
 def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
-    told = (runs.router, session_list.router, sessions.router, approvals.router, fleet.router, notifications.router)
+    talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
+    told = (runs.router, *talk, fleet.router)
     looked_after = (settings.router, credentials.router, grants.router, audit.router)
     pages = (*work, *told, *looked_after)
     app.state.sections = sections.existing(pages)

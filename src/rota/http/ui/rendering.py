@@ -22,8 +22,10 @@ from rota.http.context import Unit, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
+from rota.http.ui.markdown import markdown
 from rota.http.ui.sections import sections
 from rota.http.ui.strip import HEIGHT, WIDTH, strip
+from rota.model.artifact import preview_of
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
 from rota.notify import reading
@@ -115,6 +117,7 @@ templates.filters |= {
     "at_place": words.at_place,
     "hms": words.hms,
     "elapsed": words.elapsed,
+    "bytes": words.size_of,
     "pretty": pretty,
 }
 templates.globals |= {
@@ -126,6 +129,12 @@ templates.globals |= {
     "shortcuts": SHORTCUTS,
     "sources": words.SOURCES,
     "session_words": words.SESSIONS,
+    "task_words": words.TASK_WORDS,
+    "task_pills": words.TASK_PILLS,
+    "verb_words": words.VERBS,
+    "hue": words.hue,
+    "markdown": markdown,
+    "preview_of": preview_of,
     "session_pills": words.SESSION_PILLS,
     "started_by": words.STARTED_BY,
     "note": words.note,

@@ -1,6 +1,7 @@
 """The page of a session: what was said and done in it, and what is being said just now."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -9,8 +10,8 @@ from uuid import UUID
 from fastapi import APIRouter, Form, Header, Query, Request
 from starlette.responses import Response
 
-from rota.db import approvals, events, isolation, runs, sessions, tasks
-from rota.db.listener import RUNS, session_channel
+from rota.db import approvals, artifacts, events, isolation, runs, sessions, tasks
+from rota.db.listener import CANCELS, RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
@@ -19,22 +20,37 @@ from rota.http.context import InUnit, Shared, Signed, Web
 from rota.http.shapes import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
+from rota.http.ui.graph import graph
 from rota.http.ui.live import message
-from rota.http.ui.rendering import PageRoute, done, page, render, zone_of
+from rota.http.ui.rendering import PageRoute, done, is_live, page, render, zone_of
 from rota.http.ui.speech import Teller
-from rota.http.ui.words import TASK_PILLS, TASK_WORDS
+from rota.http.ui.words import TASK_WORDS
 from rota.model.caller import Caller, Level
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
 from rota.model.run import TERMINAL
-from rota.model.session import SessionStatus
-from rota.sessions import chat
+from rota.model.session import STEPS, SessionStatus, Verb
+from rota.sessions import changing, chat
 from rota.sessions.approvals import may_answer
 from rota.trace.follow import Told
 
+HEAD_CHANGES = {"run", "approval", "task", "session"}
 ASKED = 20  # questions shown at once
-RECALLED = 20  # events that tell which block of the page is open
 AT_ONCE = 100  # events in one message
-SHOWN_TASKS = 200
+SHOWN_TASKS, SHOWN_ARTIFACTS = 200, 50
+# What people change about a session by hand, by its kind: one that an automation made ends with its run.
+VERBS = {
+    "interactive": (Verb.COMPLETE, Verb.ARCHIVE),
+    "background": (Verb.ENABLE, Verb.PAUSE, Verb.RESUME, Verb.COMPLETE, Verb.ARCHIVE),
+    "automation": (Verb.ARCHIVE,),
+}
+DONE = {
+    Verb.ENABLE: "The work begins.",
+    Verb.PAUSE: "The session is paused: what runs finishes, nothing new begins.",
+    Verb.RESUME: "The session goes on.",
+    Verb.COMPLETE: "The session is done.",
+    Verb.FAIL: "The session is given up.",
+    Verb.ARCHIVE: "The session is archived: it can only be read.",
+}
 
 Seq = Annotated[int, Query(ge=0, le=LARGEST_SEQ)]
 
@@ -51,35 +67,42 @@ async def session_page(
     found = await events.tail(unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before)
     shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
     head = await _head(unit.conn, workspace_id, session_id)
+    left = await artifacts.page(unit.conn, workspace_id, session_id, before=None, limit=SHOWN_ARTIFACTS + 1)
     facts = {
         **_seen_by(unit.caller, head),
         "origin": await sessions.origin(unit.conn, workspace_id, session_id),
-        "blocks": speech.blocks(shown),
+        "blocks": speech.blocks(shown, live=before is None and not head["ended"]),
         "earlier": shown[0].seq if len(shown) < len(found) else None,
         "last": shown[-1].seq if shown else 0,
         "newest": before is None,
+        "artifacts": left[:SHOWN_ARTIFACTS],
+        "more_artifacts": len(left) > SHOWN_ARTIFACTS,
         "may_write": _may_write(unit.caller, head["session"]),
-        **(await _tasks(unit.conn, workspace_id, session_id) if head["session"]["has_tasks"] else {"tasks": []}),
     }
     return await page(unit, request, "sessions/session.html", **facts)
 
 
+def _owns(caller: Caller, session: dict[str, Any]) -> bool:
+    return caller.level == Level.ADMIN or (caller.level == Level.MEMBER and session["owner_id"] == caller.user_id)
+
+
 def _may_write(caller: Caller, session: dict[str, Any]) -> bool:
-    owns = caller.level == Level.ADMIN or (caller.level == Level.MEMBER and session["owner_id"] == caller.user_id)
-    return owns and session["status"] in {SessionStatus.ACTIVE, SessionStatus.DONE, SessionStatus.FAILED}
+    takes = session["status"] in {SessionStatus.ACTIVE, SessionStatus.DONE, SessionStatus.FAILED}
+    return takes and _owns(caller, session)
 
 
 async def _tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
-    """The first tasks, and how many there are of each status."""
+    """The first tasks, drawn as a graph if they are few, and how many there are of each status."""
     where = (workspace_id, session_id)
     counts = await tasks.counts(conn, where)
     shown = await tasks.page(conn, where, limit=SHOWN_TASKS)
+    left_out = sum(counts.values()) - len(shown)
     return {
         "tasks": shown,
+        "graph": None if left_out else graph(shown),
         "task_counts": {status: counts[status] for status in TASK_WORDS if status in counts},
-        "tasks_left_out": sum(counts.values()) - len(shown),
-        "task_words": TASK_WORDS,
-        "task_pills": TASK_PILLS,
+        "tasks_left_out": left_out,
+        "seats": {each["run_id"]: each["role"] for each in shown if each["run_id"]},
     }
 
 
@@ -93,7 +116,24 @@ async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annota
     await chat.turn(unit.conn, unit.caller, session_id, prompt=said)
     unit.wake(RUNS, unit.caller.workspace_id)
     unit.wake(session_channel(session_id))
-    return done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", "Sent.")
+    answer = done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", "Sent.")
+    if is_live(request):
+        answer.headers["HX-Trigger"] = json.dumps({"said": {"target": "form.follow-up"}})
+    return answer
+
+
+@router.post("/{session}/{verb}")
+async def change(unit: InUnit, request: Request, session: str, verb: Verb) -> Response:
+    """Enable, pause, resume, complete, fail or archive; the page looks again, since it may take no messages now."""
+    session_id = _id(session)
+    for run_id in await changing.change(unit.conn, unit.caller, session_id, verb):
+        unit.wake(CANCELS, run_id)
+    unit.wake(RUNS, unit.caller.workspace_id)
+    unit.wake(session_channel(session_id))
+    answer = done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", DONE[verb])
+    if is_live(request):
+        answer.headers["HX-Refresh"] = "true"
+    return answer
 
 
 def _id(ref: str) -> SessionId:
@@ -104,7 +144,7 @@ def _id(ref: str) -> SessionId:
 
 
 async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
-    """The session with its latest run, and what its agents wait for."""
+    """The session with its latest run, its tasks, and what its agents wait for."""
     session = await sessions.find(conn, workspace_id, session_id)
     if not session:
         raise NotFound("There is no such session.")
@@ -116,12 +156,19 @@ async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: Session
         "run": run,
         "ended": run is not None and run["status"] in TERMINAL,
         "approvals": asked[::-1],
+        "voice": session["agent_name"] or "Agent",
+        **(await _tasks(conn, workspace_id, session_id) if session["has_tasks"] else {"tasks": [], "seats": {}}),
     }
 
 
 def _seen_by(caller: Caller, head: dict[str, Any]) -> dict[str, Any]:
-    """With whether this reader may answer; all else is the same for everybody."""
-    return head | {"approvals": [each | {"mine": may_answer(caller, each["owners"])} for each in head["approvals"]]}
+    """With what this reader may do; all else is the same for everybody."""
+    session = head["session"]
+    verbs = [each for each in VERBS[session["kind"]] if session["status"] in STEPS[each][0]]
+    return head | {
+        "approvals": [each | {"mine": may_answer(caller, each["owners"])} for each in head["approvals"]],
+        "verbs": verbs if _owns(caller, session) else [],
+    }
 
 
 @router.get("/{session}/stream")
@@ -142,37 +189,49 @@ async def session_stream(
         if not found:
             raise NotFound("There is no such session.")
         start = min(read_last_event_id(last_event_id, after), found["last_seq"])
-        shown = await events.tail(conn, caller.workspace_id, session_id, limit=RECALLED, before=start + 1)
-    return EventStream(request, messages(shared, caller, session_id, start, Teller(shown), zone_of(request, caller)))
+        shown = await events.tail(conn, caller.workspace_id, session_id, limit=speech.SHOWN_EVENTS, before=start + 1)
+    teller = Teller(speech.fitting(shown))
+    return EventStream(request, messages(shared, caller, session_id, start, teller, zone_of(request, caller)))
 
 
 async def messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller, zone: str = "UTC"
 ) -> AsyncGenerator[bytes]:
     news = shared.readers.follow(caller.workspace_id, session_id, after=after)
+    voices: dict[str, Any] = {}
     async with aclosing(news):  # a reader who leaves stops listening at once
         async for told in news:
             if not told:
                 yield STILL_HERE
             for place in range(0, len(told.events), AT_ONCE):
-                yield await _message(shared, caller, session_id, teller, told, place, zone)
+                found = told.events[place : place + AT_ONCE]
+                spoken = teller.tell(found)
+                head = None
+                if not voices or spoken.kinds & HEAD_CHANGES:
+                    head = _seen_by(caller, await _head_once(shared, caller, session_id, told))
+                    voices = {name: head[name] for name in ("seats", "voice")}
+                facts = {
+                    "told": spoken,
+                    "left": [_artifact(each.data) for each in found if each.kind == "artifact"],
+                    "head": head if spoken.kinds & HEAD_CHANGES else None,
+                    **voices,
+                    "root": f"/w/{caller.workspace_slug}",
+                    "address": f"/w/{caller.workspace_slug}/sessions/{session_id}",
+                    "zone": zone,
+                }
+                yield message(found[-1].seq, render("sessions/_message.html", **facts))
 
 
-async def _message(
-    shared: Web, caller: Caller, session_id: SessionId, teller: Teller, told: Told, place: int, zone: str
-) -> bytes:
-    found = told.events[place : place + AT_ONCE]
-    spoken = teller.tell(found)
-    head: dict[str, Any] | None = None
-    if spoken.head_changed:  # one query for all readers
-        head = await asyncio.shield(
-            told.once("head", lambda: asyncio.ensure_future(_head_now(shared, caller, session_id)))
-        )
-        head = _seen_by(caller, head)
-    facts = {"told": spoken, "head": head, "root": f"/w/{caller.workspace_slug}", "zone": zone}
-    return message(found[-1].seq, render("sessions/_message.html", **facts))
+def _artifact(data: dict[str, Any]) -> dict[str, Any]:
+    """As its event tells it; in the form of its row."""
+    return {"id": data.get("artifact_id"), "name": "", "media_type": "", "uri": None, "size": None, **data}
 
 
-async def _head_now(shared: Web, caller: Caller, session_id: SessionId) -> dict[str, Any]:
-    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-        return await _head(conn, caller.workspace_id, session_id)
+async def _head_once(shared: Web, caller: Caller, session_id: SessionId, told: Told) -> dict[str, Any]:
+    """One query for all readers."""
+
+    async def look() -> dict[str, Any]:
+        async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+            return await _head(conn, caller.workspace_id, session_id)
+
+    return await asyncio.shield(told.once("head", lambda: asyncio.ensure_future(look())))

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.db.events import Event
+from rota.http.ui.markdown import LONGEST
 from rota.sessions.transcript import Line, lines, merged
 
 SHOWN_EVENTS, SHOWN_CHARACTERS = 200, 60_000
@@ -37,6 +38,7 @@ class Block:
     text: str
     tool: str = ""
     tool_hint: str = ""
+    grows: bool = False
 
     @property
     def kind(self) -> str:
@@ -45,31 +47,44 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a page must do to show some more events."""
+    """What a page must do to show some more events: what its last block goes on with, or, once that has ended and is
+    known from its beginning, the whole of it; and what stands below."""
 
     continued: str
+    finished: str | None
     blocks: Sequence[Block]
-    head_changed: bool
+    kinds: frozenset[str]
 
 
 class Teller:
     """Turns events into blocks; knows whether the page's last block is still open, so that pieces are joined to it."""
 
-    def __init__(self, shown: Iterable[Event] = ()) -> None:
+    def __init__(self, shown: Sequence[Event] = ()) -> None:
         self._open: Line | None = None
-        self.tell(shown)
+        self._said: str | None = None  # all of the open block, if it is a piece of an agent's and not too long
+        told = self.tell(shown)
+        if shown and shown[0].seq > 1 and len(told.blocks) == 1:
+            self._said = None  # it may have begun before
 
-    def tell(self, events: Iterable[Event]) -> Told:
-        events = list(events)
+    def tell(self, events: Sequence[Event]) -> Told:
         before = self._open
         told = merged([*([before] if before else []), *lines(events)])
-        continues = before is not None
+        continued = plain(told[0].text)[0] if before and told[0].text != before.text else ""
+        said = None if self._said is None else self._said + continued
+        new = told[1:] if before else told
         self._open = _kept_open(told[-1]) if told else None
-        continued = plain(told[0].text)[0] if continues and told[0].text != before.text else ""  # type: ignore[union-attr]
-        new = told[1:] if continues else told
-        return Told(
-            continued, [block(line) for line in new], any(event.kind in {"run", "approval"} for event in events)
-        )
+        self._said = _short(plain(new[-1].text)[0] if _is_piece(new[-1]) else None) if new else _short(said)
+        shown = [block(line, grows=line is new[-1] and _is_piece(line)) for line in new]
+        return Told(continued, said if new else None, shown, frozenset(event.kind for event in events))
+
+
+def _is_piece(line: Line) -> bool:
+    """Something an agent says, which may go on; a message is whole."""
+    return line.speaker == "agent" and "body" not in line.data
+
+
+def _short(said: str | None) -> str | None:
+    return None if said is None or len(said) > LONGEST else said
 
 
 def _kept_open(line: Line) -> Line:
@@ -77,13 +92,15 @@ def _kept_open(line: Line) -> Line:
     return replace(line, text=plain(line.text)[1] if line.speaker == "agent" else "")
 
 
-def blocks(events: Sequence[Event]) -> list[Block]:
-    return [block(line) for line in merged(lines(events))]
+def blocks(events: Sequence[Event], *, live: bool = False) -> list[Block]:
+    """With `live`, the last of them may go on."""
+    told = merged(lines(events))
+    return [block(line, grows=live and line is told[-1] and _is_piece(line)) for line in told]
 
 
-def block(line: Line) -> Block:
+def block(line: Line, *, grows: bool = False) -> Block:
     if line.speaker != "tool":
-        return Block(line, plain(line.text)[0])
+        return Block(line, plain(line.text)[0], grows=grows)
     data = {name: value for name, value in line.data.items() if name != "name"}
     text = json.dumps(data, indent=2, ensure_ascii=False) if data else ""
     return Block(line, plain(text)[0], tool=line.text or "tool", tool_hint=_hint(data))

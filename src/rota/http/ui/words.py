@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zlib import crc32
 
 from markupsafe import Markup
 
@@ -76,6 +77,31 @@ SESSION_PILLS = {
     "failed": "failed",
     "archived": "skipped",
 }
+
+VERBS = {
+    "enable": "Start",
+    "pause": "Pause",
+    "resume": "Resume",
+    "complete": "Complete",
+    "fail": "Give up",
+    "archive": "Archive",
+}
+HUES = 8
+
+
+def hue(name: str) -> int:
+    """The colour of a role, which is the same wherever it speaks."""
+    return crc32(name.encode()) % HUES
+
+
+def size_of(count: int) -> str:
+    """Bytes as people count them."""
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.1f} GB"
+
 
 APPROVALS = {
     "pending": "Waiting",

@@ -67,7 +67,19 @@
   document.addEventListener("htmx:before:swap", () => {
     atEnd = !!document.getElementById("tail") && innerHeight + scrollY >= document.body.scrollHeight - 96;
   });
+  // However much is said while somebody watches, the page stays light; what went is one click away.
+  const MOST = 400;
+  function trim() {
+    const all = document.getElementById("transcript")?.children, earlier = document.getElementById("earlier");
+    if (!all || !atEnd || all.length <= MOST) return;
+    while (all.length > MOST / 2) all[0].remove();
+    const link = earlier.querySelector("a");
+    link.href = link.href.replace(/before=\d+/, `before=${all[0].dataset.seq}`);
+    earlier.hidden = false;
+  }
+
   document.addEventListener("htmx:after:swap", () => {
+    trim();
     refresh();
     addCopyButtons();
     if (atEnd) scrollTo(0, document.body.scrollHeight);
@@ -78,7 +90,9 @@
       if (!menu.contains(event.target)) menu.open = false;
     }
   });
+  document.addEventListener("said", (event) => event.target.reset?.());
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches("[data-send]")) event.target.form.requestSubmit();
     const menu = event.key === "Escape" && document.querySelector("details.menu[open]");
     if (!menu) return;
     menu.open = false;

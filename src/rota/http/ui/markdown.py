@@ -1,0 +1,67 @@
+"""Agents' finished words as markup: Markdown without HTML, and of what that yields only the tags named here."""
+
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+LONGEST = 40_000  # longer ones are shown as they were said
+SCHEMES = {"http", "https", "mailto"}
+TAGS = {
+    "a", "blockquote", "br", "code", "del", "em", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "strong", "s",
+    "table", "tbody", "td", "th", "thead", "tr", "ul",
+}  # fmt: skip
+ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}, "pre": {"tabindex"}}
+# Headings of a page belong to the page: those of an agent stand below them.
+HEADINGS = {"h1": "h4", "h2": "h5", "h3": "h6", "h4": "h6", "h5": "h6", "h6": "h6"}
+
+
+@lru_cache(maxsize=256)
+def markdown(text: str) -> Markup:
+    """Safe markup. All who watch a session get the same."""
+    if len(text) > LONGEST:
+        return Markup('<div class="as-said">{}</div>').format(text)
+    import nh3  # noqa: PLC0415 - who serves no page never pays for it
+
+    clean = nh3.clean(
+        _parser().render(text),
+        tags=TAGS,
+        attributes=ATTRIBUTES,
+        url_schemes=SCHEMES,
+        link_rel="noopener noreferrer nofollow",
+    )
+    return Markup(clean)  # nosec B704 # noqa: S704 — cleaned by the line above
+
+
+@cache
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt  # noqa: PLC0415
+
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    # What looks like an entity was written so by the agent, and stays.
+    parser.disable(["entity", "html_block", "html_inline"])
+    parser.add_render_rule("image", _image)
+    for name in ("heading_open", "heading_close"):
+        parser.add_render_rule(name, _heading)
+    for name in ("fence", "code_block"):
+        parser.add_render_rule(name, _code)
+    return parser
+
+
+def _image(_: Any, tokens: Any, at: int, *__: Any) -> str:
+    """A picture is a link to it: to show it would tell its server who reads, and when."""
+    source = tokens[at].attrs.get("src", "")
+    return Markup('<a href="{}">{}</a>').format(source, tokens[at].content or source)
+
+
+def _heading(_: Any, tokens: Any, at: int, *__: Any) -> str:
+    token = tokens[at]
+    return f"<{'/' if token.nesting < 0 else ''}{HEADINGS[token.tag]}>"
+
+
+def _code(_: Any, tokens: Any, at: int, *__: Any) -> str:
+    """Wide code scrolls, also by keyboard."""
+    return f'<pre tabindex="0"><code>{escape(tokens[at].content)}</code></pre>\n'

@@ -1,0 +1,111 @@
+"""What agents say as markup: what it may become, and that nothing they write runs, loads or hides where a link leads."""
+
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.http.ui.markdown import ATTRIBUTES, LONGEST, TAGS, markdown
+
+VECTORS = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](java\tscript:alert(1))",
+    "[x](&#106;avascript:alert(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==)",
+    "[x](vbscript:msgbox(1))",
+    "[x](file:///etc/passwd)",
+    "<javascript:alert(1)>",
+    "![x](javascript:alert(1))",
+    '![a"onerror="alert(1)](https://x/)',
+    "![x](https://evil.example/pixel.png)",
+    "[x]: javascript:alert(1)\n\n[x]",
+    "[x](https://x/ \"title' onmouseover='alert(1)\")",
+    "```<script>\n</code></pre><script>alert(1)</script>\n```",
+    '```" onclick="alert(1)\nx\n```',
+    "    <script>alert(1)</script>",
+    "a</hx-partial><hx-partial hx-target='body'>b",
+    "<div hx-get='/w/default' hx-trigger='load'>",
+    "<a href='https://x/' style='position:fixed;inset:0'>x</a>",
+    "| <script> | b |\n|---|---|\n| <b onclick=x> | y |",
+    "<math><mtext></mtext><mglyph><svg><mtext><style><path id='</style><img onerror=alert(1) src>'>",
+    "# <form action=https://evil.example><button>Sign in</button>",
+    "<base href=https://evil.example>",
+    "<meta http-equiv=refresh content='0;url=https://evil.example'>",
+)
+
+
+class Elements(HTMLParser):
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(markup)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def is_harmless(markup: str) -> bool:
+    for tag, has in Elements(markup).found:
+        extra = set(has) - ATTRIBUTES.get(tag, set()) - ({"rel"} if tag == "a" else set())
+        as_said = tag == "div" and has == {"class": "as-said"}
+        if not as_said and (tag not in TAGS or extra):
+            return False
+        if tag == "a" and "href" in has and not (has["href"] or "").startswith(("http://", "https://", "mailto:")):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("said", VECTORS)
+def test_nothing_that_agents_write_runs_or_loads(said: str) -> None:
+    assert is_harmless(markdown(said)), markdown(said)
+
+
+@given(
+    st.lists(st.sampled_from([*VECTORS, "\n", "\n\n", "`", "```", "*", "[", "](", ")", "<", ">", '"', "|", "# "])).map(
+        "".join
+    )
+)
+def test_nothing_that_it_is_put_together_from_does_either(said: str) -> None:
+    assert is_harmless(markdown(said))
+
+
+def test_links_say_nothing_of_the_reader_and_lend_no_weight() -> None:
+    assert markdown("[docs](https://example.org/a?b=1&c=2)") == (
+        '<p><a href="https://example.org/a?b=1&amp;c=2" rel="noopener noreferrer nofollow">docs</a></p>\n'
+    )
+
+
+def test_a_picture_from_elsewhere_is_a_link_to_it() -> None:
+    shown = markdown("![a chart](https://example.org/chart.png)")
+    assert "<img" not in shown
+    assert 'href="https://example.org/chart.png"' in shown
+    assert ">a chart</a>" in shown
+
+
+def test_what_people_expect_of_markdown() -> None:
+    shown = markdown("# Found\n\nTwo *owners*, **one** `file`:\n\n1. a\n2. b\n\n| x | y |\n|---|---|\n| 1 | 2 |\n")
+    for each in (
+        "<h4>Found</h4>",
+        "<em>owners</em>",
+        "<strong>one</strong>",
+        "<code>file</code>",
+        "<li>a</li>",
+        "<td>1</td>",
+    ):
+        assert each in shown
+
+
+def test_lines_stay_lines_and_entities_stay_as_written() -> None:
+    assert markdown("one\ntwo &amp; <b>") == "<p>one<br>\ntwo &amp;amp; &lt;b&gt;</p>\n"
+
+
+def test_what_is_too_long_is_shown_as_it_was_said() -> None:
+    said = "<b>*x* " * (LONGEST // 7 + 1)
+    shown = markdown(said)
+    assert shown.startswith('<div class="as-said">&lt;b&gt;*x*')
