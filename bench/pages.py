@@ -46,6 +46,25 @@ INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, o
 SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id FROM automations WHERE workspace_id = %s LIMIT 1
 RETURNING id
 """
+# A session that has said much, many others that automations made, some conversations between them, and a long log.
+EVENTS = """
+INSERT INTO events (workspace_id, session_id, seq, kind, data)
+SELECT %(workspace_id)s, %(session_id)s, n, CASE WHEN n % 5 = 0 THEN 'tool' ELSE 'output' END,
+       CASE WHEN n % 5 = 0 THEN '{"name": "search", "query": "something"}' ELSE '{"text": "Some **words** of an agent.\n"}' END::jsonb
+  FROM generate_series(1, 100000) AS n
+"""
+SAID = "UPDATE sessions SET last_seq = 100000 WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s"
+OTHERS = """
+INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id)
+SELECT s.workspace_id, gen_random_uuid(), CASE WHEN n % 1000 = 0 THEN 'interactive' ELSE 'automation' END, 'user',
+       CASE WHEN n % 1000 = 0 THEN NULL ELSE s.automation_id END, s.agent_id, s.owner_id
+  FROM sessions s, generate_series(1, 200000) AS n WHERE s.workspace_id = %(workspace_id)s AND s.id = %(session_id)s
+"""
+AUDIT = """
+INSERT INTO audit (workspace_id, id, user_id, action, object_kind, object_id, status, before, after)
+SELECT %(workspace_id)s, gen_random_uuid(), u.id, 'automation.pause', 'automation', n::text, 200, '{"status": "active"}', '{"status": "paused"}'
+  FROM (SELECT id FROM users LIMIT 1) u, generate_series(1, 200000) AS n
+"""
 SNAPSHOTS = """
 INSERT INTO snapshots (id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb)
 SELECT gen_random_uuid(), now() - interval '1 minute' * n, 'h' || n %% 3, 3, 3, 3, n %% 40, 20, 900 FROM generate_series(1, 30240) AS n
@@ -65,6 +84,8 @@ async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
                     batch = {"first": first, "batch": min(BATCH, count), "count": count, "one": one, "salt": salt}
                     await conn.execute(RUNS, {**given, **batch})
             await conn.execute(SNAPSHOTS.replace("%%", "%"))
+            for statement in (EVENTS, SAID, OTHERS, AUDIT):
+                await conn.execute(statement.replace("% ", "%% "), given)
         await stage.tidy()
         return await _pages(stage, times=20 if quick else 60, stored=f"{automations:,} automations and {runs:,} runs")
 
@@ -89,7 +110,7 @@ async def _addresses(stage: Stage) -> dict[str, str]:
             "SELECT slug FROM automations WHERE workspace_id = %s ORDER BY id", [stage.caller.workspace_id]
         )
         slugs = [row[0] for row in await rows.fetchall()]
-        session = await (await conn.execute("SELECT id FROM sessions LIMIT 1")).fetchone()
+        session = await (await conn.execute("SELECT id FROM sessions WHERE last_seq > 0 LIMIT 1")).fetchone()
     root, one, busiest = "/w/default", f"/w/default/automations/{slugs[-1]}", f"/w/default/automations/{slugs[0]}"
     return {
         "automations": f"{root}/automations",
@@ -106,6 +127,14 @@ async def _addresses(stage: Stage) -> dict[str, str]:
         "session": f"{root}/sessions/{session[0] if session else ''}",
         "fleet": f"{root}/fleet",
         "approvals": f"{root}/approvals",
+        "session, an earlier part": f"{root}/sessions/{session[0] if session else ''}?before=50000",
+        "conversations": f"{root}/sessions",
+        "goals, of which there are none": f"{root}/sessions?kind=background",
+        "sessions of automations": f"{root}/sessions?kind=automation",
+        "credentials": f"{root}/settings/credentials",
+        "grants": f"{root}/settings/grants",
+        "audit log": f"{root}/settings/audit",
+        "audit log, of one thing": f"{root}/settings/audit?object_kind=automation&object_id=77",
     }
 
 

@@ -13,6 +13,7 @@ from rota.http.ui import (
     files,
     fleet,
     grants,
+    memory,
     notifications,
     runs,
     sections,
@@ -30,7 +31,7 @@ def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
     talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
     told = (runs.router, *talk, fleet.router)
-    looked_after = (settings.router, credentials.router, grants.router, audit.router)
+    looked_after = (memory.router, settings.router, credentials.router, grants.router, audit.router)
     pages = (*work, *told, *looked_after)
     app.state.sections = sections.existing(pages)
     for each in pages:

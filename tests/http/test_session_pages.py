@@ -1,0 +1,171 @@
+"""The page of a session beyond its transcript: the graph of tasks, artifacts, the lifecycle; and what memory holds."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+
+from rota.http.context import Web
+from rota.http.ui import sessions, speech, words
+from rota.http.ui.graph import DRAWN, graph
+from rota.model.artifact import preview_of
+from rota.model.ids import AutomationId
+from rota.model.memory import Remembered
+from rota.sessions import memory
+
+from .test_pages import NASTY, Page, submit
+
+ROOT = "/w/default"
+
+
+def task(key: str, *needs: dict[str, Any], status: str = "pending") -> dict[str, Any]:
+    return {"id": uuid4(), "key": key, "role": "worker", "status": status, "depends_on": [each["id"] for each in needs]}
+
+
+# ── The graph ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_task_stands_to_the_right_of_what_it_waits_for_and_none_on_another() -> None:
+    plan = task("plan", status="done")
+    left, right = task("left", plan), task("right", plan)
+    end = task("end", left, right, plan)
+    drawn = graph([end, left, right, plan])
+    assert drawn
+    at = {node.key: (node.x, node.y) for node in drawn.nodes}
+    assert at["plan"][0] < at["left"][0] == at["right"][0] < at["end"][0]
+    assert len(set(at.values())) == 4
+    assert [kind for _, kind in drawn.lines].count("met") == 3  # those that lead away from what is done
+    assert "end: waiting, after left, right, plan" in drawn.told
+    assert all(node.x + 156 <= drawn.width and node.y + 48 <= drawn.height for node in drawn.nodes)
+
+
+def test_nothing_is_drawn_where_nothing_waits_or_nobody_could_see_it() -> None:
+    assert graph([task("one"), task("two")]) is None
+    first = task("first")
+    assert graph([first, *(task(str(n), first) for n in range(DRAWN))]) is None
+
+
+def test_a_long_key_is_cut_and_told_whole() -> None:
+    first = task("x" * 60)
+    drawn = graph([first, task("y", first)])
+    assert drawn
+    assert drawn.nodes[0].key == "x" * 17 + "…"
+    assert "x" * 60 in drawn.nodes[0].told
+
+
+# ── Artifacts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("media_type", "size", "shown"),
+    [
+        ("image/png", 10, "image"),
+        ("image/png", 20_000_000, None),
+        ("image/svg+xml", 10, "text"),  # a picture that can run: only as its source
+        ("text/html", 10, "text"),
+        ("text/markdown", 10, "markdown"),
+        ("application/json", 10, "text"),
+        ("application/pdf", 10, None),
+    ],
+)
+def test_as_what_an_artifact_may_be_shown(media_type: str, size: int, shown: str | None) -> None:
+    assert preview_of({"media_type": media_type, "size": size, "uri": None}) == shown
+    assert preview_of({"media_type": media_type, "size": None, "uri": "https://example.org"}) is None
+
+
+async def test_what_an_agent_leaves_is_told_on_the_page_that_is_open(house: Any, web: Web) -> None:
+    run = await house.started(await house.automation())
+    feed = sessions.messages(web, house.caller, run["session_id"], 1, speech.Teller())
+    left = str(uuid4())
+    await house.say(run, "artifact", artifact_id=left, name=NASTY, media_type="text/html", size=2048)
+    told = (await anext(feed)).decode()
+    await feed.aclose()
+    assert f"{ROOT}/sessions/{run['session_id']}/artifacts/{left}" in told
+    assert "2.0 KB" in told
+    assert NASTY not in told
+    assert 'hx-target="#live"' not in told  # nothing of the head has changed
+
+
+async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin: AsyncClient, house: Any) -> None:
+    run = await house.run(await house.automation())
+    for uri in ("https://example.org/pull/7", "ssh://host/x"):
+        await house.execute(
+            "INSERT INTO artifacts (workspace_id, id, session_id, name, media_type, uri) "
+            "SELECT workspace_id, gen_random_uuid(), id, 'there', 'text/uri-list', %s FROM sessions",
+            uri,
+        )
+    page = Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}"))
+    links = [each.get("href") or "" for each in page.all("a")]
+    assert "https://example.org/pull/7" in links
+    assert not [each for each in links if each.startswith("ssh:")]
+    assert "ssh://host/x" in page.text
+
+
+@pytest.mark.parametrize("path", ["artifacts/none", f"artifacts/{uuid4()}", f"artifacts/{uuid4()}/image"])
+async def test_an_artifact_that_is_not_there_is_a_page_too(admin: AsyncClient, house: Any, path: str) -> None:
+    run = await house.run(await house.automation())
+    answer = await admin.get(f"{ROOT}/sessions/{run['session_id']}/{path}")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 KB"), (25_000, "25 KB"), (3_200_000_000, "3.2 GB")],
+)
+def test_sizes_as_people_tell_them(count: int, told: str) -> None:
+    assert words.size_of(count) == told
+
+
+# ── The lifecycle ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_verbs_that_apply_are_offered_to_who_may(admin: AsyncClient, house: Any) -> None:
+    await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt="Hello")
+    session = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
+    assert "Complete" in (await admin.get(session)).text
+    assert (await submit(admin, f"{session}/archive")).status_code == 409
+    assert (await submit(admin, f"{session}/complete")).headers["Location"] == session
+    assert await house.value("SELECT status FROM sessions") == "done"
+    assert "Archive" in (await admin.get(session)).text
+    assert (await submit(admin, f"{session}/explode")).status_code == 422
+    await house.execute("UPDATE members SET level = 'viewer'")
+    page = (await admin.get(session)).text
+    assert "Archive" not in page
+    assert "follow-up" not in page
+    assert (await submit(admin, f"{session}/archive")).status_code == 403
+
+
+async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house: Any) -> None:
+    run = await house.ended(await house.automation(), "failed")
+    await house.execute("UPDATE sessions SET status = 'archived'")
+    page = (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
+    assert "Archived" in page
+    assert "Retry" not in page
+    assert "<textarea" not in page
+
+
+# ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_an_automation_remembers_is_changed_and_forgotten(admin: AsyncClient, house: Any) -> None:
+    automation_id = AutomationId(await house.automation())
+    async with house.db.transaction() as conn:
+        given = Remembered("last:seen", {"at": NASTY}, None, 0.5)
+        await memory.remember(conn, house.caller.workspace_id, automation_id, given)
+    home = f"{ROOT}/automations/errand"
+    page = await admin.get(home)
+    assert NASTY not in page.text
+    action = next(str(each["action"]) for each in Page(page).all("form") if str(each.get("action")).endswith("/set"))
+    assert (await submit(admin, action, value='{"at": 7}')).headers["Location"] == home
+    assert await house.value("SELECT value FROM memory") == {"at": 7}
+    assert await house.value("SELECT confidence FROM memory") == 0.5
+    for wrong in ("", "seven", '{"at": '):
+        assert (await submit(admin, action, value=wrong)).status_code == 422
+    assert await house.value("SELECT value FROM memory") == {"at": 7}
+    forget = action.removesuffix("/set") + "/delete"
+    await submit(admin, forget)
+    assert await house.value("SELECT count(*) FROM memory") == 0
+    assert (await submit(admin, action, value="1")).status_code == 404
+    assert (await submit(admin, forget)).status_code == 404
