@@ -60,6 +60,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     token = made(await owner.post("/tokens", {"name": "A script's"}))
     return {
         "member": str(member), "token": token["id"],
+        "account": str(await office.value("SELECT id FROM accounts WHERE workspace_id = %s", office.caller.workspace_id)),
         "grant": automation["grant_id"], "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
         "run": run["id"], "session": run["session_id"],
         "message": str(message["id"]), "artifact": artifact["id"],
@@ -78,7 +79,8 @@ READS = [
     "/sessions/{session}/artifacts",
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
     "/snapshots", "/credentials", "/credentials/{credential}", "/grants", "/grants/{grant}", "",
-    "/members", "/members/{member}", "/tokens",
+    "/members", "/members/{member}", "/tokens", "/accounts", "/accounts/{account}", "/accounts/{account}/usage", "/usage",
+    "/usage/forecast",
 ]  # fmt: skip
 # One's own, at every level; nobody else finds it, and an agent has none.
 OWN_READS = ["/notifications", "/notifications/choices"]
@@ -127,6 +129,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PATCH", "/credentials/{credential}", {"description": "Mine"}),
     ("DELETE", "/credentials/{credential}", None),
     ("PATCH", "", {"name": "Ours"}),
+    ("POST", "/accounts", {"name": "Mine"}),
+    ("PATCH", "/accounts/{account}", {"budget": None}),
     ("POST", "/members", {"email": "ada@example.org"}),
     ("PATCH", "/members/{member}", {"level": "member"}),
     ("POST", "/members/{member}/link", None),
@@ -138,7 +142,7 @@ FOR_ADMINS = {
     ("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}"),
     ("POST", "/credentials"), ("PATCH", "/credentials/{credential}"), ("DELETE", "/credentials/{credential}"),
     ("PATCH", ""), ("POST", "/members"), ("PATCH", "/members/{member}"), ("DELETE", "/members/{member}"),
-    ("POST", "/members/{member}/link"),
+    ("POST", "/members/{member}/link"), ("POST", "/accounts"), ("PATCH", "/accounts/{account}"),
 }  # fmt: skip
 OF_ONES_OWN = {("POST", "/tokens"), ("DELETE", "/tokens/{token}")}  # whatever the level; another's is not there
 FOR_ANY_MEMBER = {
@@ -167,6 +171,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         "{key}": "last",
         "{grant_id}": "{grant}",
         "{notification_id}": "{notification}",
+        "{account_id}": "{account}",
         "{artifact_id}": "{artifact}",
         "{message_id}": "{message}",
         "{session_id}": "{session}",
@@ -262,7 +267,7 @@ async def test_only_admins_change_agents_and_credentials(office: Office, api: Ap
     other = await office.api(level)
     bodies = {(method, path): body for method, path, body in WRITES}
     for method, path in FOR_ADMINS:
-        target = path.format(agent="worker-bee", credential="mine", member=UNKNOWN)
+        target = path.format(agent="worker-bee", credential="mine", member=UNKNOWN, account=UNKNOWN)
         told = refused(await send(other, method, target, bodies[method, path]), 403, "forbidden")
         assert told["needs"] == "admin"
 

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 
+from rota.roster import running
+
 from .test_pages import NASTY, Page, live, submit
 
 ROOT = "/w/default"
 SECRET = "a-value-nobody-may-see"
-PAGES = ("credentials", "grants", "grants?shown=all", "audit")
+PAGES = ("credentials", "grants", "grants?shown=all", "accounts", "audit")
 
 
 async def test_the_settings_lead_to_their_first_page_and_list_the_others(admin: AsyncClient) -> None:
@@ -62,6 +64,41 @@ async def test_what_cannot_be_saved_says_why_and_repeats_no_value(admin: AsyncCl
     assert (await submit(admin, home, name="mine", value=SECRET)).status_code == 403
     assert "New credential" not in (await admin.get(home)).text
     assert await house.value("SELECT count(*) FROM credentials") == 0
+
+
+async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/settings/accounts"
+    assert "No limit" in Page(await admin.get(home)).text
+    account = await house.value("SELECT id FROM accounts")
+    named = {"name": f"House {NASTY}", "currency": "eur"}
+    caps = {"budget.per_run.money": "0.50", "budget.per_month.money": "10"}
+    assert (await submit(admin, f"{home}/{account}/change", **named, **caps)).status_code == 303
+    assert await house.value("SELECT currency FROM accounts") == "EUR"
+    automation = await house.automation({"cron": "* * * * *"})
+    async with house.db.transaction() as conn:
+        run_id = await running.run_now(conn, house.caller, automation)
+        await conn.execute(
+            "INSERT INTO usage SELECT workspace_id, %s, 1, 'money', 0.25, %s FROM accounts", [run_id, account]
+        )
+        await conn.execute("UPDATE runs SET status = 'succeeded', finished_at = now(), attempt = 1")
+    page = await admin.get(home)
+    assert NASTY in Page(page).text
+    assert NASTY not in page.text
+    assert "0 of 10 and 0.5 set aside" in " ".join(Page(page).text.split())
+    assert page.text.count('class="bar"') == 1
+    assert "0.25 so far" in page.text
+    for wrong, field in (
+        ({"budget.per_month.money": "10"}, "one run"),
+        ({"budget.per_run.money": "x"}, "per_run, money"),
+    ):
+        refused = await submit(admin, f"{home}/{account}/change", **named, **wrong)
+        assert refused.status_code == 422
+        assert field in refused.text
+    assert (await submit(admin, home, name="Second", currency="USD")).status_code == 303
+    assert "Second" in (await admin.get(home)).text
+    await house.execute("UPDATE members SET level = 'member'")
+    assert (await submit(admin, home, name="Third", currency="USD")).status_code == 403
+    assert "New account" not in (await admin.get(home)).text
 
 
 async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from rota.db import grants
 from rota.db.pool import Connection
 from rota.errors import Forbidden
-from rota.model.ids import AgentId, AutomationId, GrantId, UserId, WorkspaceId, new_id
+from rota.model.ids import AccountId, AgentId, AutomationId, GrantId, UserId, WorkspaceId, new_id
 
 SHORT = timedelta(hours=24)
 
@@ -19,10 +19,12 @@ async def make(
     lasts: timedelta | None = None,
     automation_id: AutomationId | None = None,
     replaces: GrantId | None = None,
+    account_id: AccountId | None = None,
 ) -> GrantId:
-    """A grant for this agent only. Made in the transaction of what needs it."""
+    """A grant for this agent only. Made in the transaction of what needs it. It charges the account that is named, or
+    that of the grant it replaces, or the workspace's first."""
     grant_id = GrantId(new_id())
-    account_id = await grants.default_account(conn, workspace_id)
+    account_id = account_id or await grants.account_to_charge(conn, workspace_id, replaces)
     made = await grants.add(
         conn,
         workspace_id,

@@ -12,7 +12,10 @@ from rota.model.ids import AccountId, AutomationId, GrantId, UserId, WorkspaceId
 
 ADD_ACCOUNT = "INSERT INTO accounts (workspace_id, id, name) VALUES (%(workspace_id)s, %(id)s, %(name)s)"
 
-DEFAULT_ACCOUNT = "SELECT id FROM accounts WHERE workspace_id = %(workspace_id)s ORDER BY created_at, id LIMIT 1"
+ACCOUNT_TO_CHARGE = """
+SELECT coalesce((SELECT account_id FROM grants WHERE workspace_id = %(workspace_id)s AND id = %(replaces)s),
+                (SELECT id FROM accounts WHERE workspace_id = %(workspace_id)s ORDER BY created_at, id LIMIT 1))
+"""
 
 ADD = """
 -- Waits for who is just removing the member, and then makes none.
@@ -99,8 +102,10 @@ async def add_account(conn: Connection, workspace_id: WorkspaceId, account_id: A
     await conn.execute(ADD_ACCOUNT, {"workspace_id": workspace_id, "id": account_id, "name": name})
 
 
-async def default_account(conn: Connection, workspace_id: WorkspaceId) -> AccountId:
-    row = await (await conn.execute(DEFAULT_ACCOUNT, {"workspace_id": workspace_id})).fetchone()
+async def account_to_charge(conn: Connection, workspace_id: WorkspaceId, replaces: GrantId | None) -> AccountId:
+    """That of the grant which is replaced, else the workspace's first."""
+    given = {"workspace_id": workspace_id, "replaces": replaces}
+    row = await (await conn.execute(ACCOUNT_TO_CHARGE, given)).fetchone()
     assert row, "a workspace is made with an account"
     return AccountId(row[0])
 

@@ -195,6 +195,14 @@ SELECT count(DISTINCT automation_id) FROM triggers
  WHERE workspace_id = %(workspace_id)s AND next_fire_at >= %(start)s AND next_fire_at < %(end)s
 """
 
+DUE_UNTIL = """
+-- What is due first, with the names of their automations. Those that are paused have no next fire.
+SELECT t.*, a.slug AS automation_slug, a.name AS automation_name
+  FROM triggers t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id
+ WHERE t.workspace_id = %(workspace_id)s AND t.next_fire_at < %(end)s
+ORDER BY t.next_fire_at LIMIT %(limit)s
+"""
+
 LOCK_AFTER = "SELECT pg_advisory_xact_lock(hashtextextended('after ' || %(workspace_id)s::text, 0))"
 
 MINIMUM_INTERVAL = "SELECT minimum_interval FROM workspaces WHERE id = %(workspace_id)s"
@@ -381,3 +389,10 @@ async def over_limit(conn: Connection, workspace_id: WorkspaceId) -> int | None:
         return None
     count = await (await conn.execute(SCHEDULES, {"workspace_id": workspace_id})).fetchone()
     return limit[0] if count and count[0] > limit[0] else None
+
+
+async def due_until(conn: Connection, workspace_id: WorkspaceId, end: datetime, *, limit: int) -> list[dict[str, Any]]:
+    """Triggers of this workspace that are due before then, the first ones first."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(DUE_UNTIL, {"workspace_id": workspace_id, "end": end, "limit": limit})
+        return await cursor.fetchall()

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from decimal import Decimal
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
+from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
 from rota.model.budget import Exceeded, exceeded
@@ -85,3 +88,93 @@ async def over_budget(conn: Connection, runs: Iterable[tuple[UUID, UUID]]) -> di
 
 def _amounts(stored: Mapping[str, str]) -> dict[str, Decimal]:
     return {unit: Decimal(amount) for unit, amount in stored.items()}
+
+
+_SPENT = """
+SELECT (r.queued_at AT TIME ZONE %(zone)s)::date AS day, coalesce(r.automation_id, %(none)s) AS subject, u.unit, sum(u.amount) AS amount
+  FROM usage u JOIN runs r ON r.workspace_id = u.workspace_id AND r.id = u.run_id
+ WHERE u.workspace_id = %(workspace_id)s AND u.run_id >= %(since)s AND u.run_id < %(until)s {of_account}
+GROUP BY 1, 2, 3
+"""
+
+BY_DAY = """
+-- Ids of runs are in the order of time: a span of days is a span of the ledger's primary key, or of an account's index.
+SELECT spent.day, nullif(spent.subject, %(none)s) AS automation_id, a.slug AS automation, a.name, spent.usage, spent.subject
+  FROM (SELECT day, subject, jsonb_object_agg(unit, amount) AS usage FROM ({spent}) every
+         WHERE %(last_day)s::date IS NULL OR day < %(last_day)s OR (day = %(last_day)s AND subject > %(last_subject)s)
+      GROUP BY day, subject) spent
+       LEFT JOIN automations a ON a.workspace_id = %(workspace_id)s AND a.id = spent.subject
+ORDER BY spent.day DESC, spent.subject
+ LIMIT %(limit)s
+"""
+
+DAYS = "SELECT day, unit, sum(amount)::float8 AS amount FROM ({spent}) every GROUP BY day, unit ORDER BY day, unit"
+
+TOTAL = """
+SELECT u.unit, sum(u.amount) FROM usage u
+ WHERE u.workspace_id = %(workspace_id)s AND u.run_id >= %(since)s GROUP BY u.unit
+"""
+
+MEAN = """
+-- What a run of each automation cost of late: of its newest that have ended, at most so many.
+SELECT g.id, recent.runs, (SELECT jsonb_object_agg(unit, amount) FROM (
+           SELECT u.unit, sum(u.amount) / recent.runs AS amount FROM usage u
+            WHERE u.workspace_id = %(workspace_id)s AND u.run_id = ANY(recent.ids) GROUP BY u.unit) mean)
+  FROM unnest(%(ids)s::uuid[]) AS g(id)
+       CROSS JOIN LATERAL (
+           SELECT count(*) AS runs, array_agg(newest.id) AS ids FROM (
+               SELECT r.id FROM runs r
+                WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = g.id AND r.status IN ('succeeded', 'failed')
+             ORDER BY r.id DESC LIMIT %(newest)s) newest) recent
+ WHERE recent.runs > 0
+"""
+
+NOBODY = UUID(int=0)  # what was spent by runs of no automation
+
+
+class Span(NamedTuple):
+    """Which part of the ledger: runs of these ids, of one account or of all, by the days of a zone."""
+
+    since: UUID
+    until: UUID
+    zone: str
+    account_id: UUID | None = None
+
+
+def _of(span: Span, query: str) -> bytes:
+    spent = _SPENT.format(of_account="AND u.account_id = %(account_id)s" if span.account_id else "")
+    return query.format(spent=spent).encode()
+
+
+async def by_day(
+    conn: Connection, workspace_id: WorkspaceId, span: Span, *, after: tuple[date, UUID] | None, limit: int
+) -> list[dict[str, Any]]:
+    """What was spent by day and automation, the newest day first."""
+    last_day, last_subject = after or (None, NOBODY)
+    given = {"workspace_id": workspace_id, "none": NOBODY, "last_day": last_day, "last_subject": last_subject}
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(_of(span, BY_DAY), {**given, **span._asdict(), "limit": limit})
+        return await cursor.fetchall()
+
+
+async def days(conn: Connection, workspace_id: WorkspaceId, span: Span) -> list[dict[str, Any]]:
+    """What was spent by day and unit."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(_of(span, DAYS), {"workspace_id": workspace_id, "none": NOBODY, **span._asdict()})
+        return await cursor.fetchall()
+
+
+async def total(conn: Connection, workspace_id: WorkspaceId, since: UUID) -> dict[str, Decimal]:
+    rows = await conn.execute(TOTAL, {"workspace_id": workspace_id, "since": since})
+    return dict(await rows.fetchall())
+
+
+async def mean(
+    conn: Connection, workspace_id: WorkspaceId, automation_ids: Sequence[UUID], *, newest: int
+) -> dict[UUID, tuple[int, dict[str, Decimal]]]:
+    """By automation: how many of its newest runs were looked at, and what one of them cost."""
+    given = {"workspace_id": workspace_id, "ids": list(automation_ids), "newest": newest}
+    rows = await (await conn.execute(MEAN, given)).fetchall()
+    return {
+        each: (runs, {unit: Decimal(str(amount)) for unit, amount in (cost or {}).items()}) for each, runs, cost in rows
+    }

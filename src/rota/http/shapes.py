@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
@@ -212,6 +212,7 @@ class EventIn(In):
 
 class RenewGrantIn(In):
     lasts: Duration | None = Field(default=None, description="For good unless told", examples=["90d"])
+    account: UUID | None = Field(default=None, description="Which to charge; the one before unless told")
 
 
 class GrantOut(Out):
@@ -310,6 +311,68 @@ BudgetIn = Annotated[
 BudgetOut = Annotated[
     dict[str, dict[str, int | str]], Field(examples=[{"per_run": {"money": "0.50"}, "per_month": {"money": "10"}}])
 ]
+
+
+Currency = Annotated[str, Field(pattern="^[A-Z]{3}$", description="ISO 4217")]
+
+
+class AccountIn(In):
+    name: Name
+    currency: Currency = "USD"
+    budget: BudgetIn = None
+
+
+class AccountPatch(In):
+    name: Name = ""
+    currency: Currency = "USD"
+    budget: BudgetIn = None
+
+
+class Standing(Out):
+    cap: float
+    spent: float
+    reserved: float = Field(description="Set aside for runs that have not ended")
+
+
+class AccountOut(Out):
+    id: UUID
+    name: str
+    currency: str
+    budget: BudgetOut | None
+    month: str = Field(examples=["2027-01"])
+    spending: dict[str, Standing] = Field(description="By unit that the month has a cap for")
+    created_at: datetime
+    updated_at: datetime
+
+
+class UsageOut(Out):
+    day: date
+    automation_id: UUID | None = Field(description="Null for runs of no automation, together")
+    automation: str | None
+    name: str | None
+    usage: dict[str, float] = Field(examples=[{"tokens": 1200, "money": 0.5}])
+
+
+class ExpectedOut(Out):
+    automation_id: UUID
+    automation: str
+    name: str
+    fires: int = Field(description="How often its schedules will still fire this month")
+    runs_considered: int
+    per_run: dict[str, float] = Field(description="Mean of its newest runs, 20 at most")
+    estimate: dict[str, float]
+
+
+class ForecastOut(Out):
+    month: str
+    until: datetime
+    spent: dict[str, float]
+    items: list[ExpectedOut]
+    next_cursor: None = None
+    estimate: dict[str, float] = Field(
+        description="An estimate of the whole month: what is spent, and what is expected"
+    )
+    complete: bool = Field(description="False if there are more schedules than were looked at")
 
 
 class Policies(In):
@@ -1017,6 +1080,16 @@ def read_text_cursor(cursor: str | None) -> str | None:
         if not KEY.fullmatch(text):
             raise ValueError
         return text
+
+    return None if cursor is None else _read_cursor(cursor, read)
+
+
+def read_day_cursor(cursor: str | None) -> tuple[date, UUID] | None:
+    """The same for what is counted by day: the last day and automation shown."""
+
+    def read(text: str) -> tuple[date, UUID]:
+        day, _, subject = text.partition("/")
+        return date.fromisoformat(day), UUID(subject)
 
     return None if cursor is None else _read_cursor(cursor, read)
 

@@ -5,12 +5,12 @@ from typing import Any
 from uuid import UUID
 
 from rota.access import grants
-from rota.db import automations
+from rota.db import accounts, automations
 from rota.db import grants as rows
 from rota.db.pool import Connection
-from rota.errors import NotFound
+from rota.errors import Invalid, NotFound
 from rota.model.caller import Caller, Level
-from rota.model.ids import AgentId, AutomationId, GrantId, UserId
+from rota.model.ids import AccountId, AgentId, AutomationId, GrantId, UserId
 from rota.runs import cancelling
 
 
@@ -39,16 +39,26 @@ async def revoke_all_of(conn: Connection, caller: Caller, user_id: UserId) -> li
     return await cancelling.stop_grants(conn, caller.workspace_id, ended)
 
 
-async def renew(conn: Connection, caller: Caller, ref: str, *, lasts: timedelta | None = None) -> AutomationId:
-    """Give an automation a new grant of the caller, in place of the one it has, which stays in the history."""
+async def _account(conn: Connection, caller: Caller, account: UUID) -> AccountId:
+    if not await accounts.find(conn, caller.workspace_id, AccountId(account)):
+        raise Invalid("There is no such account.", code="unknown_account", field="account")
+    return AccountId(account)
+
+
+async def renew(
+    conn: Connection, caller: Caller, ref: str, *, lasts: timedelta | None = None, account: UUID | None = None
+) -> AutomationId:
+    """Give an automation a new grant of the caller, in place of the one it has, which stays in the history. It charges
+    the same account unless another is named."""
     found = await automations.find(conn, caller.workspace_id, ref, lock=True)
     if not found or found["deleted_at"]:
         raise NotFound("There is no such automation.")
     caller.must_own(found["owner_id"], "renew this grant")
     automation_id = AutomationId(found["id"])
+    account_id = await _account(conn, caller, account) if account else None
     grant_id = await grants.make(
         conn, caller.workspace_id, caller.user_id, AgentId(found["agent_id"]), lasts=lasts,
-        automation_id=automation_id, replaces=found["grant_id"],
+        automation_id=automation_id, replaces=found["grant_id"], account_id=account_id,
     )  # fmt: skip
     await automations.set_grant(conn, caller.workspace_id, automation_id, grant_id)
     return automation_id

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from rota.http.api import (
+    accounts,
     agents,
     approvals,
     artifacts,
@@ -22,6 +23,7 @@ from rota.http.api import (
     sessions,
     tokens,
     triggers,
+    usage,
     workspace,
 )
 
@@ -46,6 +48,8 @@ for noun in (
     members,
     tokens,
     notifications,
+    accounts,
+    usage,
 ):
     router.include_router(noun.router)
 router.add_api_route("", workspace.get_workspace, methods=["GET"], tags=["workspace"])

@@ -3,6 +3,7 @@
 from fastapi import FastAPI
 
 from rota.http.ui import (
+    accounts,
     approvals,
     artifacts,
     audit,
@@ -31,7 +32,7 @@ def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
     talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
     told = (runs.router, *talk, fleet.router)
-    looked_after = (memory.router, settings.router, credentials.router, grants.router, audit.router)
+    looked_after = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
     pages = (*work, *told, *looked_after)
     app.state.sections = sections.existing(pages)
     for each in pages:

@@ -63,19 +63,12 @@ class Draft:
         given["input"] = self._input()
         for name in POLICIES:
             given[name] = _policy(name, self.fields[name].strip())
-        given["budget"] = self._budget()
+        given["budget"] = budget(self.fields)
         for name, told in (("name", "Give it a name."), ("agent", "Choose an agent.")):
             if not given[name].strip():
                 self.errors[name] = told
         if given["prompt"] is None and given["input"] is None:
             self.errors.setdefault("prompt", "Say what the agent shall do.")
-        return given
-
-    def _budget(self) -> dict[str, dict[str, Any]]:
-        given: dict[str, dict[str, Any]] = {}
-        for span, unit in BUDGET:
-            if typed := self.fields[f"budget.{span}.{unit}"].strip():
-                given.setdefault(span, {})[unit] = typed if unit == "money" else _whole(typed)
         return given
 
     def _input(self) -> Any:
@@ -89,6 +82,15 @@ class Draft:
     def forms(self) -> list[dict[str, Any]]:
         """Each trigger as the API takes it."""
         return [trigger_form(each) for each in self.triggers]
+
+
+def budget(fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Caps as they were typed, as the API takes them."""
+    given: dict[str, dict[str, Any]] = {}
+    for span, unit in BUDGET:
+        if typed := fields[f"budget.{span}.{unit}"].strip():
+            given.setdefault(span, {})[unit] = typed if unit == "money" else _whole(typed)
+    return given
 
 
 def _policy(name: str, typed: str) -> Any:
@@ -199,8 +201,8 @@ def of(automation: Mapping[str, Any]) -> Draft:
         "input": pretty(automation["input"]) if automation["input"] is not None else "",
         "run_immediately": "",
     }
-    budget = automation["budget"] or {}
-    caps = {f"budget.{span}.{unit}": _typed(budget.get(span, {}).get(unit)) for span, unit in BUDGET}
+    saved = automation["budget"] or {}
+    caps = {f"budget.{span}.{unit}": _typed(saved.get(span, {}).get(unit)) for span, unit in BUDGET}
     policies = Policies.model_validate({name: automation[name] for name in POLICIES})
     return Draft(fields | caps | _shown(policies), [trigger_of(each) for each in automation["triggers"]])
 

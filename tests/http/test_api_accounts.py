@@ -1,0 +1,245 @@
+"""Accounts and usage over HTTP: budgets, what was spent by day and automation, the forecast, and the hard stop."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from waiting import until
+
+from rota.model.ids import new_id
+from rota.model.outcome import Cancelled
+from rota.roster.forecasting import fires_until
+
+from . import api_client
+from .api_client import DAILY, Api, AtWork, Office, example, furnish, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+TEN = {"per_run": {"tokens": 10}, "per_month": {"tokens": 25}}
+
+
+async def account_of(api: Api) -> dict[str, Any]:
+    [found] = made(await api.get("/accounts"), 200)["items"]
+    return dict(found)
+
+
+async def start(api: Api, **values: Any) -> dict[str, Any]:
+    automation = made(await api.post("/automations", example(**values)))
+    return made(await api.post(f"/automations/{automation['id']}/run"))
+
+
+async def test_an_account_shows_what_of_its_month_is_spent_and_set_aside(office: Office, api: Api) -> None:
+    account = await account_of(api)
+    assert (account["name"], account["currency"], account["budget"], account["spending"]) == (
+        "Default",
+        "USD",
+        None,
+        {},
+    )
+    path = f"/accounts/{account['id']}"
+    changed = made(await api.patch(path, {"budget": TEN, "currency": "EUR"}), 200)
+    assert (changed["budget"], changed["currency"]) == (TEN, "EUR")
+    assert changed["spending"] == {"tokens": {"cap": 25, "spent": 0, "reserved": 0}}
+    runs = [await start(api) for _ in range(3)]
+    assert [run["skip_reason"] for run in runs] == [None, None, "budget"]
+    work = await office.claim()
+    await work.desk.usage("tokens", 4)
+    await office.settle(work)
+    assert made(await api.get(path), 200)["spending"] == {"tokens": {"cap": 25, "spent": 4, "reserved": 10}}
+    assert made(await api.get(f"/runs/{work.id}"), 200)["usage"]["tokens"] == 4
+    assert (await start(api))["skip_reason"] is None
+    assert made(await api.patch(path, {"budget": None}), 200)["spending"] == {}
+    assert (await start(api))["skip_reason"] is None
+
+
+async def test_a_conversation_and_a_direct_run_charge_the_account_too(office: Office, api: Api) -> None:
+    made(
+        await api.patch(f"/accounts/{(await account_of(api))['id']}", {"budget": {**TEN, "per_month": {"tokens": 10}}}),
+        200,
+    )
+    first = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    second = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert [run["status"] for run in (first, second)] == ["queued", "skipped"]
+    session = made(await api.post("/sessions", {"agent": "worker-bee"}))
+    turn = made(await api.post(f"/sessions/{session['id']}/messages", {"prompt": "Hello."}))
+    found = made(await api.get("/runs"), 200)["items"][0]
+    assert (found["source"], found["status"], found["skip_reason"]) == ("chat", "skipped", "budget"), turn
+    assert found["session_id"] == session["id"]
+
+
+async def over_http(api: Api, work: AtWork, amount: float, **options: Any) -> int:
+    agent = Api(api.client, api.workspace, work.token)
+    body = {"unit": "tokens", "amount": amount}
+    return (await agent.post(f"/runs/{work.id}/desk/usage", body, **options)).status_code
+
+
+async def test_an_agent_that_reports_over_http_is_stopped_once_it_has_spent_its_budget(
+    office: Office, api: Api
+) -> None:
+    run = await start(api, budget=TEN)
+    work = await office.claim()
+    await work.desk.usage("tokens", 3)
+    assert await over_http(api, work, 3) == 204
+    path = f"/runs/{run['id']}"
+    assert made(await api.get(path), 200)["cancel_requested_at"] is None
+    assert await over_http(api, work, 5, key="once") == 204
+    assert await over_http(api, work, 5, key="once") in {204, 401}
+    assert made(await api.get(path), 200)["cancel_requested_at"]
+    await office.settle(work, Cancelled())
+    ended = made(await api.get(path), 200)
+    assert (ended["status"], ended["error_class"], ended["usage"]["tokens"]) == ("failed", "budget_exceeded", 11)
+    assert ended["error_detail"] == "It has spent what one run may."
+
+
+async def test_usage_is_told_by_day_and_automation_and_pages_on(office: Office, api: Api) -> None:
+    automations = [made(await api.post("/automations", example(name=f"Errand {n}"))) for n in range(3)]
+    for number, automation in enumerate(automations):
+        made(await api.post(f"/automations/{automation['id']}/run"))
+        work = await office.claim()
+        await work.desk.usage("tokens", number + 1)
+        await work.desk.usage("money", 0.1)
+        await work.desk.usage("money", 0.2)
+        await office.settle(work)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    work = await office.claim()
+    await work.desk.usage("tokens", 40)
+    await office.settle(work)
+    today = datetime.now(UTC).date()
+    items = await api.pages("/usage", 3)
+    by_name = {each["automation"]: each["usage"] for each in items}
+    assert by_name == {
+        None: {"tokens": 40}, **{a["slug"]: {"tokens": n + 1, "money": 0.3} for n, a in enumerate(automations)}
+    }  # fmt: skip
+    assert {each["day"] for each in items} == {str(today)}
+    account = await account_of(api)
+    assert await api.pages(f"/accounts/{account['id']}/usage", 3) == items
+    other = made(await api.post("/accounts", {"name": "Other"}))
+    assert made(await api.get(f"/accounts/{other['id']}/usage"), 200)["items"] == []
+    before = {"since": str(today - timedelta(days=9)), "until": str(today - timedelta(days=1))}
+    assert made(await api.get("/usage", **before), 200)["items"] == []
+    refused(await api.get("/usage", since=str(today), until=before["until"]), 422, "invalid_span", "since")
+    refused(await api.get("/usage", since="1999-01-01"), 422, "invalid_span", "since")
+    refused(await api.get("/usage", cursor="bm9uZQ"), 422, "invalid_cursor", "cursor")
+
+
+async def test_a_renewed_grant_may_charge_another_account_and_those_after_it_do_too(office: Office, api: Api) -> None:
+    other = made(await api.post("/accounts", {"name": "Marketing", "currency": "EUR", "budget": TEN}))
+    automation = made(await api.post("/automations", example()))
+    path = f"/automations/{automation['id']}"
+    renewed = made(await api.post(f"{path}/renew-grant", {"account": other["id"]}), 200)
+    again = made(await api.post(f"{path}/renew-grant"), 200)
+    charged = {(made(await api.get(f"/grants/{each['grant_id']}"), 200))["account_id"] for each in (renewed, again)}
+    assert charged == {other["id"]}
+    made(await api.post(f"{path}/run"))
+    assert made(await api.get(f"/accounts/{other['id']}"), 200)["spending"]["tokens"]["reserved"] == 10
+    refused(await api.post(f"{path}/renew-grant", {"account": str(new_id())}), 422, "unknown_account", "account")
+    theirs = await account_of(await (await furnish(office.site)).api())
+    refused(await api.post(f"{path}/renew-grant", {"account": theirs["id"]}), 422, "unknown_account", "account")
+
+
+async def test_the_forecast_counts_what_the_schedules_will_still_fire(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example(schedule={**DAILY, "max_fires": 3})))
+    for amount in (10, 20):
+        made(await api.post(f"/automations/{automation['id']}/run"))
+        work = await office.claim()
+        await work.desk.usage("tokens", amount)
+        await office.settle(work)
+    made(await api.post("/automations", example(name="Never ran", schedule=DAILY)))
+    paused = made(await api.post("/automations", example(name="Paused", schedule=DAILY)))
+    made(await api.post(f"/automations/{paused['id']}/pause"), 200)
+    found = made(await api.get("/usage/forecast"), 200)
+    end = datetime.fromisoformat(found["until"])
+    next_fire = datetime.fromisoformat(automation["next_fire_at"])
+    fires = min(3, max(0, -((next_fire - end) // timedelta(days=1))))
+    expected = [each for each in found["items"] if each["automation"] == automation["slug"]]
+    if fires:  # on a month's last evening there is none
+        assert [(each["fires"], each["runs_considered"], each["per_run"]) for each in expected] == [
+            (fires, 2, {"tokens": 15})
+        ]
+    assert len(found["items"]) == len(expected)
+    assert found["spent"] == {"tokens": 30}
+    assert found["estimate"] == {"tokens": 30 + 15 * fires}
+    assert found["complete"]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "fires"),
+    [
+        ({"kind": "cron", "cron": "0 9 * * *"}, 21),
+        ({"kind": "cron", "cron": "0 9 * * *", "max_fires": 12, "fires": 7}, 5),
+        ({"kind": "cron", "cron": "0 9 * * *", "ends_at": datetime(2026, 6, 12, 9, tzinfo=UTC)}, 3),
+        ({"kind": "every", "every": timedelta(hours=6)}, 83),
+        ({"kind": "at", "at": datetime(2026, 6, 10, 9, tzinfo=UTC)}, 1),
+        ({"kind": "cron", "cron": "no longer readable"}, 0),
+    ],
+)
+async def test_fires_are_counted_up_to_the_end_of_the_month(trigger: dict[str, Any], fires: int) -> None:
+    next_fire = datetime(2026, 6, 10, 9, tzinfo=UTC)
+    row = {
+        **dict.fromkeys(("cron", "every", "time_of_day", "at", "starts_at", "ends_at", "max_fires")),
+        "timezone": "UTC", "anchor_at": next_fire - timedelta(days=1), "fires": 0, "next_fire_at": next_fire, **trigger,
+    }  # fmt: skip
+    assert fires_until(row, datetime(2026, 7, 1, tzinfo=UTC)) == fires
+
+
+async def test_accounts_are_refused_for_what_is_wrong_with_them(api: Api) -> None:
+    made(await api.post("/accounts", {"name": "Travel"}))
+    refused(await api.post("/accounts", {"name": "Travel"}), 409, "name_taken", "name")
+    other = made(await api.post("/accounts", {"name": "Food"}))
+    refused(await api.patch(f"/accounts/{other['id']}", {"name": "Travel"}), 409, "name_taken", "name")
+    month = {"budget": {"per_month": {"money": "5"}}}
+    refused(await api.post("/accounts", {"name": "A", **month}), 422, "budget_needs_per_run", "budget.per_run.money")
+    refused(await api.patch(f"/accounts/{other['id']}", month), 422, "budget_needs_per_run", "budget.per_run.money")
+    for field, value in (
+        ("tokens", 0),
+        ("tokens", 1.5),
+        ("money", "-1"),
+        ("money", "NaN"),
+        ("money", "1e-9"),
+        ("seconds", "x"),
+    ):
+        told = refused(
+            await api.post("/automations", example(budget={"per_run": {field: value}})),
+            422,
+            "invalid",
+            f"budget.per_run.{field}",
+        )
+        assert told["errors"][0]["field"] == f"budget.per_run.{field}"
+    refused(
+        await api.post("/automations", example(budget={"per_run": {"euros": 1}})),
+        422,
+        "invalid",
+        "budget.per_run.euros",
+    )
+    refused(await api.post("/accounts", {"name": "B", "currency": "euro"}), 422, "invalid", "currency")
+
+
+async def test_a_budget_is_part_of_the_revision(api: Api) -> None:
+    saved = made(await api.post("/automations", example(budget={"per_run": {"money": 0.1}})))
+    assert saved["budget"] == {"per_run": {"money": "0.1"}}
+    path = f"/automations/{saved['id']}"
+    assert made(await api.patch(path, {"name": "Other"}), 200)["budget"] == saved["budget"]
+    assert made(await api.patch(path, {"budget": None}), 200)["budget"] is None
+    specs = [each["spec"]["budget"] for each in made(await api.get(f"{path}/revisions"), 200)["items"]]
+    assert specs == [None, {"per_run": {"money": "0.1"}}, {"per_run": {"money": "0.1"}}]
+
+
+async def test_a_task_for_which_nothing_is_left_fails_and_is_retried_once_there_is(office: Office, api: Api) -> None:
+    account = f"/accounts/{(await account_of(api))['id']}"
+    made(await api.patch(account, {"budget": {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}}), 200)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    tasks = [{"key": "a", "role": "worker", "prompt": "Do it."}]
+    goal = {"kind": "background", "goal": "Clean.", "roles": [{"name": "worker", "agent": "worker-bee"}]}
+    session = made(await api.post("/sessions", goal))
+    made(await api.post(f"/sessions/{session['id']}/tasks", {"tasks": tasks}))
+
+    async def failed() -> Any:
+        [task] = made(await api.get(f"/sessions/{session['id']}/tasks"), 200)["items"]
+        return task if task["status"] == "failed" else None
+
+    task = await until(failed)
+    assert task["reason"] == "budget"
+    refused(await api.post(f"/runs/{task['run_id']}/retry"), 409, "budget")
+    made(await api.patch(account, {"budget": None}), 200)
+    assert made(await api.post(f"/runs/{task['run_id']}/retry"))["status"] == "queued"
