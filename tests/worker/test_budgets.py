@@ -268,6 +268,7 @@ async def test_somebody_is_told_once_when_most_of_it_is_spent(
             assert [record.message for record in caplog.records].count("budget.low") == told
     await run_now(automation)
     assert await house.value("SELECT count(*) FROM spending WHERE warned_at IS NOT NULL") == 1
+    assert await house.value("SELECT count(*) FROM notifications WHERE kind = 'budget_low'") == 1
     assert [record.message for record in caplog.records].count("budget.low") == 1
 
 

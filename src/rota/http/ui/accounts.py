@@ -106,5 +106,6 @@ async def change(unit: InUnit, request: Request, account: str) -> Response:
     found: UUID | None = as_uuid(account)
     if found is None:
         raise NotFound("There is no such account.")
+    await accounts.find(unit.conn, unit.caller, found)  # first of all: another workspace's is missing, whatever is sent
     await accounts.change(unit.conn, unit.caller, found, await _given(request, AccountPatch))
     return done(request, _home(unit), "Saved. It counts from the next run on.")
