@@ -50,7 +50,7 @@ RETURNING id
 EVENTS = """
 INSERT INTO events (workspace_id, session_id, seq, kind, data)
 SELECT %(workspace_id)s, %(session_id)s, n, CASE WHEN n % 5 = 0 THEN 'tool' ELSE 'output' END,
-       CASE WHEN n % 5 = 0 THEN '{"name": "search", "query": "something"}' ELSE '{"text": "Some **words** of an agent.\n"}' END::jsonb
+       CASE WHEN n % 5 = 0 THEN '{"name": "search", "query": "something"}' ELSE '{"text": "Some **words** of an agent."}' END::jsonb
   FROM generate_series(1, 100000) AS n
 """
 SAID = "UPDATE sessions SET last_seq = 100000 WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s"

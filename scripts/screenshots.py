@@ -321,6 +321,7 @@ def main() -> None:
                 "sessions": "/w/default/sessions",
                 "sessions-background": "/w/default/sessions?kind=background",
                 "approvals": "/w/default/approvals",
+                "notifications": "/w/default/notifications",
                 **_settings(browser, started, state),
                 "not-found": "/w/default/sessions/none",
             }
