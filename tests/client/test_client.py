@@ -13,7 +13,9 @@ import pytest
 from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable
 from rota.client.desk import NoDesk
 from rota.client.events import Events
+from rota.client.rota import LONGEST_WAIT, waiting
 from rota.errors import Busy, Conflict, Invalid, Unauthenticated
+from rota.model.duration import parse_duration
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -174,3 +176,13 @@ def test_there_is_no_desk_outside_of_a_run() -> None:
     for kind in (Desk, AsyncDesk):
         with pytest.raises(NoDesk, match="ROTA_RUN_ID, ROTA_TOKEN are not set"):
             kind.here({"ROTA_URL": "http://x", "ROTA_WORKSPACE": "w"})
+
+
+@pytest.mark.parametrize("left", [1e-9, 0.0999983, 1 / 3, 29.9999999, 30.0, 3600.0])
+def test_whatever_is_left_of_a_wait_can_be_asked_for(left: float) -> None:
+    asked = parse_duration(waiting(left)["wait"])
+    assert abs(asked.total_seconds() - min(left, LONGEST_WAIT)) <= 0.001
+
+
+def test_who_does_not_wait_asks_for_none() -> None:
+    assert waiting(0.0) == waiting(-1.0) == {}

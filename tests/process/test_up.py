@@ -234,6 +234,15 @@ def test_ctrl_c_hands_back_what_runs_longer_than_the_grace(start: Any) -> None:
     until(lambda: again.get(token, f"/runs/{run_id}")["status"] == "cancelled")
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Hang-ups are heard, also where the suite itself was told to ignore them."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_stops_it_in_order(start: Any) -> None:
     rota = start("up", "--no-starters")
     rota.link()

@@ -45,7 +45,7 @@ WORK = """
             lambda: context.artifact("passwd", path="../../../../etc/passwd"),
             lambda: context.artifact("../x", "x"),
             lambda: context.remember("no key!", 1),
-            lambda: context.task({"role": "nobody", "prompt": "x"}),
+            lambda: context.task({"role": "me", "prompt": "x", "depends_on": ["nothing"]}),
         ):
             try:
                 await request()

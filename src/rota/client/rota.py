@@ -120,5 +120,5 @@ class AsyncClient:
 
 
 def waiting(seconds: float) -> dict[str, str]:
-    """How a wait is asked for; a longer one is asked for again."""
-    return {"wait": f"{min(seconds, LONGEST_WAIT):g}s"} if seconds > 0 else {}
+    """How a wait is asked for, in whole milliseconds; a longer one is asked for again."""
+    return {"wait": f"{min(max(seconds, 0.001), LONGEST_WAIT):.3f}s"} if seconds > 0 else {}
