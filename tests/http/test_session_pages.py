@@ -16,6 +16,7 @@ from rota.sessions import memory
 
 from .test_pages import NASTY, Page, submit
 
+UNKNOWN = "01a1e0db-2cd9-7826-809d-0931e0e98709"
 ROOT = "/w/default"
 
 
@@ -102,7 +103,7 @@ async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin:
     assert "ssh://host/x" in page.text
 
 
-@pytest.mark.parametrize("path", ["artifacts/none", f"artifacts/{uuid4()}", f"artifacts/{uuid4()}/image"])
+@pytest.mark.parametrize("path", ["artifacts/none", f"artifacts/{UNKNOWN}", f"artifacts/{UNKNOWN}/image"])
 async def test_an_artifact_that_is_not_there_is_a_page_too(admin: AsyncClient, house: Any, path: str) -> None:
     run = await house.run(await house.automation())
     answer = await admin.get(f"{ROOT}/sessions/{run['session_id']}/{path}")
