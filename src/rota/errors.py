@@ -8,6 +8,7 @@ RotaError
 │   ├── NotFound
 │   ├── Conflict       right in itself, but not in the present state
 │   ├── TooLarge
+│   ├── TooMany        too often; `retry_after` says in how many seconds to try again
 │   └── Busy           no capacity at this moment; try again
 ├── Lost               another process won: stop quietly
 └── Broken             ours, or the machine's
@@ -59,6 +60,10 @@ class TooLarge(Refused):
     code = "too_large"
 
 
+class TooMany(Refused):
+    code = "too_many"
+
+
 class Busy(Refused):
     code = "busy"
 
@@ -77,6 +82,6 @@ class CannotStart(Broken):
 
 STATUS: Mapping[type[RotaError], int] = {
     Refused: 400, Unauthenticated: 401, Forbidden: 403, NotFound: 404, Conflict: 409, TooLarge: 413, Invalid: 422,
-    Busy: 503,
+    TooMany: 429, Busy: 503,
 }  # fmt: skip
 """Over HTTP, in both directions; whatever else is 500."""

@@ -128,6 +128,8 @@ class Settings:
     vault_keys: str = _setting(
         "", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home", secret=True
     )
+    login_days: timedelta = _setting(timedelta(days=30), _days, "days", "How long a browser stays signed in")
+    login_idle_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long, while it is not used")
     workspace: str = _setting("default", _slug, "a slug", "Workspace made at the first start")
     tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")
     jitter_threshold: int = _setting(3, _whole, "a whole number", "Late runs that may start together after an outage")

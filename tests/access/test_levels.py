@@ -10,7 +10,7 @@ from httpx import Response
 from rota.access import signing_in
 from rota.db import isolation
 from rota.http.auditing import Record
-from rota.http.context import COOKIE
+from rota.http.context import COOKIE, CSRF_HEADER
 from rota.model.outcome import Parked
 from rota.model.session import Verb
 
@@ -59,7 +59,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     member = await office.member("viewer")
     token = made(await owner.post("/tokens", {"name": "A script's"}))
     return {
-        "member": str(member), "token": token["id"],
+        "member": str(member), "token": token["id"], "login": UNKNOWN,
         "account": str(await office.value("SELECT id FROM accounts WHERE workspace_id = %s", office.caller.workspace_id)),
         "grant": automation["grant_id"], "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
         "run": run["id"], "session": run["session_id"],
@@ -89,6 +89,7 @@ OWN_WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/notifications/{notification}/read", None),
     ("PUT", "/notifications/choices", {"paused": {"bell": False, "outward": True}}),
 ]
+READS_OF_PEOPLE = ["/me", "/me/logins"]  # not for agents at work
 READS_OF_ADMINS = ["/audit", "/audit/export"]
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/agents", AGENT),
@@ -137,6 +138,9 @@ WRITES: list[tuple[str, str, Any]] = [
     ("DELETE", "/members/{member}", None),
     ("DELETE", "/tokens/{token}", None),
     ("POST", "/tokens", {"name": "Mine"}),
+    ("PUT", "/me/password", {"new": "correct horse battery"}),
+    ("DELETE", "/me/logins", None),
+    ("DELETE", "/me/logins/{login}", None),
 ]
 FOR_ADMINS = {
     ("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}"),
@@ -144,7 +148,10 @@ FOR_ADMINS = {
     ("PATCH", ""), ("POST", "/members"), ("PATCH", "/members/{member}"), ("DELETE", "/members/{member}"),
     ("POST", "/members/{member}/link"), ("POST", "/accounts"), ("PATCH", "/accounts/{account}"),
 }  # fmt: skip
-OF_ONES_OWN = {("POST", "/tokens"), ("DELETE", "/tokens/{token}")}  # whatever the level; another's is not there
+OF_ONES_OWN = {  # whatever the level; another's is not there
+    ("POST", "/tokens"), ("DELETE", "/tokens/{token}"), ("PUT", "/me/password"), ("DELETE", "/me/logins"),
+    ("DELETE", "/me/logins/{login}"),
+}  # fmt: skip
 FOR_ANY_MEMBER = {
     ("POST", "/automations"),
     ("POST", "/agents/{agent}/runs"),
@@ -180,13 +187,14 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         "{trigger_id}": "{trigger}",
         "{member_id}": "{member}",
         "{token_id}": "{token}",
+        "{login_id}": "{login}",
     }
     found = set()
     for method, path in routes:
         for name, shown in renamed.items():
             path = path.replace(name, shown)  # noqa: PLW2901
         found.add((method, path))
-    listed = {("GET", path) for path in [*READS, *READS_OF_ADMINS, *OWN_READS]} | {
+    listed = {("GET", path) for path in [*READS, *READS_OF_PEOPLE, *READS_OF_ADMINS, *OWN_READS]} | {
         (method, path.partition("?")[0]) for method, path, _ in [*WRITES, *OWN_WRITES]
     }
     found = {(method, path) for method, path in found if not path.startswith("/runs/{run}/desk/")}  # test_api_desk.py
@@ -197,7 +205,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
 async def test_a_viewer_reads_everything_and_changes_nothing(office: Office) -> None:
     names = await things(office, await office.api())
     viewer = await office.api("viewer")
-    for path in READS:
+    for path in [*READS, *READS_OF_PEOPLE]:
         assert (await viewer.get(path.format(**names))).status_code == 200, path
     for path in READS_OF_ADMINS:
         assert refused(await viewer.get(path.format(**names)), 403, "forbidden")["needs"] == "admin"
@@ -338,7 +346,8 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, office.caller.workspace_id))
     monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either
     reads = [*READS, "/audit", "/notifications", "/sessions/{session}/trace"]
-    for method, path, body in [("GET", path, None) for path in reads] + WRITES + OWN_WRITES:
+    asked = [("GET", path, None) for path in reads] + WRITES + OWN_WRITES
+    for method, path, body in [each for each in asked if not each[1].startswith("/me/")]:  # of the person, wherever
         answer = await send(asking, method, path.format(**names), body)
         if "{" in path or path == "":
             refused(answer, 404, "not_found")
@@ -432,6 +441,8 @@ async def test_an_agent_at_work_reads_its_workspace_and_changes_nothing(office: 
     assert at_work.token.startswith("rota_run_")
     for path in READS:
         assert (await agent.get(path.format(**names))).status_code == 200, path
+    for path in READS_OF_PEOPLE:
+        refused(await agent.get(path), 403, "forbidden")
     before = await office.count(*EVERYTHING)
     for method, path, body in [("GET", path, None) for path in OWN_READS] + WRITES + OWN_WRITES:
         refused(await send(agent, method, path.format(**names), body), 403, "forbidden")
@@ -516,7 +527,7 @@ async def test_a_cookie_changes_nothing_for_another_site(
 ) -> None:
     client = office.site.client(cookies={COOKIE: login}, headers=headers)
     path = f"/api/v1/workspaces/{office.caller.workspace_slug}/automations"
-    answer = await client.post(path, json=example())
+    answer = await client.post(path, json=example(), headers={CSRF_HEADER: signing_in.csrf_of(login)})
     if allowed:
         made(answer)
     else:

@@ -9,7 +9,7 @@ from rota.model.scope import ALL, READING, Scope, needed
 
 from ..http import api_client
 from ..http.api_client import Api, Office, Site, example, made, refused
-from .test_levels import READS, READS_OF_ADMINS, WRITES, send, things
+from .test_levels import OWN_READS, OWN_WRITES, READS, READS_OF_ADMINS, READS_OF_PEOPLE, WRITES, send, things
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -23,11 +23,12 @@ async def token(api: Api, *scopes: str, **given: Any) -> Api:
 async def test_every_route_is_open_to_tokens_with_its_scope_and_to_no_other(office: Office, api: Api) -> None:
     """The one list of all routes is that of the levels."""
     names = await things(office, api)
-    reads = [("GET", path, None) for path in [*READS, *READS_OF_ADMINS, "/sessions/{session}/trace"]]
+    reads = [("GET", path, None) for path in [*READS, *READS_OF_PEOPLE, *READS_OF_ADMINS, *OWN_READS]]
+    reads.append(("GET", "/sessions/{session}/trace", None))
     preview = ("POST", "/automations/preview", {"schedule": {"every": "1h"}})
     without = {scope: await token(api, *(other for other in ALL if other != scope)) for scope in ALL}
     with_it = {scope: await token(api, scope) for scope in ALL}
-    for method, path, body in [*reads, preview, *WRITES]:
+    for method, path, body in [*reads, preview, *WRITES, *OWN_WRITES]:
         scope = needed(method, path.partition("?")[0])
         told = refused(await send(without[scope], method, path.format(**names), body), 403, "scope_missing")
         assert told["needs_scope"] == scope
@@ -45,7 +46,7 @@ async def test_the_scopes_of_routes_are_these() -> None:
     assert by_scope[Scope.READ] == set()
     assert all(path.split("/")[1] in {"automations", "grants"} for path in by_scope[Scope.WRITE])
     assert {path.split(" ")[1].split("/")[1:2][0] if "/" in path else "" for path in by_scope[Scope.ADMIN]} == {
-        "", "agents", "credentials", "members", "tokens",
+        "", "agents", "credentials", "me", "members", "tokens",
     }  # fmt: skip
     assert {
         "POST /agents/{agent}/runs",

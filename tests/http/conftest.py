@@ -20,17 +20,18 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 from house import House
-from httpx import ASGITransport, AsyncClient
+from httpx import ASGITransport, AsyncClient, Request
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
 from rota.access import signing_in
+from rota.access.signing_in import csrf_of
 from rota.access.vault import open_vault
 from rota.db import automations, events, runs
 from rota.db.events import NewEvent
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.http.app import create_app
-from rota.http.context import Web
+from rota.http.context import CSRF_HEADER, Web
 from rota.model.firing import Placement
 from rota.model.ids import AutomationId, RunId
 from rota.model.run import SkipReason, Source
@@ -120,11 +121,21 @@ def app(web: Web) -> FastAPI:
     return create_app(web)
 
 
+async def as_from_a_page(request: Request) -> None:
+    """Send with a change what the page would: the secret of its sign-in. `X-Rota-CSRF: none` says that it is lost."""
+    found = re.search(r"rota_login=([^;]+)", request.headers.get("Cookie", ""))
+    if found and request.method == "POST":
+        request.headers.setdefault(CSRF_HEADER, csrf_of(found.group(1)))
+
+
 @asynccontextmanager
 async def visiting(app: FastAPI) -> AsyncIterator[AsyncClient]:
     """A browser as far as the server can tell, without scripts."""
     headers = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    async with AsyncClient(transport=ASGITransport(app), base_url="http://rota.test", headers=headers) as client:
+    hooks = {"request": [as_from_a_page]}
+    async with AsyncClient(
+        transport=ASGITransport(app), base_url="http://rota.test", headers=headers, event_hooks=hooks
+    ) as client:
         yield client
 
 

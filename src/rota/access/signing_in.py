@@ -1,23 +1,26 @@
 """Who is behind a secret: an API token, a one-time link, a browser's login, the token of one attempt."""
 
+import base64
 import hashlib
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from rota.access import passwords, throttling
 from rota.db import attempts, people, tokens
-from rota.db.pool import Connection
+from rota.db.pool import Connection, Database
 from rota.errors import NotFound, Unauthenticated
 from rota.model.caller import Caller, Level
 from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId, new_id
 from rota.model.scope import ALL, Scope
 
 LINK_LASTS = timedelta(hours=24)
-LOGIN_LASTS = timedelta(days=30)
+LOGIN_LASTS, LOGIN_IDLE = timedelta(days=30), timedelta(days=7)
+LONGEST_EMAIL = 254
 ATTEMPT_TOKEN = re.compile(r"rota_run_([0-9a-f]{32})_([0-9a-f]{32})_(\d{1,9})_([\w-]{16,64})", re.ASCII)
 
 
@@ -63,7 +66,22 @@ async def create_link(conn: Connection, user_id: UserId) -> str:
     return secret
 
 
-async def sign_in(conn: Connection, link: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A browser that signs in: how long its login lasts, also unused, and what its person knows it by."""
+
+    lasts: timedelta = LOGIN_LASTS
+    idle: timedelta = LOGIN_IDLE
+    ip: str | None = None
+    user_agent: str | None = None
+
+
+def csrf_of(login: str) -> str:
+    """What the forms of a login's pages carry and another site cannot know. It tells nothing of the login's secret."""
+    return base64.urlsafe_b64encode(hashed(f"csrf:{login}")).decode().rstrip("=")
+
+
+async def sign_in(conn: Connection, link: str, visit: Visit | None = None) -> str:
     """Trade a one-time link for a login; the cookie's secret."""
     user_id = await people.use_link(conn, hashed(link))
     if not user_id:
@@ -71,9 +89,31 @@ async def sign_in(conn: Connection, link: str) -> str:
             "This link was used already or is too old. `rota up` prints a new one at every start.",
             code="link_used",
         )
+    return await open_login(conn, user_id, visit or Visit())
+
+
+async def open_login(conn: Connection, user_id: UserId, visit: Visit) -> str:
+    """A new login with a secret of its own, whatever the browser had before."""
     secret = secrets.token_urlsafe(32)
-    await people.add_login(conn, user_id, hashed(secret), LOGIN_LASTS)
+    await people.add_login(
+        conn, user_id, hashed(secret), lasts=visit.lasts, idle=visit.idle, ip=visit.ip, user_agent=visit.user_agent
+    )
     return secret
+
+
+async def sign_in_by_password(db: Database, email: str, password: str, visit: Visit) -> str:
+    """The cookie's secret. Who is wrong is told the same, after the same time, whether or not the account is there."""
+    email = email.strip().lower()[:LONGEST_EMAIL]
+    await throttling.begin(db, email, visit.ip or "")
+    async with db.connection() as conn:
+        found = await people.find_password(conn, email)
+    if not await passwords.is_right(found["password_hash"] if found else None, password) or not found:
+        raise Unauthenticated("The e-mail address or the password is wrong.", code="wrong_password")
+    if found["disabled"]:
+        raise _disabled()
+    await throttling.succeed(db, email, visit.ip or "")
+    async with db.transaction() as conn:
+        return await open_login(conn, UserId(found["id"]), visit)
 
 
 async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Caller:
@@ -92,21 +132,35 @@ async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Call
 
 
 async def note_use(conn: Connection, caller: Caller) -> None:
-    """Write down that a token is used, at most once a minute. The last thing that a request does: its row is then held
-    while nobody is waited for, and whoever revokes it never waits for a slow request."""
-    if caller.token_id and caller.unnoted:
+    """Write down that a token or login is used, at most once a minute. The last thing that a request does: its row is
+    then held while nobody is waited for, and whoever revokes it never waits for a slow request."""
+    if caller.unnoted and caller.token_id:
         await tokens.note_use(conn, caller.workspace_id, caller.token_id)
+    elif caller.unnoted and caller.login_id:
+        await people.note_login(conn, caller.login_id)
 
 
 async def caller_by_login(conn: Connection, workspace: str, secret: str) -> Caller:
-    return await _caller(conn, workspace, await user_by_login(conn, secret))
+    login = await find_login(conn, secret)
+    caller = await _caller(conn, workspace, login["user_id"])
+    return replace(caller, login_id=login["id"], unnoted=login["unnoted"])
 
 
 async def user_by_login(conn: Connection, secret: str) -> UserId:
-    user_id = await people.find_login(conn, hashed(secret))
-    if not user_id:
+    return UserId((await find_login(conn, secret))["user_id"])
+
+
+async def find_login(conn: Connection, secret: str) -> dict[str, Any]:
+    found = await people.find_login(conn, hashed(secret))
+    if not found:
         raise Unauthenticated("Your sign-in has ended. Sign in again.")
-    return user_id
+    if found["disabled"]:
+        raise _disabled()
+    return found
+
+
+def _disabled() -> Unauthenticated:
+    return Unauthenticated("This account is disabled. Ask whoever runs this server.", code="account_disabled")
 
 
 async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
@@ -115,7 +169,7 @@ async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
     if not found or not member:
         raise NotFound("There is no such workspace.")
     if member["disabled"]:
-        raise Unauthenticated("This account is disabled. Ask whoever runs this server.", code="account_disabled")
+        raise _disabled()
     return Caller(found["id"], found["slug"], found["timezone"], user_id, member["name"], Level(member["level"]))
 
 

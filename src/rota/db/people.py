@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from psycopg.rows import dict_row
 
@@ -49,12 +50,40 @@ INSERT INTO sign_in_links (secret_hash, user_id, expires_at) VALUES (%(hash)s, %
 
 USE_LINK = "DELETE FROM sign_in_links WHERE secret_hash = %(hash)s AND expires_at > now() RETURNING user_id"
 
-ADD_LOGIN = "INSERT INTO logins (secret_hash, user_id, expires_at) VALUES (%(hash)s, %(user_id)s, now() + %(lasts)s)"
-
-FIND_LOGIN = """
-SELECT l.user_id FROM logins l JOIN users u ON u.id = l.user_id
- WHERE l.secret_hash = %(hash)s AND l.expires_at > now() AND u.disabled_at IS NULL
+ADD_LOGIN = """
+INSERT INTO logins (secret_hash, user_id, expires_at, idle, ip, user_agent)
+VALUES (%(hash)s, %(user_id)s, now() + %(lasts)s, %(idle)s, %(ip)s, %(user_agent)s)
 """
+
+HOLDS = "l.expires_at > now() AND l.last_used_at + l.idle > now()"
+
+FIND_LOGIN = f"""
+SELECT l.id, l.user_id, l.last_used_at < now() - interval '1 minute' AS unnoted, u.disabled_at IS NOT NULL AS disabled
+  FROM logins l JOIN users u ON u.id = l.user_id
+ WHERE l.secret_hash = %(hash)s AND {HOLDS}
+"""  # noqa: S608 — constants of this module
+
+NOTE_LOGIN = """
+-- Never waits for who does just that, or ends it.
+UPDATE logins SET last_used_at = now()
+ WHERE secret_hash = (SELECT secret_hash FROM logins WHERE id = %(id)s FOR NO KEY UPDATE SKIP LOCKED)
+"""
+
+LOGINS_OF = f"""
+SELECT l.id, l.created_at, l.last_used_at, l.ip, l.user_agent,
+       least(l.expires_at, l.last_used_at + l.idle) AS expires_at, l.id = %(own)s AS own
+  FROM logins l WHERE l.user_id = %(user_id)s AND {HOLDS} ORDER BY l.last_used_at DESC, l.id LIMIT 100
+"""  # noqa: S608 — constants of this module
+
+END_LOGIN_OF = "DELETE FROM logins WHERE user_id = %(user_id)s AND id = %(id)s"
+
+END_OTHERS = "DELETE FROM logins WHERE user_id = %(user_id)s AND id IS DISTINCT FROM %(but)s"
+
+PASSWORD = "SELECT id, password_hash, disabled_at IS NOT NULL AS disabled FROM users WHERE email = %(email)s"
+
+PERSON = "SELECT id, name, email, password_hash IS NOT NULL AS has_password, password_hash FROM users WHERE id = %(id)s"
+
+SET_PASSWORD = "UPDATE users SET password_hash = %(hash)s WHERE id = %(id)s"
 
 END_LOGIN = "DELETE FROM logins WHERE secret_hash = %(hash)s"
 
@@ -123,13 +152,52 @@ async def use_link(conn: Connection, secret_hash: bytes) -> UserId | None:
     return found["user_id"] if found else None
 
 
-async def add_login(conn: Connection, user_id: UserId, secret_hash: bytes, lasts: timedelta) -> None:
-    await conn.execute(ADD_LOGIN, {"user_id": user_id, "hash": secret_hash, "lasts": lasts})
+async def add_login(
+    conn: Connection,
+    user_id: UserId,
+    secret_hash: bytes,
+    *,
+    lasts: timedelta,
+    idle: timedelta,
+    ip: str | None,
+    user_agent: str | None,
+) -> None:
+    given = {"user_id": user_id, "hash": secret_hash, "lasts": lasts, "idle": idle, "ip": ip}
+    await conn.execute(ADD_LOGIN, {**given, "user_agent": user_agent})
 
 
-async def find_login(conn: Connection, secret_hash: bytes) -> UserId | None:
-    found = await _one(conn, FIND_LOGIN, {"hash": secret_hash})
-    return found["user_id"] if found else None
+async def find_login(conn: Connection, secret_hash: bytes) -> dict[str, Any] | None:
+    return await _one(conn, FIND_LOGIN, {"hash": secret_hash})
+
+
+async def note_login(conn: Connection, login_id: UUID) -> None:
+    await conn.execute(NOTE_LOGIN, {"id": login_id})
+
+
+async def logins_of(conn: Connection, user_id: UserId, own: UUID | None) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(LOGINS_OF.encode(), {"user_id": user_id, "own": own})
+        return await cursor.fetchall()
+
+
+async def end_login_of(conn: Connection, user_id: UserId, login_id: UUID) -> bool:
+    return (await conn.execute(END_LOGIN_OF, {"user_id": user_id, "id": login_id})).rowcount == 1
+
+
+async def end_other_logins(conn: Connection, user_id: UserId, but: UUID | None) -> int:
+    return (await conn.execute(END_OTHERS, {"user_id": user_id, "but": but})).rowcount
+
+
+async def find_password(conn: Connection, email: str) -> dict[str, Any] | None:
+    return await _one(conn, PASSWORD, {"email": email})
+
+
+async def find_person(conn: Connection, user_id: UserId) -> dict[str, Any] | None:
+    return await _one(conn, PERSON, {"id": user_id})
+
+
+async def set_password(conn: Connection, user_id: UserId, password_hash: str) -> None:
+    await conn.execute(SET_PASSWORD, {"id": user_id, "hash": password_hash})
 
 
 async def end_login(conn: Connection, secret_hash: bytes) -> None:

@@ -70,8 +70,9 @@ DELETE FROM webhook_secrets WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM webhook_secrets WHERE expires_at < now() - %(kept)s LIMIT %(limit)s))
 """
 SIGN_INS = """
-WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now())
-DELETE FROM logins WHERE expires_at < now()
+WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now()),
+throttled AS (DELETE FROM throttles WHERE greatest(last_at, open_at) < now() - interval '1 day')
+DELETE FROM logins WHERE least(expires_at, last_used_at + idle) < now()
 """
 
 

@@ -246,7 +246,11 @@ CREATE TABLE logins (
     user_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
     last_used_at timestamptz DEFAULT now() NOT NULL,
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    idle interval DEFAULT '7 days'::interval NOT NULL,
+    ip text,
+    user_agent text
 );
 
 CREATE TABLE members (
@@ -494,6 +498,13 @@ CREATE TABLE tasks (
 )
 WITH (fillfactor='70');
 
+CREATE TABLE throttles (
+    key bytea NOT NULL,
+    tries integer NOT NULL,
+    last_at timestamptz NOT NULL,
+    open_at timestamptz NOT NULL
+);
+
 CREATE TABLE tokens (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -629,6 +640,7 @@ ALTER TABLE credentials ADD CONSTRAINT credentials_pkey PRIMARY KEY (workspace_i
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE logins ADD CONSTRAINT logins_id_key UNIQUE (id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
 ALTER TABLE memory ADD CONSTRAINT memory_pkey PRIMARY KEY (workspace_id, automation_id, key);
@@ -646,6 +658,7 @@ ALTER TABLE spending ADD CONSTRAINT spending_pkey PRIMARY KEY (workspace_id, hol
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_pkey PRIMARY KEY (workspace_id, key);
 ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_pkey PRIMARY KEY (workspace_id, session_id, task_id, depends_on);
 ALTER TABLE tasks ADD CONSTRAINT tasks_pkey PRIMARY KEY (workspace_id, session_id, id);
+ALTER TABLE throttles ADD CONSTRAINT throttles_pkey PRIMARY KEY (key);
 ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
 ALTER TABLE triggers ADD CONSTRAINT triggers_pkey PRIMARY KEY (workspace_id, id);

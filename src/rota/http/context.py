@@ -1,6 +1,7 @@
 """What a request works with: who asks, one transaction, and the wakes to send once it is committed."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,12 +22,14 @@ from rota.http.auditing import Record
 from rota.http.routes import within_workspace
 from rota.model import scope
 from rota.model.caller import Caller
+from rota.model.scope import READING
 from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
 from rota.settings import Settings
 from rota.trace.follow import Readers
 
 COOKIE = "rota_login"
+CSRF_FIELD, CSRF_HEADER = "csrf", "X-Rota-CSRF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
         scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
         return caller
     if cookie := request.cookies.get(COOKIE):
-        refuse_foreign_origin(request)
+        await refuse_forged(request, cookie)
         caller = request.state.caller = await signing_in.caller_by_login(conn, workspace, cookie)
         return caller
     raise Unauthenticated(
@@ -107,12 +110,32 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
 
 def refuse_foreign_origin(request: Request) -> None:
     """A browser says where a request comes from; a change that another site asked for is refused."""
-    if request.method in {"GET", "HEAD", "OPTIONS"}:
+    if request.method in READING:
         return
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
     foreign = origin is not None and _host(origin) != request.headers.get("Host")
     if foreign or site in {"cross-site", "same-site"}:
         raise Forbidden("This request comes from another site.", code="foreign_origin")
+
+
+async def refuse_forged(request: Request, login: str) -> None:
+    """A change by cookie comes from a page of ours: its origin says so, and it carries what only that page knows."""
+    refuse_foreign_origin(request)
+    if request.method in READING:
+        return
+    given = request.headers.get(CSRF_HEADER) or await _form_field(request)
+    if not secrets.compare_digest(given.encode(), signing_in.csrf_of(login).encode()):
+        raise Forbidden(
+            "This form is not of your present sign-in. Load its page again, then try again.", code="csrf_token"
+        )
+
+
+async def _form_field(request: Request) -> str:
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind not in {"application/x-www-form-urlencoded", "multipart/form-data"}:
+        return ""
+    given = (await request.form()).get(CSRF_FIELD)
+    return given if isinstance(given, str) else ""
 
 
 def _host(origin: str) -> str | None:
@@ -159,14 +182,20 @@ async def _finish(request: Request, unit: Unit) -> None:
         raise Rollback
     if unit.record:
         await unit.record.write(unit.conn, unit.caller)
-    await signing_in.note_use(unit.conn, unit.caller)
+    await _note_use(unit)
+
+
+async def _note_use(unit: Unit) -> None:
+    if unit.caller.unnoted:
+        async with unit.beyond_workspace():
+            await signing_in.note_use(unit.conn, unit.caller)
 
 
 async def _looking(request: Request, workspace: str) -> AsyncIterator[Unit]:
     async with web(request).db.transaction() as conn:
         unit = await _begin(request, conn, workspace, None)
         yield unit
-        await signing_in.note_use(conn, unit.caller)
+        await _note_use(unit)
 
 
 def refuse(request: Request, told: dict[str, Any]) -> None:

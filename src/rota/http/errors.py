@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 TITLES = {
     400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
-    409: "Conflict", 413: "Too large", 422: "Invalid", 500: "Something broke", 503: "Busy",
+    409: "Conflict", 413: "Too large", 422: "Invalid", 429: "Too often", 500: "Something broke", 503: "Busy",
 }  # fmt: skip
 BROKEN = "Something broke on our side; the log has the details."
 CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -37,10 +37,19 @@ def problem(status: int, code: str, detail: str, *, field: str | None = None, **
 
 
 def answer(told: dict[str, Any]) -> Response:
-    headers = {"Retry-After": "1"} if told["status"] == 503 else {}
-    if told["status"] == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(told, told["status"], headers, media_type="application/problem+json")
+    return JSONResponse(told, told["status"], headers_of(told), media_type="application/problem+json")
+
+
+def headers_of(told: dict[str, Any]) -> dict[str, str]:
+    match told["status"]:
+        case 401:
+            return {"WWW-Authenticate": "Bearer"}
+        case 429:
+            return {"Retry-After": str(told["retry_after"])}
+        case 503:
+            return {"Retry-After": "1"}
+        case _:
+            return {}
 
 
 def of_error(error: RotaError) -> dict[str, Any]:

@@ -978,6 +978,9 @@ class MemberIn(In):
         default="", max_length=LONGEST_NAME, description="For a new account; else the e-mail's first part"
     )
     level: LevelName = "member"
+    password: SecretStr | None = Field(
+        default=None, max_length=1000, description="For a new account, instead of a link"
+    )
 
 
 class MemberPatch(In):
@@ -1022,6 +1025,33 @@ class TokenOut(Out):
 
 class NewTokenOut(TokenOut):
     secret: str = Field(description="Shown in this answer only")
+
+
+class MeOut(Out):
+    id: UUID
+    name: str
+    email: str | None
+    level: LevelName
+    has_password: bool
+
+
+class PasswordIn(In):
+    new: SecretStr = Field(max_length=1000)
+    current: SecretStr = Field(default=SecretStr(""), max_length=1000, description="The one you have, if you have one")
+
+
+class LoginOut(Out):
+    id: UUID
+    created_at: datetime
+    last_used_at: datetime = Field(description="Noted once a minute")
+    expires_at: datetime = Field(description="If it is not used until then")
+    ip: str | None
+    user_agent: str | None
+    own: bool = Field(description="The one that asks")
+
+
+class EndedOut(Out):
+    ended: int
 
 
 class WorkspaceOut(Out):

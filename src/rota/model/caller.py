@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID
 
 from rota.errors import Forbidden
 from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId
@@ -30,7 +31,8 @@ class Caller:
     agent_in_session: SessionId | None = None
     token_id: TokenId | None = None
     scopes: frozenset[Scope] | None = None  # of the token; a person at a browser has no need of any
-    unnoted: bool = False  # for a minute or more nobody wrote down that the token is used
+    login_id: UUID | None = None
+    unnoted: bool = False  # for a minute or more nobody wrote down that the token or login is used
     run_id: RunId | None = None
     attempt: int | None = None
 

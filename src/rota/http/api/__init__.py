@@ -14,6 +14,7 @@ from rota.http.api import (
     events,
     fleet,
     grants,
+    me,
     members,
     memory,
     messages,
@@ -50,6 +51,7 @@ for noun in (
     notifications,
     accounts,
     usage,
+    me,
 ):
     router.include_router(noun.router)
 router.add_api_route("", workspace.get_workspace, methods=["GET"], tags=["workspace"])

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
+from rota.access import passwords
 from rota.db import members as rows
 from rota.db import people
 from rota.db.listener import CANCELS, RUNS
@@ -36,15 +37,23 @@ async def list_members(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Curso
 
 @router.post("", status_code=201)
 async def invite_member(unit: InUnit, shared: Shared, body: MemberIn) -> NewMemberOut:
-    """Make somebody a member. A new account gets a one-time `link`, shown in this answer only; who has an account on
-    this server signs in as before. For admins."""
+    """Make somebody a member. A new account gets the `password` that is given, or a one-time `link`, shown in this
+    answer only; who has an account on this server signs in as before. For admins."""
     unit.caller.must_be(Level.ADMIN, "invite somebody")
+    member, link = await invite(unit, shared, body)
+    return NewMemberOut.model_validate({**member, "link": link})
+
+
+async def invite(unit: Unit, shared: Web, body: MemberIn) -> tuple[dict[str, Any], str | None]:
+    """The member, and their sign-in link if they need one."""
+    password = passwords.check(body.password.get_secret_value()) if body.password else None
     async with unit.beyond_workspace():
         person = await members.person(unit.conn, body.email, body.name or body.email.partition("@")[0])
+        if person.is_new and password:
+            await people.set_password(unit.conn, person.id, await passwords.hashed(password))
     member = await members.join(unit.conn, unit.caller, person.id, Level(body.level))
     unit.about(person.id)
-    link = await _link(unit, shared, person.id) if person.is_new else None
-    return NewMemberOut.model_validate({**member, "link": link})
+    return member, await _link(unit, shared, person.id) if person.is_new and not password else None
 
 
 @router.get("/{member_id}")

@@ -3,7 +3,9 @@
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
@@ -13,12 +15,15 @@ from fastapi import Form, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.ext import Extension
+from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from rota import __version__
+from rota.access.signing_in import csrf_of
 from rota.db import approvals, people
 from rota.errors import RotaError
-from rota.http.context import Unit, refuse
+from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
@@ -85,6 +90,7 @@ SHORTCUTS = (
 )
 
 NEXT_STEPS = {
+    "csrf_token": "Go back, load the page again, and try once more. What you wrote is still there when you go back.",
     "foreign_origin": "Open the page again at its own address and try once more from there.",
     "already_answered": "The agent has the first answer already. Nothing needs to be done.",
     "already_queued": "It starts as soon as the run before it has ended. Nothing needs to be done.",
@@ -94,10 +100,39 @@ NEXT_STEPS = {
     405: "Go back and use the buttons of the page.",
     409: "Go back and look at the page again: something changed in the meantime.",
     413: "Send less at once.",
+    429: "Wait as long as it says, then try again.",
     422: "Go back, change the value and try again.",
     500: "Try again. If it stays, the server's log says what happened.",
     503: "Wait a moment, then try again.",
 }
+
+
+# The secret that a form must carry, of whoever reads the page that is made in this context.
+_csrf: ContextVar[str] = ContextVar("csrf", default="")
+
+
+class FormGuard(Extension):
+    """Every form that posts carries the secret of its reader's sign-in: put in when a template is read, so that none
+    can be forgotten."""
+
+    POSTS = re.compile(r"<form\b[^>]*\bmethod=\"post\"(?:[^>{%]|{{.*?}}|{%.*?%})*>")
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:  # noqa: ARG002
+        return self.POSTS.sub(lambda form: form[0] + "{{ csrf_field() }}", source)
+
+
+def csrf_field() -> Markup:
+    return Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, _csrf.get())
+
+
+def csrf_headers() -> str:
+    """For htmx, which sends them with whatever it sends."""
+    return json.dumps({CSRF_HEADER: _csrf.get()})
+
+
+def _read_by(request: Request) -> None:
+    login = request.cookies.get(COOKIE, "")
+    _csrf.set(csrf_of(login) if login else "")
 
 
 def pretty(value: Any) -> str:
@@ -107,6 +142,7 @@ def pretty(value: Any) -> str:
 templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
+    extensions=[FormGuard],
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=StrictUndefined,
@@ -122,6 +158,8 @@ templates.filters |= {
 }
 templates.globals |= {
     "asset": address,
+    "csrf_field": csrf_field,
+    "csrf_headers": csrf_headers,
     "htmx_config": HTMX,
     "version": __version__,
     "status_words": words.STATUS,
@@ -154,6 +192,7 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
+            _read_by(request)
             try:
                 response = await handle(request)
             except (RotaError, RequestValidationError) as refused:
@@ -286,6 +325,7 @@ def done(
 
 async def problem_page(request: Request, told: dict[str, Any]) -> Response:
     """A refusal as a page, or as a notice on the page that is shown. Who is not signed in is sent to do that."""
+    _read_by(request)
     if told["status"] == 401:
         return _to_sign_in(request)
     if is_live(request):

@@ -7,9 +7,12 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from rota.access import signing_in
+from rota.access.signing_in import LONGEST_EMAIL, Visit
 from rota.db import people
-from rota.errors import Unauthenticated
-from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin
+from rota.errors import TooMany, Unauthenticated
+from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin, refuse_forged
+from rota.http.errors import headers_of, of_error
+from rota.http.shapes import LONGEST_NAME
 from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, parts, show
 
 A_YEAR = 365 * 86400
@@ -36,7 +39,13 @@ async def sign_in_page(
     """By the link that `rota up` prints; without one, a page that says how to get it."""
     if token:
         return await _sign_in(request, shared, token, local(to))
-    return show(request, "sign_in.html", next=local(to), used=False)
+    return _page(request, local(to))
+
+
+def _page(
+    request: Request, to: str, *, status: int = 200, used: bool = False, told: str = "", email: str = ""
+) -> Response:
+    return show(request, "sign_in.html", status=status, next=to, used=used, told=told, email=email)
 
 
 @router.post("/sign-in")
@@ -46,18 +55,52 @@ async def sign_in(request: Request, shared: Shared, link: Annotated[str, Form()]
     return await _sign_in(request, shared, secret_of(link), local(to))
 
 
+@router.post("/sign-in/password")
+async def sign_in_by_password(
+    request: Request,
+    shared: Shared,
+    email: Annotated[str, Form()] = "",
+    password: Annotated[str, Form()] = "",
+    to: Next = "/",
+) -> Response:
+    """With an e-mail address and a password. What was wrong, nobody is told; who tries too often has to wait."""
+    refuse_foreign_origin(request)
+    try:
+        login = await signing_in.sign_in_by_password(shared.db, email, password, visit_of(request, shared))
+    except (Unauthenticated, TooMany) as refused:
+        told = of_error(refused)
+        shown = _page(request, local(to), status=told["status"], told=refused.message, email=email[:LONGEST_EMAIL])
+        shown.headers.update(headers_of(told))
+        return shown
+    return let_in(request, shared, login, local(to))
+
+
+def visit_of(request: Request, shared: Web) -> Visit:
+    settings = shared.settings
+    return Visit(
+        settings.login_days,
+        settings.login_idle_days,
+        request.client.host if request.client else None,
+        request.headers.get("User-Agent", "")[:LONGEST_NAME].replace("\x00", ""),
+    )
+
+
+def let_in(request: Request, shared: Web, login: str, to: str) -> Response:
+    response = RedirectResponse(to, 303, headers={"Cache-Control": "no-store"})
+    _keep(request, response, COOKIE, login, int(shared.settings.login_days.total_seconds()))
+    return response
+
+
 async def _sign_in(request: Request, shared: Web, secret: str, to: str) -> Response:
     try:
         async with shared.db.transaction() as conn:
-            login = await signing_in.sign_in(conn, secret)
+            login = await signing_in.sign_in(conn, secret, visit_of(request, shared))
     except Unauthenticated:
         # Opening the link a second time in the browser that used it is no mistake.
         if await _is_signed_in(request, shared):
             return RedirectResponse(to, 303)
-        return show(request, "sign_in.html", status=401, next=to, used=True)
-    response = RedirectResponse(to, 303, headers={"Cache-Control": "no-store"})
-    _keep(request, response, COOKIE, login, int(signing_in.LOGIN_LASTS.total_seconds()))
-    return response
+        return _page(request, to, status=401, used=True)
+    return let_in(request, shared, login, to)
 
 
 async def _is_signed_in(request: Request, shared: Web) -> bool:
@@ -76,6 +119,7 @@ def secret_of(pasted: str) -> str:
 async def sign_out(request: Request, shared: Shared) -> Response:
     refuse_foreign_origin(request)
     if secret := request.cookies.get(COOKIE):
+        await refuse_forged(request, secret)
         async with shared.db.transaction() as conn:
             await people.end_login(conn, signing_in.hashed(secret))
     response = RedirectResponse("/sign-in", 303)
@@ -96,4 +140,5 @@ def _keep(request: Request, response: Response, name: str, value: str, seconds: 
 
 
 def _is_safe(request: Request) -> bool:
-    return request.url.scheme == "https"
+    shared: Web = request.app.state.web
+    return request.url.scheme == "https" or shared.settings.url.startswith("https:")
