@@ -307,7 +307,8 @@ async def test_pages_of_another_workspaces_things_are_those_of_missing_ones(
     theirs = await furnish(site)
     names = await things(theirs, await theirs.api())
     await theirs.leave()
-    names["trigger_id"], before = names["trigger"], await theirs.count(*EVERYTHING)
+    names |= {"trigger_id": names["trigger"], "key": "last"}
+    before = await theirs.count(*EVERYTHING)
     headers = {"Authorization": f"Bearer {api.token}", "Accept": "text/html"}
     included = [each for each in site.app.routes if hasattr(each, "effective_route_contexts")]
     routes = [route for each in included for route in each.effective_route_contexts()]
@@ -317,7 +318,7 @@ async def test_pages_of_another_workspaces_things_are_those_of_missing_ones(
     for method, path in asked:
         told = []
         for given in (names, dict.fromkeys(names, UNKNOWN)):
-            address = path.format(workspace=api.workspace, **given)
+            address = path.format(workspace=api.workspace, verb="pause", **given)
             body = (
                 {"content": "prompt=Hi&answer=yes", "headers": headers | FORM}
                 if method == "POST"
