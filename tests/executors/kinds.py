@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pytest
 from executors.http_agent import END, Request, Server, chunk, chunked, line, response
 
+from rota.executors.acp import AcpExecutor
 from rota.executors.command import CommandExecutor
 from rota.executors.http import HttpExecutor
 from rota.executors.python import PythonExecutor
@@ -124,6 +125,13 @@ class Kind(Protocol):
         ...
 
 
+def told(kind: Kind, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """How the use of a tool stands in the log."""
+    how = getattr(kind, "told", None)
+    found: tuple[Any, ...] = how(name, data) if how else ("tool", name, data)
+    return found
+
+
 class Command:
     name = "command"
     prelude = """
@@ -200,6 +208,61 @@ class Http:
         return {"url": "http://metadata.google.internal/"}, "metadata.google.internal"
 
 
+class Acp:
+    """Its agent writes the protocol by hand: it starts in no time, and shows that others than our library are heard."""
+
+    name = "acp"
+    prelude = """
+        import traceback
+        kind, key, attempt = "acp", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
+        def send(**message):
+            data = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n"
+            while data:
+                data = data[os.write(1, data):]
+        def update(what, **fields):
+            send(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": what, **fields}})
+        def say(text):
+            update("agent_message_chunk", content={"type": "text", "text": text})
+        def tool(name, **data):
+            update("tool_call", toolCallId="1", title=name, kind=name, status="completed", rawInput=data)
+        def usage(unit, amount):
+            update("usage_update", used=1, size=2, cost={"amount": amount, "currency": unit})
+        def answer(method):
+            if method == "session/prompt":
+                work()
+            return {
+                "initialize": {"protocolVersion": 1}, "session/new": {"sessionId": "s"},
+                "session/prompt": {"stopReason": "end_turn"},
+            }[method]
+        def serve():
+            for line in sys.stdin.buffer:
+                message = json.loads(line)
+                try:
+                    send(id=message["id"], result=answer(message["method"]))
+                except Exception as failure:
+                    traceback.print_exc()
+                    told = f"{type(failure).__name__}: {failure}".removesuffix(": ")
+                    error = {"code": -32603, "message": "Internal error", "data": {"details": told}}
+                    send(id=message["id"], error=error)
+    """
+
+    def executor(self, grace: timedelta) -> Executor:
+        return AcpExecutor(grace=grace)
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        if how in {"closes stdout", "writes garbage", "writes in halves"}:
+            pytest.skip("its standard output is a line to its client: see test_acp.py")
+        body = indent(dedent(BEHAVIOURS.get(how, how)), "    ")
+        program = f"{IMPORTS}{dedent(self.prelude)}def work():\n    global key, attempt\n{body}\nserve()\n"
+        return {"argv": [sys.executable, "-c", program], **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"argv": ["no-such-program-here"]}, "no-such-program-here"
+
+    def told(self, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+        return ("tool", name, {"title": name, "status": "completed", "input": data})
+
+
 class Waiting:
     """Says something, waits at a pipe, and says the rest."""
 
@@ -256,4 +319,4 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(line(type="done") + END)
 
 
-KINDS: list[Kind] = [Command(), Python(), Http()]
+KINDS: list[Kind] = [Command(), Python(), Http(), Acp()]

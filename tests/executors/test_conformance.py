@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from executors import stand_ins
-from executors.kinds import KINDS, Kind
+from executors.kinds import KINDS, Kind, told
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Lost
@@ -255,10 +255,10 @@ async def test_a_letter_that_arrives_in_two_halves_is_whole(run: Run, desk: Reco
     assert desk.text == "half of é"
 
 
-async def test_tools_and_usage_reach_the_desk_in_order(run: Run, desk: RecordingDesk) -> None:
+async def test_tools_and_usage_reach_the_desk_in_order(kind: Kind, run: Run, desk: RecordingDesk) -> None:
     assert await run("reports") == Succeeded()
     assert desk.text.strip() == "Looking …"
-    assert desk.events == [("tool", "search", {"query": "rhymes"}), ("usage", "tokens", 12)]
+    assert desk.events == [told(kind, "search", {"query": "rhymes"}), ("usage", "tokens", 12)]
 
 
 async def test_an_agent_cannot_use_more_memory_than_it_may(run: Run) -> None:

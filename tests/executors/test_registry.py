@@ -49,9 +49,9 @@ def test_the_built_in_kinds_load_by_name() -> None:
 
 @pytest.mark.usefixtures("_installed")
 def test_installed_packages_add_kinds_and_cannot_replace_ours() -> None:
-    assert executors.known_kinds() == ["command", "python", "http", "broken", "gone", "half", "http2"]
+    assert executors.known_kinds() == ["command", "python", "http", "acp", "broken", "gone", "half", "http2"]
     loaded = executors.load()
-    assert sorted(loaded) == ["command", "http", "http2", "python"]
+    assert sorted(loaded) == ["acp", "command", "http", "http2", "python"]
     assert type(loaded["command"]).__module__ == "rota.executors.command"
 
 

@@ -17,6 +17,7 @@ BUILT_IN = {
     "command": "rota.executors.command:CommandExecutor",
     "python": "rota.executors.python:PythonExecutor",
     "http": "rota.executors.http:HttpExecutor",
+    "acp": "rota.executors.acp:AcpExecutor",
 }
 
 log = logging.getLogger(__name__)

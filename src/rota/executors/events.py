@@ -38,7 +38,8 @@ class Error:
 class Lines:
     """Parts a stream into lines that look like objects and everything else, holding back only the former."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._longest = longest
         self._held = b""
         self._within = False  # a line of which a part was given away as text
 
@@ -57,16 +58,15 @@ class Lines:
                     self._held = piece
                     return
                 self._within = not piece.endswith(b"\n")
-                yield len(piece) <= LONGEST_LINE and not self._within, piece
+                yield len(piece) <= self._longest and not self._within, piece
             at += len(piece)
 
     def rest(self) -> bytes:
         rest, self._held = self._held, b""
         return rest
 
-    @staticmethod
-    def _may_go_on(piece: bytes) -> bool:
-        return not piece.endswith(b"\n") and len(piece) <= LONGEST_LINE and _OBJECT.match(piece) is not None
+    def _may_go_on(self, piece: bytes) -> bool:
+        return not piece.endswith(b"\n") and len(piece) <= self._longest and _OBJECT.match(piece) is not None
 
 
 class Counter:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,8 @@ from rota.model.agent_config import Limits
 
 GRACE = timedelta(seconds=5)
 LAST_WORDS = 1.0
+
+Farewell = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +99,18 @@ class Program:
             await asyncio.get_running_loop().sock_sendall(self._control, self._spec.encoded())
         self._briefed = True
 
-    async def stop(self) -> None:
-        """Return when nothing is left, however often the caller is cancelled; a second time makes haste."""
-        self._tell(launcher.STOP)
+    async def stop(self, farewell: Farewell | None = None) -> None:
+        """Return when nothing is left, however often the caller is cancelled; a second time makes haste.
+
+        `farewell` is what is to be said before the signals, to a program that still lives."""
         impatience: asyncio.CancelledError | None = None
+        if farewell is not None and not self.gone.done():
+            try:
+                await farewell()
+            except asyncio.CancelledError as again:
+                self._tell(launcher.AT_ONCE)
+                impatience = again
+        self._tell(launcher.STOP)
         while not self.gone.done():
             try:
                 await asyncio.wait({self.gone}, timeout=self._patience())
@@ -200,7 +210,7 @@ def start(spec: Spec, share: Sequence[socket.socket] = ()) -> Program:
         return Program(spec, process, ours, [Pipe(our) for our, _ in ends])
 
 
-async def attend(program: Program, *listeners: Coroutine[None, None, None]) -> Ending:
+async def attend(program: Program, *listeners: Coroutine[None, None, None], farewell: Farewell | None = None) -> Ending:
     """Listen until the program and all that it started are gone, also after a failure or a cancellation."""
     tasks = [asyncio.create_task(listener) for listener in listeners]
     with closing(program):
@@ -212,7 +222,7 @@ async def attend(program: Program, *listeners: Coroutine[None, None, None]) -> E
             return program.ending
         finally:
             try:
-                await program.stop()  # the listeners still listen: nobody can end well while its pipe is full
+                await program.stop(farewell)  # the listeners still listen: nobody can end well while its pipe is full
             finally:
                 program.finish()
                 await _dismiss(tasks)

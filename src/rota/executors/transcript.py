@@ -81,10 +81,13 @@ class Tail:
         self._cut = self._cut or len(kept) > self.SIZE or len(data) > self.SIZE
         self._kept = kept[-self.SIZE :]
 
-    def last_line(self) -> str:
+    def text(self) -> str:
         """Not the end of a word whose beginning is gone: it may be half a secret, which nobody would know as one."""
         kept = _FIRST_WORD.sub(b"", self._kept) if self._cut else self._kept
-        lines = kept.decode(errors="replace").split("\n")
+        return kept.decode(errors="replace")
+
+    def last_line(self) -> str:
+        lines = self.text().split("\n")
         return clean(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -12,16 +12,20 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from rota.errors import Invalid
+from rota.model.acp_presets import PRESETS, Preset, installing
 from rota.model.address import SETTING, AllowList, Target, read_target
 from rota.model.duration import parse_duration
 
-KINDS = ("command", "python", "http")
+KINDS = ("command", "python", "http", "acp")
 OUTPUT_LIMIT = 10_000_000
 LARGEST = 2**50
 CONNECT_TIMEOUT = timedelta(seconds=10)
 LONGEST_WAIT = timedelta(hours=1)
+START_TIMEOUT = timedelta(minutes=2)
+MOST_SERVERS = 50
 
 Which = Callable[[str], str | None]
+Has = Callable[[str], bool]
 T = TypeVar("T")
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -83,6 +87,34 @@ class PythonConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class McpServer:
+    """Tools that an agent is given. `type` is stdio (then `command`), http or sse (then `url`)."""
+
+    name: str
+    type: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    url: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)  # environment, or headers
+
+
+@dataclass(frozen=True, slots=True)
+class AcpConfig:
+    """`argv` is whole: the preset's, and `args` behind it."""
+
+    preset: Preset | None
+    argv: tuple[str, ...]
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    mode: str | None
+    auth_method: str | None
+    mcp_servers: tuple[McpServer, ...]
+    start_timeout: timedelta
+    limits: Limits
+    output_limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """`timeout` is for the connection; the others are the worker's own unless given. Header names are lower case."""
 
@@ -94,13 +126,21 @@ class HttpConfig:
     output_limit: int
 
 
-def check(kind: str, config: Mapping[str, Any], *, which: Which | None = None, also: Iterable[str] = ()) -> list[str]:
+def check(
+    kind: str,
+    config: Mapping[str, Any],
+    *,
+    which: Which | None = None,
+    has: Has | None = None,
+    also: Iterable[str] = (),
+) -> list[str]:
     """Warnings for a configuration that may not work; `Invalid`, with the field, for one that cannot.
 
-    `also` are kinds that workers serve and this file doesn't know: their own workers check them.
+    `which` finds programs on this machine, and `has` tells whether a module is installed. `also` are kinds that
+    workers serve and this file doesn't know: their own workers check them.
     """
     if kind in _CHECKS:
-        return _CHECKS[kind](config, which)
+        return [*_CHECKS[kind](config, which), *_missing_extra(kind, has)]
     if kind in also:
         return []
     known = list(dict.fromkeys([*KINDS, *also]))
@@ -158,6 +198,28 @@ def read_http(config: Mapping[str, Any]) -> HttpConfig:
     )
 
 
+def read_acp(config: Mapping[str, Any]) -> AcpConfig:
+    fields = _Fields(
+        config, "preset argv command args env mode auth_method mcp_servers start_timeout limits output_limit"
+    )
+    fields.exactly_one("preset", "argv", "command")
+    preset = fields.read("preset", _preset)
+    argv = fields.read("argv", _argv) or fields.read("command", _words) or (preset.argv if preset else ())
+    args = fields.read("args", _texts) or ()
+    return AcpConfig(
+        preset=preset,
+        argv=(*argv, *args),
+        args=args,
+        env=fields.read("env", _env) or {},
+        mode=fields.read("mode", _name),
+        auth_method=fields.read("auth_method", _name),
+        mcp_servers=fields.read("mcp_servers", _mcp_servers) or (),
+        start_timeout=fields.read("start_timeout", _wait) or START_TIMEOUT,
+        limits=fields.read("limits", _limits) or Limits(),
+        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+    )
+
+
 def _check_command(config: Mapping[str, Any], which: Which | None) -> list[str]:
     read = read_command(config)
     return [*_missing_program(read, which), *_open_secrets(read.env)]
@@ -172,19 +234,50 @@ def _check_http(config: Mapping[str, Any], _which: Which | None) -> list[str]:
     return [*_unopened(read.target), *_open_secrets(read.headers, "headers")]
 
 
+def _check_acp(config: Mapping[str, Any], which: Which | None) -> list[str]:
+    read = read_acp(config)
+    secrets = [
+        warning
+        for number, server in enumerate(read.mcp_servers)
+        for warning in _open_secrets(
+            server.values, f"mcp_servers[{number}].{'env' if server.type == 'stdio' else 'headers'}"
+        )
+    ]
+    return [*_missing_program(read, which), *_open_secrets(read.env), *secrets]
+
+
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
     "command": _check_command,
     "python": _check_python,
     "http": _check_http,
+    "acp": _check_acp,
 }
+_EXTRAS = {"acp": "acp"}  # kinds that need more than Rota itself: the module, by which the extra is named too
 
 
-def _missing_program(config: CommandConfig, which: Which | None) -> list[str]:
+def missing_extra(kind: str) -> str:
+    """What to do where the library of a kind is not installed."""
+    return f"the kind {kind!r} needs more packages where its workers run: pip install 'rota[{kind}]'"
+
+
+def _missing_extra(kind: str, has: Has | None) -> list[str]:
+    lacks = kind in _EXTRAS and has is not None and not has(_EXTRAS[kind])
+    return [f"executor: {missing_extra(kind)}"] if lacks else []
+
+
+def _missing_program(config: CommandConfig | AcpConfig, which: Which | None) -> list[str]:
     program = config.argv[0]
     in_the_session = "/" in program and not PurePath(program).is_absolute()
     if which is None or in_the_session or "PATH" in config.env or which(program):
         return []
-    return [f"config.argv: the program {program!r} was not found on this machine"]
+    named = "preset" if isinstance(config, AcpConfig) and config.preset else "argv"
+    return [f"config.{named}: the program {program!r} was not found on this machine{how_to_install(program)}"]
+
+
+def how_to_install(program: str) -> str:
+    """The end of a sentence about a program that is not there."""
+    install = installing(program)
+    return f"; to install it: {install}" if install else ""
 
 
 def _open_secrets(values: Mapping[str, str], at: str = "env") -> list[str]:
@@ -219,6 +312,11 @@ class _Fields:
         given = [name for name in names if self._values.get(name) is not None]
         if len(given) != 1:
             raise Invalid(f"give either {' or '.join(names)}", field=f"{self._at}.{(given or names)[-1]}")
+
+    def none_of(self, *names: str, because: str) -> None:
+        for name in names:
+            if self._values.get(name) is not None:
+                raise Invalid(because, field=f"{self._at}.{name}")
 
 
 def _or(value: T | None, default: T) -> T:
@@ -368,12 +466,88 @@ def _header_value(value: object, at: str) -> str:
     return text
 
 
-def fill_header(text: str, values: Mapping[str, str], at: str) -> str:
-    """A header with values in the place of `${NAME}`. No refusal repeats any of them."""
+def _texts(value: object, at: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise Invalid("must be a list of texts", field=at)
+    return tuple(_text(each, f"{at}[{number}]") for number, each in enumerate(value))
+
+
+def _preset(value: object, at: str) -> Preset:
+    if not isinstance(value, str) or value not in PRESETS:
+        raise Invalid(f"{value!r} is unknown{did_you_mean(str(value), PRESETS)}", field=at)
+    return PRESETS[value]
+
+
+def _mcp_servers(value: object, at: str) -> tuple[McpServer, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MOST_SERVERS:
+        raise Invalid(f"must be a list of at most {MOST_SERVERS} servers", field=at)
+    servers = tuple(_mcp_server(each, f"{at}[{number}]") for number, each in enumerate(value))
+    if len({server.name for server in servers}) < len(servers):
+        raise Invalid("each server needs a name of its own", field=at)
+    return servers
+
+
+def _mcp_server(value: object, at: str) -> McpServer:
+    fields = _Fields(value, "name type command args env url headers", at)
+    name = fields.read("name", _name)
+    if name is None:
+        raise Invalid("a server needs a name", field=f"{at}.name")
+    fields.exactly_one("command", "url")
+    command, url, kind = fields.read("command", _name), fields.read("url", _url), fields.read("type", _mcp_type)
+    if command is not None:
+        fields.none_of("type", "headers", because="a server with a command has none")
+        values = fields.read("env", _variables) or {}
+        return McpServer(name, "stdio", command, fields.read("args", _texts) or (), values=values)
+    fields.none_of("args", "env", because="a server with a url has none")
+    return McpServer(name, kind or "http", url=url or "", values=fields.read("headers", _plain_headers) or {})
+
+
+def _mcp_type(value: object, at: str) -> str:
+    if value not in ("http", "sse"):
+        raise Invalid("must be http or sse", field=at)
+    return str(value)
+
+
+def _url(value: object, at: str) -> str:
+    text = _name(value, at)
+    if not text.startswith(("http://", "https://")):
+        raise Invalid("must begin with http:// or https://", field=at)
+    return text
+
+
+def _variables(value: object, at: str) -> dict[str, str]:
+    """The environment of somebody else's program: Rota's own names may be handed on."""
+    values = {name: _text(text, f"{at}.{name}") for name, text in _object(value, at).items()}
+    for name in values:
+        if not _ENV_NAME.fullmatch(name):
+            raise Invalid(f"{name!r} is not the name of a variable", field=at)
+    return values
+
+
+def _plain_headers(value: object, at: str) -> dict[str, str]:
+    headers = {name: _header_value(text, f"{at}.{name}") for name, text in _object(value, at).items()}
+    for name in headers:
+        if not _HEADER_NAME.fullmatch(name):
+            raise Invalid(f"{name!r} is not the name of a header", field=at)
+    return headers
+
+
+def fill_server(server: McpServer, values: Mapping[str, str], at: str) -> McpServer:
+    """A server with credentials in the place of `${NAME}`."""
+    return replace(server, values={name: fill(text, values, f"{at}.{name}") for name, text in server.values.items()})
+
+
+def fill(text: str, values: Mapping[str, str], at: str) -> str:
+    """A text with values in the place of `${NAME}`. No refusal repeats any of them."""
     for name in _BLANK.findall(text):
         if name not in values:
             raise Invalid(f"the agent is given no credential as {name}", field=at)
-    return _header_value(_BLANK.sub(lambda blank: values[blank[1]].strip(), text), at)
+    return _BLANK.sub(lambda blank: values[blank[1]].strip(), text)
+
+
+def fill_header(text: str, values: Mapping[str, str], at: str) -> str:
+    """A header with values in the place of `${NAME}`."""
+    return _header_value(fill(text, values, at), at)
 
 
 def _wait(value: object, at: str) -> timedelta:

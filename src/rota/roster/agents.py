@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any
 
 from rota.access import credentials
@@ -103,7 +104,14 @@ async def _check(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
     """Kinds that we don't know are for those workers to judge that serve them."""
     check_http_secret(agent["executor"], agent["credentials"])
     served = await workers.served_kinds(conn, dead_after=SERVED_LATELY)
-    return agent_config.check(agent["executor"], agent["config"], which=shutil.which, also=sorted(served))
+    return agent_config.check(
+        agent["executor"], agent["config"], which=shutil.which, has=_has_module, also=sorted(served)
+    )
+
+
+def _has_module(name: str) -> bool:
+    """Whether it could be imported, without doing so."""
+    return find_spec(name) is not None
 
 
 def spec(agent: Mapping[str, Any]) -> dict[str, Any]:
