@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rota.errors import Invalid
-from rota.model.agent_config import Limits, Stdin, check, read_command, read_python
+from rota.model.agent_config import Limits, Stdin, check, read_acp, read_command, read_python
 
 ARGV = {"argv": ["echo"]}
 FUNCTION = {"function": "poems:poet"}
@@ -132,3 +132,58 @@ def test_a_configuration_is_an_object(config: Any) -> None:
     with pytest.raises(Invalid) as refusal:
         check("command", config)
     assert refusal.value.field == "config"
+
+
+SERVER = {"name": "notes", "command": "notes-mcp"}
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({}, "config.command"),
+        ({"preset": "gemini", "argv": ["gemini"]}, "config.argv"),
+        ({"preset": "gemni"}, "config.preset"),
+        ({"preset": ["gemini"]}, "config.preset"),
+        ({**ARGV, "args": "--model"}, "config.args"),
+        ({**ARGV, "args": [1]}, "config.args[0]"),
+        ({**ARGV, "mode": ""}, "config.mode"),
+        ({**ARGV, "start_timeout": "2h"}, "config.start_timeout"),
+        ({**ARGV, "mcp_servers": SERVER}, "config.mcp_servers"),
+        ({**ARGV, "mcp_servers": [{"command": "a"}]}, "config.mcp_servers[0].name"),
+        ({**ARGV, "mcp_servers": [{"name": "a"}]}, "config.mcp_servers[0].url"),
+        ({**ARGV, "mcp_servers": [{**SERVER, "headers": {}}]}, "config.mcp_servers[0].headers"),
+        ({**ARGV, "mcp_servers": [{"name": "a", "url": "ftp://a"}]}, "config.mcp_servers[0].url"),
+        ({**ARGV, "mcp_servers": [{"name": "a", "url": "https://a", "env": {}}]}, "config.mcp_servers[0].env"),
+        ({**ARGV, "mcp_servers": [{"name": "a", "url": "https://a", "type": "ws"}]}, "config.mcp_servers[0].type"),
+        ({**ARGV, "mcp_servers": [SERVER, SERVER]}, "config.mcp_servers"),
+        ({**ARGV, "mcp_servers": [{**SERVER, "env": {"A=": ""}}]}, "config.mcp_servers[0].env"),
+    ],
+)
+def test_a_wrong_acp_agent_is_refused_with_its_field(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        check("acp", config)
+    assert refusal.value.field == field
+
+
+def test_a_preset_is_all_that_a_person_writes() -> None:
+    assert read_acp({"preset": "gemini"}).argv == ("gemini", "--acp")
+    assert read_acp({"preset": "gemini", "args": ["-m", "x"]}).argv == ("gemini", "--acp", "-m", "x")
+
+
+def test_a_missing_agent_is_a_warning_that_says_how_to_install_it() -> None:
+    [warning] = check("acp", {"preset": "gemini"}, which=lambda _: None)
+    assert warning.startswith("config.preset: the program 'gemini' was not found")
+    assert warning.endswith("npm install -g @google/gemini-cli")
+
+
+def test_a_missing_extra_is_a_warning_that_says_which() -> None:
+    assert check("acp", {"preset": "gemini"}, has=lambda _: True) == []
+    [warning] = check("acp", {"preset": "gemini"}, has=lambda _: False)
+    assert "rota[acp]" in warning
+    assert check("command", ARGV, has=lambda _: False) == []
+
+
+def test_a_secret_of_a_server_is_a_warning_unless_it_is_a_credential() -> None:
+    servers = [{**SERVER, "env": {"API_KEY": "x", "OTHER_KEY": "${K}"}}]
+    [warning] = check("acp", {**ARGV, "mcp_servers": servers})
+    assert "config.mcp_servers[0].env.API_KEY" in warning

@@ -76,3 +76,9 @@ def test_asking_which_kinds_there_are_imports_none() -> None:
     program = "import sys, rota.executors as e; e.known_kinds(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert {"asyncio", "rota.executors.command", "rota.executors.process"} & set(loaded.stdout.split()) == set()
+
+
+def test_no_service_imports_the_library_of_a_kind_before_an_agent_of_it_runs() -> None:
+    program = "import sys, rota.daemon, rota.executors as e; e.load(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"acp"} & set(loaded.stdout.split()) == set()

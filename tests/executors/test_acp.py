@@ -1,0 +1,337 @@
+"""Agents of the Agent Client Protocol: real ones, in processes, over real pipes."""
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executors.acp_agent import LIMITED, config, recalled
+from executors.stand_ins import RecordingDesk, lives, read_pids, until
+
+from rota.errors import Invalid
+from rota.executors.acp import AcpExecutor
+from rota.executors.acp.files import Files
+from rota.executors.acp.opening import Bookmark, bookmark, digest
+from rota.model.approval import Answer, Option
+from rota.model.executor import Assignment, Turn
+from rota.model.ids import ApprovalId, RunId, UserId, new_id
+from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
+
+OPTIONS = [Option("yes", "Yes", True), Option("always", "Always", True), Option("no", "No", False)]
+
+
+def said(option: str, text: str | None = None) -> Answer:
+    return Answer(ApprovalId(new_id()), option, option != "no", text, UserId(new_id()))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "session"
+
+
+@pytest.fixture
+def run(desk: RecordingDesk, assign: Callable[..., Assignment]) -> Any:
+    async def executed(how: str, *like: str, config_: dict[str, Any] | None = None, **given: Any) -> Outcome:
+        executor = AcpExecutor(grace=timedelta(seconds=2))
+        return await executor.execute(assign(config(how, *like, **(config_ or {})), **given), desk)
+
+    return executed
+
+
+def last_checkpoint(desk: RecordingDesk) -> bytes:
+    kept: bytes = [call[1] for call in desk.calls if call[0] == "checkpoint"][-1]
+    return kept
+
+
+def tools(desk: RecordingDesk) -> list[tuple[Any, ...]]:
+    return [call[1:] for call in desk.calls if call[0] == "tool"]
+
+
+def done(directory: Path) -> list[str]:
+    return (directory / "done.txt").read_text().split("\n")[:-1]
+
+
+async def test_all_that_an_agent_tells_stands_in_the_log(run: Any, desk: RecordingDesk) -> None:
+    """Words as they come; a thought when it is whole; a tool when it begins and ends; a plan when it changes."""
+    assert await run("chats") == Succeeded()
+    assert desk.text == "[a line that is no message]\nLooking\nA poem."
+    assert tools(desk) == [
+        ("thought", {"text": "Let me look."}),
+        ("search", {"title": "Find rhymes", "status": "in_progress", "input": {"query": "rhymes"}}),
+        (
+            "search",
+            {
+                "title": "Find all rhymes",
+                "status": "completed",
+                "input": {"query": "rhymes"},
+                "output": {"found": 2},
+            },
+        ),
+        ("plan", {"steps": [{"step": "Write", "status": "pending"}]}),
+        ("plan", {"steps": [{"step": "Write", "status": "completed"}]}),
+    ]
+    charged = [call[1:] for call in desk.calls if call[0] == "usage"]
+    assert charged == [("usd", 0.5), ("usd", 0.25), ("tokens", 12)]
+
+
+async def test_a_conversation_begins_with_instructions_and_what_was_said_before(run: Any, desk: RecordingDesk) -> None:
+    before = [Turn("user", "Hello?"), Turn("agent", "Hello!")]
+    await run("echoes", instructions="Be brief.", transcript=before, prompt="Go.", input={"a": 1})
+    assert desk.text == (
+        "Be brief.\n\nWhat was said before in this session:\nuser: Hello?\nagent: Hello!\n\nGo.\n\n"
+        'Input:\n{\n  "a": 1\n}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "retryable"),
+    [("max_tokens", True), ("max_turn_requests", True), ("refusal", False), ("cancelled", True)],
+)
+async def test_a_turn_that_stops_otherwise_has_failed(run: Any, reason: str, retryable: bool) -> None:
+    outcome = await run(reason)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.AGENT_ERROR, retryable)
+    assert reason in LIMITED
+
+
+async def test_the_next_run_of_a_session_goes_on_with_the_conversation(run: Any, desk: RecordingDesk) -> None:
+    await run("echoes", instructions="Be brief.", prompt="One.")
+    kept = last_checkpoint(desk)
+    await run("echoes", instructions="Be brief.", prompt="Two.", checkpoint=kept, transcript=[Turn("user", "One.")])
+    assert desk.text == "Be brief.\n\nOne.Two."  # neither the history, which it repeats, nor what it was told before
+    [(name, told)] = tools(desk)
+    assert (name, told["resumed"], told["why"]) == ("resume", True, "next run")
+    await run("echoes", instructions="Be long.", prompt="Three.", checkpoint=last_checkpoint(desk))
+    assert desk.text.endswith("Two.Be long.\n\nThree.")
+
+
+async def test_a_second_attempt_goes_on_where_the_first_was_stopped(
+    run: Any, desk: RecordingDesk, directory: Path
+) -> None:
+    run_id = RunId(new_id())
+    first = asyncio.create_task(run("steps", run_id=run_id))
+    await until(lambda: read_pids(directory), "it has done the first step")
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert await run("steps", run_id=run_id, attempt=2, checkpoint=last_checkpoint(desk)) == Succeeded()
+    assert done(directory) == ["one", "two"]
+    assert desk.text == "Did one.Did two."
+    [(name, told)] = tools(desk)
+    assert (name, told["resumed"], told["why"]) == ("resume", True, "interrupted")
+
+
+async def test_a_lost_conversation_begins_anew_and_the_trace_says_so(run: Any, desk: RecordingDesk) -> None:
+    run_id = RunId(new_id())
+    lost = Bookmark("gone", str(run_id), digest("")).encoded()
+    assert await run("echoes", run_id=run_id, attempt=2, checkpoint=lost, prompt="Go.") == Succeeded()
+    [(name, told)] = tools(desk)
+    assert (name, told["resumed"]) == ("resume", False)
+    assert "not found" in told["why"]
+    assert "before you do anything again.\n\nGo." in desk.text
+    assert bookmark(last_checkpoint(desk)) != bookmark(lost)
+
+
+async def test_permission_is_asked_with_the_agents_own_options_and_the_process_need_not_wait(
+    run: Any, desk: RecordingDesk, directory: Path
+) -> None:
+    run_id = RunId(new_id())
+    assert isinstance(await run("pushes", run_id=run_id), Parked)
+    [asked] = [call for call in desk.calls if call[0] == "park"]
+    assert asked[1] == "Allow “git push”?"
+    assert asked[2]["options"] == OPTIONS
+    assert asked[2]["detail"] == {
+        "tool": "execute", "kind": "execute", "title": "git push", "input": {"command": "git push"},
+    }  # fmt: skip
+    assert asked[2]["key"].startswith("execute:git push#")
+    assert done(directory) == ["one"]
+    kept = last_checkpoint(desk)
+    assert desk.calls.index(("checkpoint", kept)) < desk.calls.index(asked)  # so the answer is newer
+    answer = said("yes", "But gently.")
+    desk.answers.put_nowait(answer)
+    assert await run("pushes", run_id=run_id, attempt=2, checkpoint=kept, answer=answer) == Succeeded()
+    assert done(directory) == ["one", "push yes"]
+    again = [call for call in desk.calls if call[0] == "park"][1]
+    assert again[1:] == asked[1:]  # the same question, which has its answer
+    told = recalled(str(directory / (bookmark(kept) or Bookmark("", "", "")).session))
+    assert any("You had asked for permission" in each and "But gently." in each for each in told)
+
+
+async def test_what_was_allowed_once_is_asked_again_the_next_time(
+    run: Any, desk: RecordingDesk, directory: Path
+) -> None:
+    for option in ("yes", "no"):
+        desk.answers.put_nowait(said(option))
+    assert await run("pushes", "twice") == Succeeded()
+    assert done(directory) == ["one", "push yes", "push no"]
+    first, second = [call[2]["key"] for call in desk.calls if call[0] == "park"]
+    assert (first[-2:], second[-2:]) == (".1", ".2")
+
+
+async def test_an_agent_that_forgets_waits_in_its_process(run: Any, desk: RecordingDesk, directory: Path) -> None:
+    running = asyncio.create_task(run("pushes", "forgets"))
+    await until(lambda: desk.events, "it has asked")
+    desk.answers.put_nowait(said("no"))
+    assert await running == Succeeded()
+    assert [call[0] for call in desk.events] == ["ask", "usage"]
+    assert done(directory) == ["one", "push no"]
+
+
+@pytest.mark.parametrize("how", ["waits", "asks_and_waits"])
+async def test_a_cancelled_turn_is_cancelled_in_the_protocols_own_way_first(
+    run: Any, directory: Path, desk: RecordingDesk, how: str
+) -> None:
+    running = asyncio.create_task(run(how, "forgets"))
+    [pid] = await until(lambda: read_pids(directory), "it waits")
+    if how == "asks_and_waits":
+        await until(lambda: desk.events, "it has asked")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not lives(pid)
+    if how == "waits":
+        assert done(directory) == ["cancel"]
+    else:
+        assert desk.text == "Answered: None."
+
+
+def with_ways_out(directory: Path) -> Path:
+    """What must not be reached, beside a directory with links to it."""
+    directory.mkdir()
+    secret = directory.with_name("secret")
+    secret.write_text("x")
+    (directory / "link").symlink_to(secret)
+    (directory / "out").symlink_to(directory.parent)
+    return secret
+
+
+async def test_files_are_those_of_the_session_and_no_others(run: Any, desk: RecordingDesk, directory: Path) -> None:
+    secret = with_ways_out(directory)
+    inside = [str(directory / "new" / "deep.txt"), "plain.txt"]
+    outside = [str(secret), "../secret", str(directory / ".." / "secret"), "link", "out/secret", "/etc/hostname", "new"]
+    assert await run("opens_files", prompt=json.dumps(inside + outside)) == Succeeded()
+    told = desk.text.splitlines()
+    assert told[:2] == ["'b\\n'"] * 2
+    assert len(told) == len(inside + outside)
+    assert "'b\\n'" not in told[2:]
+    assert secret.read_text() == "x"
+
+
+async def test_programs_in_terminals_begin_in_the_directory_and_end_with_the_agent(
+    run: Any, desk: RecordingDesk, directory: Path
+) -> None:
+    assert await run("runs_programs") == Succeeded()
+    assert desk.text == f"3 blue {directory}\n"
+    assert [pid for pid in read_pids(directory) or [os.getpid()] if lives(pid)] == []
+
+
+async def test_servers_and_mode_are_passed_through_with_credentials_filled_in(run: Any, desk: RecordingDesk) -> None:
+    servers = [{"name": "notes", "command": "notes-mcp", "args": ["-v"], "env": {"KEY": "${NOTES_KEY}"}}]
+    given = {"mcp_servers": servers, "mode": "careful"}
+    assert await run("tells_what_it_was_given", config_=given, environment={"NOTES_KEY": "k"}) == Succeeded()
+    told = json.loads(desk.text)
+    env = [{"name": "KEY", "value": "k"}]
+    assert told == {
+        "servers": [{"name": "notes", "command": "notes-mcp", "args": ["-v"], "env": env}],
+        "mode": "careful",
+    }
+
+
+async def test_a_server_that_the_agent_cannot_reach_is_named(run: Any) -> None:
+    outcome = await run("echoes", config_={"mcp_servers": [{"name": "web", "url": "https://example.com/mcp"}]})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert "'web'" in outcome.detail
+
+
+async def test_a_preset_and_a_key_are_all_that_a_known_agent_needs(
+    desk: RecordingDesk, assign: Callable[..., Assignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the key it says what it wants."""
+    words = " ".join(shlex.quote(word) for word in config("echoes", "wants a key")["argv"])
+    (tmp_path / "gemini").write_text(f'#!/bin/sh\ntest "$*" = --acp && exec {words}\n')
+    (tmp_path / "gemini").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    outcome = await AcpExecutor().execute(assign({"preset": "gemini"}, prompt="Go."), desk)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert "signed in; its ways are gemini-api-key (Key), web (Web); give it a credential as GEMINI_API_KEY" in (
+        outcome.detail
+    )
+    given = assign({"preset": "gemini"}, prompt="Go.", environment={"GEMINI_API_KEY": "k"})
+    assert await AcpExecutor().execute(given, desk) == Succeeded()
+
+
+async def test_another_agent_is_signed_in_by_the_method_that_its_configuration_names(run: Any) -> None:
+    assert await run("echoes", "wants a key", config_={"auth_method": "gemini-api-key"}) == Succeeded()
+
+
+@pytest.mark.parametrize(
+    ("like", "config_", "detail"),
+    [
+        ("is from the future", {}, "speaks version 9"),
+        ("never greets", {"start_timeout": "1.5s"}, "not ready within"),
+    ],
+)
+async def test_an_agent_that_cannot_begin_says_why(run: Any, like: str, config_: dict[str, Any], detail: str) -> None:
+    outcome = await run("echoes", like, config_=config_)
+    assert isinstance(outcome, Failed)
+    assert outcome.error_class == ErrorClass.EXECUTOR_ERROR
+    assert detail in outcome.detail
+
+
+async def test_an_agent_that_hangs_up_has_failed(run: Any) -> None:
+    outcome = await run("hangs_up")
+    assert isinstance(outcome, Failed)
+    assert "without ending its turn" in outcome.detail
+
+
+async def test_a_program_that_is_missing_is_said_to_be_installed_how(
+    desk: RecordingDesk, assign: Callable[..., Assignment]
+) -> None:
+    given = assign({"preset": "gemini", "env": {"PATH": "/nowhere"}})
+    outcome = await AcpExecutor().execute(given, desk)
+    assert isinstance(outcome, Failed)
+    assert outcome.error_class == ErrorClass.EXECUTOR_ERROR
+    assert "npm install -g @google/gemini-cli" in outcome.detail
+    assert not outcome.retryable
+
+
+async def test_a_worker_without_the_library_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "acp", None)
+    monkeypatch.delitem(sys.modules, "rota.executors.acp.attempt", raising=False)
+    outcome = await run("echoes")
+    assert isinstance(outcome, Failed)
+    assert "pip install 'rota[acp]'" in outcome.detail
+    assert not outcome.retryable
+
+
+@pytest.mark.parametrize("kept", [None, b"", b"half", b"[]", b'{"acp": 1}', b'{"acp": {"session": "s"}}'])
+def test_a_checkpoint_of_somebody_else_is_no_bookmark(kept: bytes | None) -> None:
+    assert bookmark(kept) is None
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Invalid, match="not a file"):
+        Files(tmp_path).read("pipe")
+
+
+def test_a_large_file_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(10_000_001)
+    with pytest.raises(Invalid, match="10,000,000 bytes"):
+        Files(tmp_path).read("large")
+
+
+def test_a_directory_is_known_by_its_link_too(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "named").symlink_to("real")
+    files = Files(tmp_path / "named")
+    files.write(str(tmp_path / "named" / "a"), "1")
+    assert files.read(str(tmp_path / "real" / "a")) == "1"
