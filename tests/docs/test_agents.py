@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import pytest
 from docs.asking import Api
 from docs.pages import AGENTS, blocks, column, spans, table, text_of
 from executors.stand_ins import RecordingDesk, assignment
+from waiting import until
 
 from rota.agent import Context
 from rota.executors.briefing import as_json
@@ -21,7 +23,8 @@ from rota.executors.events import EVENTS, parse
 from rota.executors.http import EVENT_STREAMS, TOLD
 from rota.executors.python import PythonExecutor
 from rota.http.shapes import AgentIn
-from rota.model.agent_config import KINDS, CommandConfig, HttpConfig, Limits, PythonConfig, Stdin
+from rota.model.acp_presets import PRESETS
+from rota.model.agent_config import KINDS, AcpConfig, CommandConfig, HttpConfig, Limits, PythonConfig, Stdin
 from rota.model.executor import Turn
 from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.worker.worker import Worker
@@ -46,6 +49,8 @@ def opt(tmp_path: Path) -> Path:
     place.mkdir()
     [script] = [each for each in blocks(AGENTS, "sh") if each.text.startswith("#!/bin/sh")]
     [module] = [each for each in blocks(AGENTS, "python") if "@agent" in each.text]
+    [tidy] = [each for each in blocks(AGENTS, "python") if "acp.run_agent" in each.text]
+    (place / "tidy.py").write_text(tidy.text)
     (place / "archive.sh").write_text(script.text)
     (place / "whats_new.py").write_text(module.text)
     return place
@@ -65,6 +70,7 @@ async def save(api: Api, slug: str, opt: Path, letters: Path) -> dict[str, Any]:
     """Save an example's agent and its automation, in the places of this test."""
     for block in blocks(AGENTS, "json"):
         body = block.text.replace("/opt/agents", str(opt)).replace("/srv/letters", str(letters))
+        body = body.replace("python3", sys.executable)
         if block.purpose in {"POST /agents", "POST /automations"} and slug in _slugs(body):
             saved: dict[str, Any] = await api.ask(*block.purpose.split(), json.loads(body))
     return saved
@@ -120,6 +126,25 @@ async def test_the_python_example_gives_up_or_refuses(opt: Path, folder: str, sa
     assert isinstance(outcome, Failed)
     assert said in outcome.detail
     assert not outcome.retryable
+
+
+@pytest.mark.parametrize(("answer", "left"), [("delete", ["b.txt"]), ("keep", ["a.tmp", "b.txt"])])
+async def test_the_acp_example_asks_before_it_deletes(
+    api: Api, worker: Worker, opt: Path, letters: Path, answer: str, left: list[str]
+) -> None:
+    (letters / "a.txt").rename(letters / "a.tmp")
+    automation = await save(api, "tidy", opt, letters)
+    run = await api.ask("POST", f"/automations/{automation['id']}/run")
+
+    async def asked() -> Any:
+        return (await api.ask("GET", "/approvals?status=pending"))["items"]
+
+    [approval] = await until(asked, within=30)
+    assert (approval["question"], approval["detail"]["tool"]) == ("Allow “Delete 1 files”?", "delete")
+    await api.ask("POST", f"/approvals/{approval['id']}", {"answer": answer})
+    run = await api.ended(run["id"])
+    assert (run["status"], run["summary"]) == ("succeeded", f"{answer.capitalize()}: 1 files.")
+    assert sorted(os.listdir(letters)) == left
 
 
 async def test_a_context_made_by_hand_prints_what_would_be_sent(opt: Path, letters: Path) -> None:
@@ -189,11 +214,23 @@ def config_keys(kind: str) -> set[str]:
     [
         ("command", {each.name for each in fields(CommandConfig)} | {"command"}),
         ("python", {each.name for each in fields(PythonConfig)}),
+        ("acp", {each.name for each in fields(AcpConfig)} | {"command"}),
         ("http", {each.name for each in fields(HttpConfig)} - {"target"} | {"url"}),
     ],
 )
 def test_every_key_of_a_configuration_is_documented(kind: str, keys: set[str]) -> None:
     assert config_keys(kind) == keys
+
+
+def test_every_preset_is_documented_as_it_is_run() -> None:
+    rows = {
+        spans(name)[0]: (spans(runs)[0], installed.strip("`"), spans(key))
+        for name, runs, installed, key in table(AGENTS, "preset")
+    }
+    assert rows == {
+        name: (" ".join(preset.argv), preset.install.removeprefix("see "), list(preset.keys))
+        for name, preset in PRESETS.items()
+    }
 
 
 def test_every_limit_is_documented() -> None:

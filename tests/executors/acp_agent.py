@@ -100,7 +100,7 @@ class Agent:
         await self.update(acp.update_tool_call("1", status="completed", raw_output={"found": 2}))
         for status in ("pending", "pending", "completed"):
             await self.update(acp.update_plan([acp.plan_entry("Write", status=status)]))
-        for amount in (0.5, 0.75):
+        for amount in (0.1, 0.3):  # so far, each time
             cost = schema.Cost(amount=amount, currency="USD")
             await self.update(schema.UsageUpdate(session_update="usage_update", used=1, size=2, cost=cost))
         await self.say("A poem.")

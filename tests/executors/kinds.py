@@ -225,14 +225,16 @@ class Acp:
             update("agent_message_chunk", content={"type": "text", "text": text})
         def tool(name, **data):
             update("tool_call", toolCallId="1", title=name, kind=name, status="completed", rawInput=data)
+        turn = {"stopReason": "end_turn"}
         def usage(unit, amount):
-            update("usage_update", used=1, size=2, cost={"amount": amount, "currency": unit})
+            if at_once:
+                update("usage_update", used=1, size=2, cost={"amount": amount, "currency": "EUR"})
+            turn["usage"] = {"totalTokens": amount, "inputTokens": amount, "outputTokens": 0}
         def answer(method):
             if method == "session/prompt":
                 work()
             return {
-                "initialize": {"protocolVersion": 1}, "session/new": {"sessionId": "s"},
-                "session/prompt": {"stopReason": "end_turn"},
+                "initialize": {"protocolVersion": 1}, "session/new": {"sessionId": "s"}, "session/prompt": turn,
             }[method]
         def serve():
             for line in sys.stdin.buffer:
@@ -253,7 +255,8 @@ class Acp:
         if how in {"closes stdout", "writes garbage", "writes in halves"}:
             pytest.skip("its standard output is a line to its client: see test_acp.py")
         body = indent(dedent(BEHAVIOURS.get(how, how)), "    ")
-        program = f"{IMPORTS}{dedent(self.prelude)}def work():\n    global key, attempt\n{body}\nserve()\n"
+        at_once = f"at_once = {how not in BEHAVIOURS}\n"  # tokens are told at the end of a turn, money before
+        program = f"{IMPORTS}{at_once}{dedent(self.prelude)}def work():\n    global key, attempt\n{body}\nserve()\n"
         return {"argv": [sys.executable, "-c", program], **config}
 
     def missing(self) -> tuple[Mapping[str, Any], str]:

@@ -77,7 +77,7 @@ async def test_all_that_an_agent_tells_stands_in_the_log(run: Any, desk: Recordi
         ("plan", {"steps": [{"step": "Write", "status": "completed"}]}),
     ]
     charged = [call[1:] for call in desk.calls if call[0] == "usage"]
-    assert charged == [("usd", 0.5), ("usd", 0.25), ("tokens", 12)]
+    assert charged == [("money", 0.1), ("money", 0.2), ("tokens", 12)]
 
 
 async def test_a_conversation_begins_with_instructions_and_what_was_said_before(run: Any, desk: RecordingDesk) -> None:

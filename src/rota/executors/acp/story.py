@@ -14,6 +14,7 @@ from rota.model.text import clean, clean_json
 
 LARGEST_EVENT = 100_000
 LONGEST_NAME = 200
+DECIMALS = 9  # of money: the difference of two floats has more, and none of them is meant
 ENDED = ("completed", "failed")
 
 Spend = Callable[[str, float], Awaitable[None]]
@@ -148,12 +149,12 @@ class Story:
         """Costs are the conversation's, from its beginning: only what is new is charged."""
         if cost is None or not 0 <= cost.amount < LARGEST_AMOUNT:
             return
-        unit = clean(cost.currency).strip().lower()[:LONGEST_NAME]
-        new = cost.amount - self.costs.get(unit, 0.0)
-        if unit and new > 0:
-            self.costs[unit] = cost.amount
+        currency = clean(cost.currency)[:LONGEST_NAME]
+        new = round(cost.amount - self.costs.get(currency, 0.0), DECIMALS)
+        if new > 0:
+            self.costs[currency] = cost.amount
             if self.listening:
-                await self._spend(unit, new)
+                await self._spend("money", new)
 
 
 def _tool_name(meta: Mapping[str, Any] | None) -> str | None:
