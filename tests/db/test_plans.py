@@ -1,4 +1,4 @@
-"""Every hot query reads what it needs by an index, also as a generic plan, with 100,000 rows stored."""
+"""Every hot query reads what it needs by an index, also as a generic plan, with 30,000 rows stored."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from rota.db import aftermath, attempts, automations, events, queues, run_status
 from rota.db.pool import Connection, PatientConnection
 
 LARGE = {"triggers", "automations", "runs", "sessions", "events", "revisions"}
-ROWS = 100_000
+ROWS = 30_000
 
 FILL = f"""
 WITH model AS (SELECT * FROM automations LIMIT 1), made AS (
