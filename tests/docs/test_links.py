@@ -1,9 +1,9 @@
-"""Every link within the repository leads somewhere, and every decision has a number of its own."""
+"""Every link within the repository leads somewhere, every page is led to, and nothing stands twice."""
 
 from pathlib import Path
 
 import pytest
-from docs.pages import ROOT, anchors, links
+from docs.pages import README, ROOT, anchors, links, text_of
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -18,6 +18,17 @@ def _exists(page: Path, link: str) -> bool:
     path, _, section = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     return target.exists() and (not section or section in anchors(target))
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"}
+    assert pages <= set(links(README))
+
+
+def test_nothing_stands_twice_in_the_changelog() -> None:
+    """As when two branches that both added a line are brought together."""
+    beginnings = [line[:30] for line in text_of(ROOT / "CHANGELOG.md").splitlines() if line.startswith("- ")]
+    assert sorted(beginnings) == sorted(set(beginnings))
 
 
 def test_decisions_are_numbered_without_a_gap_or_a_repeat() -> None:
