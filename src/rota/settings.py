@@ -139,6 +139,11 @@ class Settings:
     http_allow: tuple[str, ...] = _setting(
         (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http"
     )
+    local_agents: bool = _setting(True, _switch, "on or off", "Whether agents may be programs on this server")
+    rate_limit: int = _setting(
+        50, _whole, "a whole number", "Requests a second of one token or login; 0 for any number"
+    )
+    workspace_rate_limit: int = _setting(500, _whole, "a whole number", "Requests a second of one workspace; 0 for any")
     poll_seconds: timedelta = _setting(timedelta(seconds=5), _seconds, "seconds", "Longest sleep of a worker")
     lease_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How long a claim lasts unrenewed")
     heartbeat_seconds: timedelta = _setting(timedelta(seconds=10), _seconds, "seconds", "How often leases are renewed")

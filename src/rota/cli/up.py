@@ -23,7 +23,7 @@ def command(home: Path | None, host: str | None, port: int | None, no_starters: 
 
         async def started(ready: Ready) -> None:
             say_where(ready.url)
-            await greet(ready, starters=not no_starters)
+            await greet(ready, starters=not no_starters and ready.settings.local_agents)
 
         set_up(settings.log_level, file=settings.log_file)
         asyncio.run(serve(settings, started=started))

@@ -28,6 +28,10 @@ START_KEYS = """
 DELETE FROM start_keys WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM start_keys WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
 """
+RATE_BUCKETS = """
+DELETE FROM rate_buckets WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM rate_buckets WHERE filled_at < now() - %(kept)s LIMIT %(limit)s))
+"""
 WORKERS = """
 DELETE FROM workers WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM workers WHERE last_seen_at < now() - %(kept)s LIMIT %(limit)s))

@@ -1,11 +1,12 @@
 """The kinds of agents this process can run, by name; each is imported when it is asked for."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import Invalid
+from rota.executors.barred import BarredExecutor
 from rota.model.agent_config import did_you_mean
 from rota.model.executor import Executor
 
@@ -28,13 +29,19 @@ def known_kinds() -> list[str]:
     return [*BUILT_IN, *sorted(_installed())]
 
 
-def load(kinds: Iterable[str] | None = None, **options: Mapping[str, Any]) -> dict[str, Executor]:
-    """An executor for each kind, or for all known. A broken third party is left out, with a warning.
+def load(
+    kinds: Iterable[str] | None = None, *, barred: Container[str] = (), **options: Mapping[str, Any]
+) -> dict[str, Executor]:
+    """An executor for each kind, or for all known. A broken third party is left out, with a warning; in place of those
+    that are barred stands one that says so.
 
     `options` are what the operator has set for built-in kinds, by kind."""
     installed = _installed()
     wanted = list(dict.fromkeys(kinds)) if kinds is not None else [*BUILT_IN, *sorted(installed)]
-    executors = {kind: _made(kind, installed, options.get(kind, {})) for kind in wanted}
+    executors = {
+        kind: BarredExecutor(kind) if kind in barred else _made(kind, installed, options.get(kind, {}))
+        for kind in wanted
+    }
     return {kind: executor for kind, executor in executors.items() if executor is not None}
 
 

@@ -10,6 +10,7 @@ from rota.http import api, health, hooks, ui
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web
 from rota.http.errors import answer, install
+from rota.http.limiting import Limiting
 from rota.http.redacting import Redacting
 from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
@@ -32,6 +33,7 @@ def create_app(web: Web) -> FastAPI:
     app.state.depot = Depot(web.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     app.add_middleware(Redacting, web=web)
     app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
+    app.add_middleware(Limiting, limits=web.limits)
     app.include_router(health.router)
     app.include_router(hooks.router)
     app.include_router(api.router)

@@ -19,6 +19,7 @@ from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
+from rota.http.limiting import LOGIN_COOKIE, Limits
 from rota.http.routes import within_workspace
 from rota.model import scope
 from rota.model.caller import Caller
@@ -28,7 +29,7 @@ from rota.sessions.messages import Post
 from rota.settings import Settings
 from rota.trace.follow import Readers
 
-COOKIE = "rota_login"
+COOKIE = LOGIN_COOKIE
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-Rota-CSRF"
 
 
@@ -44,8 +45,12 @@ class Web:
     url: str = ""  # how browsers reach it
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     readers: Readers = field(init=False)
+    limits: Limits = field(init=False)
 
     def __post_init__(self) -> None:
+        settings = self.settings
+        limits = Limits(self.db, rate=settings.rate_limit, workspace_rate=settings.workspace_rate_limit)
+        object.__setattr__(self, "limits", limits)
         object.__setattr__(self, "readers", Readers(self.db, self.listener, self.closing))
 
 
@@ -97,11 +102,13 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and secret:
         caller = request.state.caller = await signing_in.caller_by_token(conn, workspace, secret.strip())
+        web(request).limits.know(secret.strip(), caller)
         scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
         return caller
     if cookie := request.cookies.get(COOKIE):
         await refuse_forged(request, cookie)
         caller = request.state.caller = await signing_in.caller_by_login(conn, workspace, cookie)
+        web(request).limits.know(cookie, caller)
         return caller
     raise Unauthenticated(
         "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."

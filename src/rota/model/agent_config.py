@@ -17,6 +17,8 @@ from rota.model.address import SETTING, AllowList, Target, read_target
 from rota.model.duration import parse_duration
 
 KINDS = ("command", "python", "http", "acp")
+LOCAL_KINDS = frozenset({"command", "python", "acp", "langgraph"})  # they run programs on the worker's machine
+BARRED = "Agents of the kind “{kind}” run programs on this server, and it does not allow that (ROTA_LOCAL_AGENTS)."
 OUTPUT_LIMIT = 10_000_000
 LARGEST = 2**50
 CONNECT_TIMEOUT = timedelta(seconds=10)

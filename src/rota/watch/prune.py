@@ -59,6 +59,7 @@ class Prune:
             (pruning.NOTIFICATIONS, keep_notifications),
             (pruning.START_KEYS, KEEP_KEYS),
             (pruning.WRITE_KEYS, KEEP_KEYS),
+            (pruning.RATE_BUCKETS, KEEP_KEYS),
             (pruning.WORKERS, KEEP_WORKERS),
             (pruning.MEMORY, timedelta(0)),
         )

@@ -4,6 +4,7 @@ from rota import executors
 from rota.access.vault import Vault
 from rota.db.listener import Wakes
 from rota.db.pool import Database
+from rota.model.agent_config import LOCAL_KINDS
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings
 from rota.trace.record import Recorder
@@ -20,6 +21,7 @@ def hire(settings: Settings, db: Database, wakes: Wakes, vault: Vault, *, url: s
         wakes,
         recorder,
         executors.load(
+            barred=() if settings.local_agents else LOCAL_KINDS,
             command={"grace": timeouts.kill},
             python={"grace": timeouts.kill},
             acp={"grace": timeouts.kill},

@@ -7,9 +7,11 @@ from fastapi import APIRouter, Header
 from rota.db import agents as rows
 from rota.db import runs
 from rota.db.listener import RUNS
+from rota.errors import Forbidden
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
-from rota.http.context import InUnit
+from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes import AgentIn, AgentOut, AgentPatch, Page, RunAgentIn, RunOut, page_of, read_cursor
+from rota.model.agent_config import BARRED, LOCAL_KINDS
 from rota.roster import agents, running
 
 router = APIRouter(prefix="/agents", tags=["agents"])
@@ -25,9 +27,10 @@ async def list_agents(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor
 
 
 @router.post("", status_code=201)
-async def create_agent(unit: InUnit, body: AgentIn) -> AgentOut:
+async def create_agent(unit: InUnit, shared: Shared, body: AgentIn) -> AgentOut:
     """Save an agent. A program that this machine doesn't have is a warning: the worker may be another machine."""
     values: dict[str, Any] = body.model_dump()
+    _refuse_barred(unit, shared, body.executor)
     agent, warnings = await agents.create(unit.conn, unit.caller, values)
     unit.about(agent["id"])
     return AgentOut.model_validate({**agent, "warnings": warnings})
@@ -40,10 +43,17 @@ async def get_agent(unit: InUnit, agent: str) -> AgentOut:
 
 
 @router.patch("/{agent}")
-async def change_agent(unit: InUnit, agent: str, body: AgentPatch) -> AgentOut:
+async def change_agent(unit: InUnit, shared: Shared, agent: str, body: AgentPatch) -> AgentOut:
     """Change an agent: a new revision of it and of each automation that uses it. Fired runs keep theirs."""
+    if "executor" in body.model_fields_set:
+        _refuse_barred(unit, shared, body.executor)
     changed, warnings = await agents.change(unit.conn, unit.caller, agent, body.given())
     return AgentOut.model_validate({**changed, "warnings": warnings})
+
+
+def _refuse_barred(unit: Unit, shared: Web, kind: str) -> None:
+    if not shared.settings.local_agents and unit.caller.is_admin and kind in LOCAL_KINDS:
+        raise Forbidden(BARRED.format(kind=kind), code="local_agents_off", field="executor")
 
 
 @router.delete("/{agent}", status_code=204)

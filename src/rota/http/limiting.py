@@ -1,0 +1,123 @@
+"""How many requests a second one token or login may send, and one workspace: beyond that they are told when to come back.
+
+Each process draws a fifth of a second's worth from the bucket in the database at a time, so that few requests cost a
+write. Requests from this machine itself and those of agents at work are not counted.
+"""
+
+import ipaddress
+import math
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rota.access.signing_in import ATTEMPT_TOKEN, hashed
+from rota.db import rate_buckets
+from rota.db.pool import PASSING, Database
+from rota.errors import TooMany
+from rota.http.errors import answer, of_error
+from rota.model.caller import Caller
+from rota.model.ids import WorkspaceId
+
+LOGIN_COOKIE = "rota_login"
+BURST_SECONDS = 10
+DRAWS_A_SECOND = 5
+MOST_KNOWN = 10_000
+OF_THE_WORKSPACE = b""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """What this process has drawn and not spent."""
+
+    workspace_id: WorkspaceId
+    key: bytes
+    rate: int
+    left: int = 0
+
+
+class Limits:
+    """Who sent with which secret is known once they were let in; until then they are not limited here."""
+
+    def __init__(self, db: Database, *, rate: int, workspace_rate: int) -> None:
+        self._db, self._rate, self._workspace_rate = db, rate, workspace_rate
+        self._known: dict[bytes, list[Bucket]] = {}
+        self._workspaces: dict[WorkspaceId, Bucket] = {}
+
+    def know(self, secret: str, caller: Caller) -> None:
+        sender = caller.token_id or caller.login_id
+        if sender is None or (known := hashed(secret)) in self._known:
+            return
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+            self._workspaces.clear()
+        own = Bucket(caller.workspace_id, sender.bytes, self._rate)
+        shared = self._workspaces.setdefault(
+            caller.workspace_id, Bucket(caller.workspace_id, OF_THE_WORKSPACE, self._workspace_rate)
+        )
+        self._known[known] = [bucket for bucket in (own, shared) if bucket.rate]
+
+    async def take(self, secret: str) -> None:
+        """Count a request, or refuse it until its bucket has something again."""
+        buckets = self._known.get(hashed(secret), [])
+        for bucket in buckets:
+            if bucket.left <= 0:
+                await self._draw(bucket)
+        for bucket in buckets:
+            bucket.left -= 1
+
+    async def _draw(self, bucket: Bucket) -> None:
+        wanted = math.ceil(bucket.rate / DRAWS_A_SECOND)
+        async with self._db.connection() as conn:
+            drawn = await rate_buckets.draw(
+                conn, bucket.workspace_id, bucket.key, wanted=wanted, rate=bucket.rate,
+                burst=bucket.rate * BURST_SECONDS,
+            )  # fmt: skip
+        bucket.left += drawn.taken
+        if bucket.left <= 0:
+            seconds = max(1, math.ceil((1 - drawn.level) / bucket.rate))
+            whose = "this workspace" if bucket.key == OF_THE_WORKSPACE else "this token or login"
+            raise TooMany(
+                f"Too many requests of {whose}: {bucket.rate} a second are taken. Wait {seconds} s.",
+                code="rate_limited", retry_after=seconds,
+            )  # fmt: skip
+
+
+class Limiting:
+    """ASGI, before anything else is done with a request."""
+
+    def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if secret := _counted(scope):
+            try:
+                await self._limits.take(secret)
+            except TooMany as refused:
+                return await answer(of_error(refused))(scope, receive, send)
+            except PASSING:
+                pass  # the database is away: the request finds that out by itself
+        return await self._app(scope, receive, send)
+
+
+def _counted(scope: Scope) -> str | None:
+    """The secret that a request is counted by; None for those that are not."""
+    if scope["type"] != "http" or not scope["path"].startswith(("/api/", "/w/")) or is_near(scope.get("client")):
+        return None
+    headers = dict(scope["headers"])
+    scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if scheme.lower() == "bearer":
+        return None if ATTEMPT_TOKEN.fullmatch(secret.strip()) else secret.strip()
+    try:
+        cookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(LOGIN_COOKIE)
+    except CookieError:
+        return None
+    return cookie.value if cookie else None
+
+
+def is_near(client: tuple[str, int] | None) -> bool:
+    """Whether a request comes from this machine, and not through a proxy on it, which says whose it is."""
+    try:
+        return client is None or ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
