@@ -82,6 +82,12 @@ def _level(value: str) -> str:
     return value
 
 
+def _standing(value: str) -> str:
+    if value not in {"viewer", "member", "admin"}:
+        raise ValueError
+    return value
+
+
 def _switch(value: str) -> bool:
     return {
         "1": True,
@@ -130,6 +136,18 @@ class Settings:
     )
     login_days: timedelta = _setting(timedelta(days=30), _days, "days", "How long a browser stays signed in")
     login_idle_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long, while it is not used")
+    oidc_issuer: str = _setting("", _url, "a URL", "Identity provider that people may sign in with")
+    oidc_client_id: str = _setting("", _text, "a text", "As whom it knows this server")
+    oidc_client_secret: str = _setting("", _text, "a secret", "What this server proves that with", secret=True)
+    oidc_domains: tuple[str, ...] = _setting(
+        (), _names, "domains with commas", "Domains whose e-mail addresses are let in; all if none is named"
+    )
+    oidc_level: str = _setting(
+        "",
+        _standing,
+        "viewer, member or admin",
+        "What somebody whom nobody invited becomes in ROTA_WORKSPACE; else nothing",
+    )
     workspace: str = _setting("default", _slug, "a slug", "Workspace made at the first start")
     tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")
     jitter_threshold: int = _setting(3, _whole, "a whole number", "Late runs that may start together after an outage")

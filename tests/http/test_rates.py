@@ -87,7 +87,7 @@ async def test_a_login_is_limited_too(site: Site, office: Office, api: Api) -> N
 
 
 async def test_this_machine_agents_at_work_and_strangers_are_not_counted(site: Site, office: Office, api: Api) -> None:
-    web, near = limited(site, ("127.0.0.1", 1), rate_limit=1, workspace_rate_limit=1)
+    _, near = limited(site, ("127.0.0.1", 1), rate_limit=1, workspace_rate_limit=1)
     for _ in range(BURST_SECONDS * 2):
         made(await Api(near, api.workspace, api.token).get("/agents"), 200)
     made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))

@@ -70,7 +70,7 @@ END $role$
 """  # noqa: S608
 
 # Never the API's, once it works for a workspace: what stands for a person in all of them.
-CLOSED = "'logins', 'sign_in_links', 'throttles', 'migrations'"
+CLOSED = "'logins', 'sign_in_links', 'throttles', 'identities', 'oidc_sign_ins', 'migrations'"
 
 UNGRANTED = f"""
 -- Tables that came after the last grant.

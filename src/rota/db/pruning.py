@@ -75,6 +75,7 @@ DELETE FROM webhook_secrets WHERE ctid = ANY(ARRAY(
 """
 SIGN_INS = """
 WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now()),
+on_the_way AS (DELETE FROM oidc_sign_ins WHERE expires_at < now()),
 throttled AS (DELETE FROM throttles WHERE greatest(last_at, open_at) < now() - interval '1 day')
 DELETE FROM logins WHERE least(expires_at, last_used_at + idle) < now()
 """

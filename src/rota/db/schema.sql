@@ -241,6 +241,13 @@ CREATE TABLE grants (
     expiry_told_at timestamptz
 );
 
+CREATE TABLE identities (
+    issuer text NOT NULL,
+    subject text NOT NULL,
+    user_id uuid NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
 CREATE TABLE logins (
     secret_hash bytea NOT NULL,
     user_id uuid NOT NULL,
@@ -311,6 +318,23 @@ CREATE TABLE notifications (
     read_at timestamptz,
     CONSTRAINT notifications_count_check CHECK ((count > 0)),
     CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['run_failed'::text, 'needs_approval'::text, 'paused'::text, 'budget_low'::text, 'grant_expiring'::text])))
+);
+
+CREATE TABLE oidc_sign_ins (
+    state_hash bytea NOT NULL,
+    browser_hash bytea NOT NULL,
+    nonce text NOT NULL,
+    verifier text NOT NULL,
+    next text NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+CREATE TABLE rate_buckets (
+    workspace_id uuid NOT NULL,
+    key bytea NOT NULL,
+    level double precision NOT NULL,
+    taken integer NOT NULL,
+    filled_at timestamptz NOT NULL
 );
 
 CREATE TABLE reservations (
@@ -640,6 +664,7 @@ ALTER TABLE credentials ADD CONSTRAINT credentials_pkey PRIMARY KEY (workspace_i
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE identities ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
 ALTER TABLE logins ADD CONSTRAINT logins_id_key UNIQUE (id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
@@ -647,6 +672,8 @@ ALTER TABLE memory ADD CONSTRAINT memory_pkey PRIMARY KEY (workspace_id, automat
 ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
 ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_pkey PRIMARY KEY (workspace_id, user_id, kind);
 ALTER TABLE notifications ADD CONSTRAINT notifications_pkey PRIMARY KEY (workspace_id, user_id, id);
+ALTER TABLE oidc_sign_ins ADD CONSTRAINT oidc_sign_ins_pkey PRIMARY KEY (state_hash);
+ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_pkey PRIMARY KEY (workspace_id, key);
 ALTER TABLE reservations ADD CONSTRAINT reservations_pkey PRIMARY KEY (workspace_id, run_id, holder_id, unit);
 ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
@@ -701,6 +728,7 @@ CREATE INDEX notifications_by_subject ON notifications USING btree (workspace_id
 CREATE INDEX notifications_by_time ON notifications USING btree (updated_at);
 CREATE INDEX notifications_of_user ON notifications USING btree (workspace_id, user_id, latest_id);
 CREATE UNIQUE INDEX notifications_unread ON notifications USING btree (workspace_id, user_id, kind, subject_id) WHERE (read_at IS NULL);
+CREATE INDEX rate_buckets_by_time ON rate_buckets USING btree (filled_at);
 CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
 CREATE INDEX runs_awaiting ON runs USING btree (workspace_id, agent_id) WHERE (status = 'awaiting_approval'::text);
 CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
@@ -756,6 +784,7 @@ ALTER TABLE credentials ADD CONSTRAINT credentials_workspace_id_fkey FOREIGN KEY
 ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by) REFERENCES users(id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
+ALTER TABLE identities ADD CONSTRAINT identities_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
@@ -764,6 +793,7 @@ ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_user_id_fke
 ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE reservations ADD CONSTRAINT reservations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

@@ -1,4 +1,4 @@
-"""How many requests a second one token or login may send, and one workspace: beyond that they are told when to come back.
+"""How many requests a second one token or login may send, and one workspace; beyond that: when to come back.
 
 Each process draws a fifth of a second's worth from the bucket in the database at a time, so that few requests cost a
 write. Requests from this machine itself and those of agents at work are not counted.

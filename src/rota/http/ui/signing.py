@@ -7,15 +7,17 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from rota.access import signing_in
+from rota.access.oidc import ON_THE_WAY, Provider
 from rota.access.signing_in import LONGEST_EMAIL, Visit
 from rota.db import people
-from rota.errors import TooMany, Unauthenticated
+from rota.errors import Forbidden, NotFound, TooMany, Unauthenticated
 from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin, refuse_forged
 from rota.http.errors import headers_of, of_error
 from rota.http.shapes import LONGEST_NAME
 from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, parts, show
 
 A_YEAR = 365 * 86400
+OIDC_COOKIE = "rota_oidc"
 LONGEST_LINK = 2000
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -45,7 +47,9 @@ async def sign_in_page(
 def _page(
     request: Request, to: str, *, status: int = 200, used: bool = False, told: str = "", email: str = ""
 ) -> Response:
-    return show(request, "sign_in.html", status=status, next=to, used=used, told=told, email=email)
+    shared: Web = request.app.state.web
+    offered = bool(shared.settings.oidc_issuer)
+    return show(request, "sign_in.html", status=status, next=to, used=used, told=told, email=email, oidc=offered)
 
 
 @router.post("/sign-in")
@@ -73,6 +77,43 @@ async def sign_in_by_password(
         shown.headers.update(headers_of(told))
         return shown
     return let_in(request, shared, login, local(to))
+
+
+@router.get("/sign-in/oidc")
+async def sign_in_elsewhere(
+    request: Request, shared: Shared, to: Annotated[str, Query(alias="next")] = "/"
+) -> Response:
+    """To the identity provider, and from there to the next route."""
+    sent = await _provider(shared).send(shared.db, _back_here(request, shared), local(to))
+    response = RedirectResponse(sent.url, 303, headers={"Cache-Control": "no-store"})
+    _keep(request, response, OIDC_COOKIE, sent.browser, int(ON_THE_WAY.total_seconds()))
+    return response
+
+
+@router.get("/sign-in/oidc/callback")
+async def come_back(request: Request, shared: Shared, code: str = "", state: str = "") -> Response:
+    """With a code that the identity provider trades for who somebody is."""
+    browser = request.cookies.get(OIDC_COOKIE, "")
+    back_here, visit = _back_here(request, shared), visit_of(request, shared)
+    try:
+        login, to = await _provider(shared).receive(shared.db, back_here, code, state, browser, visit)
+    except (Unauthenticated, Forbidden) as refused:
+        return _page(request, "/", status=of_error(refused)["status"], told=refused.message)
+    return let_in(request, shared, login, local(to))
+
+
+def _provider(shared: Web) -> Provider:
+    settings = shared.settings
+    if not settings.oidc_issuer:
+        raise NotFound("This server knows no identity provider.")
+    return Provider(
+        settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, settings.oidc_domains,
+        settings.oidc_level, settings.workspace,
+    )  # fmt: skip
+
+
+def _back_here(request: Request, shared: Web) -> str:
+    return f"{shared.url or str(request.base_url).rstrip('/')}/sign-in/oidc/callback"
 
 
 def visit_of(request: Request, shared: Web) -> Visit:

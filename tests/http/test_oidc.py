@@ -1,0 +1,244 @@
+"""Sign-in with an identity provider: a real one over HTTP with real signed tokens, and all that it may get wrong."""
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fastapi import FastAPI
+from httpx import AsyncClient, Response
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
+
+from rota.http.app import create_app
+from rota.http.context import COOKIE, Web
+
+from .conftest import visiting
+
+KEY = RSAKey.generate_key(2048, {"kid": "k1"})
+OTHER = RSAKey.generate_key(2048, {"kid": "k1"})
+
+
+class Provider:
+    """Its endpoints, and what it will say next."""
+
+    def __init__(self) -> None:
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(provider.get(self.path))
+
+            def do_POST(self) -> None:
+                sent = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                self._answer(provider.token(parse_qs(sent)))
+
+            def _answer(self, told: tuple[int, Any]) -> None:
+                body = json.dumps(told[1]).encode()
+                self.send_response(told[0])
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+        self.says: dict[str, Any] = {}
+        self.signs: Any = KEY
+        self.algorithm = "RS256"
+        self.challenge = ""
+
+    def get(self, path: str) -> tuple[int, Any]:
+        if path == "/keys":
+            return 200, {"keys": [KEY.as_dict(private=False)]}
+        ends = {name: f"{self.issuer}/{name}" for name in ("authorize", "token", "keys")}
+        return 200, {
+            "issuer": self.issuer, "authorization_endpoint": ends["authorize"],
+            "token_endpoint": ends["token"], "jwks_uri": ends["keys"],
+        }  # fmt: skip
+
+    def token(self, sent: dict[str, list[str]]) -> tuple[int, Any]:
+        verifier = sent.get("code_verifier", [""])[0].encode()
+        proved = base64.urlsafe_b64encode(hashlib.sha256(verifier).digest()).decode().rstrip("=")
+        if sent.get("code") != ["good"] or proved != self.challenge:
+            return 400, {"error": "invalid_grant"}
+        signed = jwt.encode({"alg": self.algorithm, "kid": "k1"}, self.says, self.signs, algorithms=[self.algorithm])
+        return 200, {"access_token": "a", "token_type": "Bearer", "id_token": signed}
+
+    def will_say(self, sent: dict[str, list[str]], **claims: Any) -> None:
+        self.challenge = sent["code_challenge"][0]
+        now = int(time.time())
+        self.says = {
+            "iss": self.issuer, "aud": "rota", "sub": "s-1", "nonce": sent["nonce"][0], "iat": now, "exp": now + 300,
+            "email": "ada@example.org", "email_verified": True, "name": "Ada", **claims,
+        }  # fmt: skip
+        self.says = {name: value for name, value in self.says.items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Provider]:
+    provider = Provider()
+    thread = threading.Thread(target=provider.server.serve_forever, args=(0.05,))
+    thread.start()
+    yield provider
+    provider.server.shutdown()
+    provider.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def provider(running: Provider) -> Provider:
+    running.signs, running.algorithm = KEY, "RS256"
+    return running
+
+
+@pytest.fixture
+def house_with(web: Web, provider: Provider) -> Any:
+    def made(**settings: Any) -> FastAPI:
+        given = {"oidc_issuer": provider.issuer, "oidc_client_id": "rota", "oidc_client_secret": "s", **settings}
+        object.__setattr__(web, "settings", web.settings.with_options(**given))
+        return create_app(web)
+
+    return made
+
+
+@pytest.fixture
+async def browser(house_with: Any, house: Any) -> AsyncIterator[AsyncClient]:
+    async with visiting(house_with(oidc_level="member")) as client:
+        yield client
+
+
+async def leave(client: AsyncClient, to: str = "/w/default/runs") -> dict[str, list[str]]:
+    """To the provider: what the browser brings there."""
+    sent = await client.get("/sign-in/oidc", params={"next": to})
+    assert sent.status_code == 303
+    return parse_qs(urlsplit(sent.headers["Location"]).query)
+
+
+async def come_back(client: AsyncClient, sent: dict[str, list[str]], code: str = "good") -> Response:
+    return await client.get("/sign-in/oidc/callback", params={"code": code, "state": sent["state"][0]})
+
+
+async def test_somebody_new_is_let_in_with_the_level_that_is_set_and_found_again(
+    browser: AsyncClient, provider: Provider, house: Any
+) -> None:
+    sent = await leave(browser)
+    assert sent["code_challenge_method"] == ["S256"]
+    assert sent["redirect_uri"] == ["http://rota.test/sign-in/oidc/callback"]
+    provider.will_say(sent)
+    answer = await come_back(browser, sent)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/w/default/runs")
+    me = (await browser.get("/api/v1/workspaces/default/me")).json()
+    assert (me["name"], me["email"], me["level"]) == ("Ada", "ada@example.org", "member")
+    again = await leave(browser)
+    provider.will_say(again, email="ada.new@example.org")
+    assert (await come_back(browser, again)).status_code == 303
+    assert (await browser.get("/api/v1/workspaces/default/me")).json()["id"] == me["id"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        ({"nonce": "another"}, 401),
+        ({"nonce": None}, 401),
+        ({"aud": "somebody-else"}, 401),
+        ({"iss": "https://evil.example"}, 401),
+        ({"exp": 1}, 401),
+        ({"exp": None}, 401),
+        ({"sub": None}, 401),
+        ({"email_verified": False}, 403),
+        ({"email_verified": None}, 403),
+        ({"email_verified": "true"}, 403),
+        ({"email": None}, 403),
+    ],
+)
+async def test_what_does_not_fit_lets_nobody_in(
+    browser: AsyncClient, provider: Provider, house: Any, claims: dict[str, Any], status: int
+) -> None:
+    sent = await leave(browser)
+    provider.will_say(sent, **claims)
+    answer = await come_back(browser, sent)
+    assert answer.status_code == status
+    assert COOKIE not in answer.cookies
+    assert await house.value("SELECT count(*) FROM logins") == 0
+    assert await house.value("SELECT count(*) FROM users WHERE email IS NOT NULL") == 0
+
+
+async def test_a_token_that_another_signed_or_that_is_signed_with_the_shared_secret_is_worth_nothing(
+    browser: AsyncClient, provider: Provider
+) -> None:
+    for key, algorithm in ((OTHER, "RS256"), (OctKey.import_key("s" * 32), "HS256")):
+        provider.signs, provider.algorithm = key, algorithm
+        sent = await leave(browser)
+        provider.will_say(sent)
+        assert (await come_back(browser, sent)).status_code == 401
+
+
+async def test_a_sign_in_ends_where_it_began_and_once(browser: AsyncClient, provider: Provider, house: Any) -> None:
+    sent = await leave(browser)
+    provider.will_say(sent)
+    async with visiting(browser._transport.app) as other:  # type: ignore[attr-defined]
+        assert (await come_back(other, sent)).status_code == 401, "another browser: somebody was sent this address"
+    assert (await come_back(browser, {"state": ["forged"]})).status_code == 401
+    assert (await come_back(browser, sent)).status_code == 303
+    assert (await come_back(browser, sent)).status_code == 401
+    sent = await leave(browser)
+    await house.execute("UPDATE oidc_sign_ins SET expires_at = now()")
+    assert (await come_back(browser, sent)).status_code == 401
+
+
+async def test_a_code_that_the_provider_does_not_know_and_an_error_lead_back_to_sign_in(
+    browser: AsyncClient, provider: Provider
+) -> None:
+    sent = await leave(browser)
+    provider.will_say(sent)
+    answer = await come_back(browser, sent, code="bad")
+    assert answer.status_code == 401
+    assert "did not confirm" in answer.text
+    assert (await browser.get("/sign-in/oidc/callback", params={"error": "access_denied"})).status_code == 401
+
+
+async def test_without_a_level_only_who_was_invited_comes_in(house_with: Any, provider: Provider, house: Any) -> None:
+    async with visiting(house_with()) as client:
+        sent = await leave(client)
+        provider.will_say(sent)
+        refused = await come_back(client, sent)
+        assert refused.status_code == 403
+        assert "invited" in refused.text
+        from rota.db import people
+        from rota.model.ids import UserId, new_id
+
+        async with house.db.transaction() as conn:
+            user_id = UserId(new_id())
+            await people.add_user(conn, user_id, "Ada", "ada@example.org")
+            await people.add_member(conn, house.caller.workspace_id, user_id, "viewer")
+        sent = await leave(client)
+        provider.will_say(sent)
+        assert (await come_back(client, sent)).status_code == 303
+        assert (await client.get("/api/v1/workspaces/default/me")).json()["id"] == str(user_id)
+        await house.execute("UPDATE users SET disabled_at = now() WHERE id = %s", user_id)
+        sent = await leave(client)
+        provider.will_say(sent)
+        assert (await come_back(client, sent)).status_code == 401
+
+
+async def test_other_domains_are_not_let_in(house_with: Any, provider: Provider, house: Any) -> None:
+    async with visiting(house_with(oidc_level="member", oidc_domains=("example.com",))) as client:
+        for email, status in (("ada@example.org", 403), ("ada@example.com.evil.org", 403), ("ada@example.com", 303)):
+            sent = await leave(client)
+            provider.will_say(sent, email=email, sub=email)
+            assert (await come_back(client, sent)).status_code == status
+
+
+async def test_without_a_provider_there_is_no_such_way(guest: AsyncClient) -> None:
+    assert (await guest.get("/sign-in/oidc")).status_code == 404
+    assert "organisation" not in (await guest.get("/sign-in")).text
