@@ -19,11 +19,12 @@ from rota.access import sealing
 from rota.access.vault import Vault
 from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
-from rota.db.listener import TRIGGERS, Listener, Wakes
+from rota.db.listener import OUTWARD, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database
 from rota.errors import CannotStart
 from rota.hiding import hide
+from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
@@ -182,7 +183,10 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
+    outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
     async with (
+        _looping(outward) as sending,
+        ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
         _looping(Remind(ready.db)),

@@ -162,6 +162,12 @@ class Settings:
         50, _whole, "a whole number", "Requests a second of one token or login; 0 for any number"
     )
     workspace_rate_limit: int = _setting(500, _whole, "a whole number", "Requests a second of one workspace; 0 for any")
+    notify_allow: tuple[str, ...] = _setting(
+        (), _names, "hosts, addresses or networks, with or without :port", "Private targets for notifications"
+    )
+    notify_schemes: tuple[str, ...] = _setting(
+        (), _names, "names with commas", "Schemes that targets of notifications may have; else all but local ones"
+    )
     poll_seconds: timedelta = _setting(timedelta(seconds=5), _seconds, "seconds", "Longest sleep of a worker")
     lease_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How long a claim lasts unrenewed")
     heartbeat_seconds: timedelta = _setting(timedelta(seconds=10), _seconds, "seconds", "How often leases are renewed")

@@ -22,6 +22,7 @@ site, office, api = api_client.site, api_client.office, api_client.api
 
 AGENT = {"name": "Shell", "executor": "command", "config": {"argv": ["true"]}}
 EXPORT = {"rota": "session", "version": 1, "session": {"id": UNKNOWN, "kind": "interactive", "title": "Far away"}}
+TARGET = {"name": "My desk", "url": "json://example.org/news"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 EVERYTHING = (
     "agents",
@@ -39,6 +40,7 @@ EVERYTHING = (
     "tokens",
     "notifications",
     "notification_choices",
+    "notification_targets",
 )
 
 
@@ -54,6 +56,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     assert isinstance(asked, Parked)
     await office.fail(at_work)
     [told] = made(await owner.get("/notifications", limit=1), 200)["items"]
+    target = made(await owner.post("/notifications/targets", TARGET))
     secret = {"name": f"key-{run['id']}", "value": "a secret of this office"}
     credential = made(await (await office.api()).post("/credentials", secret))
     member = await office.member("viewer")
@@ -67,6 +70,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
         "credential": credential["id"],
         "approval": str(asked.approval_id),
         "notification": told["id"],
+        "target": target["id"],
     }  # fmt: skip
 
 
@@ -83,11 +87,13 @@ READS = [
     "/usage/forecast",
 ]  # fmt: skip
 # One's own, at every level; nobody else finds it, and an agent has none.
-OWN_READS = ["/notifications", "/notifications/choices"]
+OWN_READS = ["/notifications", "/notifications/choices", "/notifications/targets"]
 OWN_WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/notifications/read", None),
     ("POST", "/notifications/{notification}/read", None),
     ("PUT", "/notifications/choices", {"paused": {"bell": False, "outward": True}}),
+    ("POST", "/notifications/targets/{target}/test", None),
+    ("DELETE", "/notifications/targets/{target}", None),
 ]
 READS_OF_PEOPLE = ["/me", "/me/logins"]  # not for agents at work
 READS_OF_ADMINS = ["/audit", "/audit/export"]
@@ -127,6 +133,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}),
     ("POST", "/sessions/{session}/tasks", {"tasks": [{"role": "judge", "prompt": "Judge."}]}),
     ("POST", "/credentials", {"name": "mine", "value": "some long secret"}),
+    ("POST", "/notifications/targets", TARGET),
     ("PATCH", "/credentials/{credential}", {"description": "Mine"}),
     ("DELETE", "/credentials/{credential}", None),
     ("PATCH", "", {"name": "Ours"}),
@@ -153,6 +160,7 @@ OF_ONES_OWN = {  # whatever the level; another's is not there
     ("DELETE", "/me/logins/{login}"),
 }  # fmt: skip
 FOR_ANY_MEMBER = {
+    ("POST", "/notifications/targets"),
     ("POST", "/automations"),
     ("POST", "/agents/{agent}/runs"),
     ("POST", "/events"),
@@ -179,6 +187,7 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
         "{grant_id}": "{grant}",
         "{notification_id}": "{notification}",
         "{account_id}": "{account}",
+        "{target_id}": "{target}",
         "{artifact_id}": "{artifact}",
         "{message_id}": "{message}",
         "{session_id}": "{session}",
@@ -346,7 +355,7 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     confine = isolation.confine
     monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, office.caller.workspace_id))
     monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either
-    reads = [*READS, "/audit", "/notifications", "/sessions/{session}/trace"]
+    reads = [*READS, "/audit", "/notifications", "/notifications/targets", "/sessions/{session}/trace"]
     asked = [("GET", path, None) for path in reads] + WRITES + OWN_WRITES
     for method, path, body in [each for each in asked if not each[1].startswith("/me/")]:  # of the person, wherever
         answer = await send(asking, method, path.format(**names), body)

@@ -96,7 +96,7 @@ GROWING = {
     "notifications", "sign_in_links", "snapshots", "start_keys", "webhook_secrets", "workers", "write_keys",
 }  # fmt: skip
 KEPT = {  # the ledger, what people saved, and what belongs to a run or session for good
-    "accounts", "agents", "automations", "credentials", "grants", "members", "migrations", "notification_choices", "reservations", "revisions", "runs",
+    "accounts", "agents", "automations", "credentials", "grants", "members", "migrations", "notification_choices", "notification_outbox", "notification_targets", "reservations", "revisions", "runs",
     "session_roles", "sessions", "spending", "task_dependencies", "tasks", "tokens", "triggers", "usage", "users", "workspaces",
 }  # fmt: skip
 

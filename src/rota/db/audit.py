@@ -34,6 +34,7 @@ TABLES = {
     "member": Table("members", "user_id", "user_id"),
     "account": Table("accounts"),
     "credential": Table("credentials", "name"),
+    "target": Table("notification_targets", "id"),
 }
 
 LOOK = """

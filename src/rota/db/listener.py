@@ -20,6 +20,7 @@ TRIGGERS = "rota_triggers"
 RUNS = "rota_runs"
 CANCELS = "rota_cancels"
 ANSWERS = "rota_answers"
+OUTWARD = "rota_outward"
 
 WINDOW_SECONDS = 0.001
 RETRY_SECONDS = 0.5

@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 from rota.db.pool import Connection
 from rota.model.ids import ApprovalId, AutomationId, GrantId, UserId, WorkspaceId
 
-# Who is told of what (`told`) goes to the bell of members who did not choose otherwise. Unread ones about the same thing are
-# one, which counts. In the order of their key, so that two batches never wait for each other.
+# Who is told of what (`told`) goes to the bell and the targets of members who did not choose otherwise. Unread, or unsent, ones
+# about the same thing are one, which counts. In the order of their key, so that two batches never wait for each other.
 RING = """
 people AS MATERIALIZED (
     SELECT DISTINCT ON (t.workspace_id, t.user_id, t.kind, t.subject_id)
@@ -22,7 +22,8 @@ people AS MATERIALIZED (
            JOIN members m ON m.workspace_id = t.workspace_id AND m.user_id = t.user_id AND m.removed_at IS NULL
            LEFT JOIN notification_choices c
                   ON c.workspace_id = t.workspace_id AND c.user_id = t.user_id AND c.kind = t.kind
-  ORDER BY t.workspace_id, t.user_id, t.kind, t.subject_id, t.id DESC)
+  ORDER BY t.workspace_id, t.user_id, t.kind, t.subject_id, t.id DESC),
+rung AS (
 INSERT INTO notifications AS n (workspace_id, user_id, id, latest_id, kind, subject_id, automation_id, run_id, session_id,
                                 approval_id, grant_id, account_id, about, detail, count)
 SELECT workspace_id, user_id, id, id, kind, subject_id, automation_id, run_id, session_id, approval_id, grant_id,
@@ -30,7 +31,16 @@ SELECT workspace_id, user_id, id, id, kind, subject_id, automation_id, run_id, s
   FROM people WHERE bell ORDER BY workspace_id, user_id, kind, subject_id
     ON CONFLICT (workspace_id, user_id, kind, subject_id) WHERE read_at IS NULL
     DO UPDATE SET latest_id = EXCLUDED.latest_id, run_id = EXCLUDED.run_id, session_id = EXCLUDED.session_id,
-                  about = EXCLUDED.about, detail = EXCLUDED.detail, count = n.count + EXCLUDED.count, updated_at = now()
+                  about = EXCLUDED.about, detail = EXCLUDED.detail, count = n.count + EXCLUDED.count, updated_at = now())
+INSERT INTO notification_outbox AS o (workspace_id, target_id, kind, subject_id, automation_id, run_id, session_id, approval_id,
+                                      grant_id, account_id, about, detail, count)
+SELECT p.workspace_id, t.id, p.kind, p.subject_id, p.automation_id, p.run_id, p.session_id, p.approval_id, p.grant_id,
+       p.account_id, p.about, p.detail, p.times
+  FROM people p JOIN notification_targets t ON t.workspace_id = p.workspace_id AND t.user_id = p.user_id
+ WHERE p.outward ORDER BY p.workspace_id, t.id, p.kind, p.subject_id
+    ON CONFLICT (workspace_id, target_id, kind, subject_id)
+    DO UPDATE SET run_id = EXCLUDED.run_id, session_id = EXCLUDED.session_id, about = EXCLUDED.about, detail = EXCLUDED.detail,
+                  count = o.count + EXCLUDED.count
 """
 
 FAILED = f"""
@@ -151,6 +161,9 @@ UPDATE notifications n SET read_at = now() FROM unread
 
 SETTLE = """
 -- Nobody can answer any more, or somebody has: whoever was asked need not look.
+WITH unsent AS (
+    DELETE FROM notification_outbox
+     WHERE workspace_id = %(workspace_id)s AND subject_id = ANY(%(approval_ids)s) AND kind = 'needs_approval')
 UPDATE notifications SET read_at = now()
  WHERE workspace_id = %(workspace_id)s AND subject_id = ANY(%(approval_ids)s) AND kind = 'needs_approval' AND read_at IS NULL
 """

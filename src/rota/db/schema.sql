@@ -297,6 +297,40 @@ CREATE TABLE notification_choices (
     CONSTRAINT notification_choices_kind_check CHECK ((kind = ANY (ARRAY['run_failed'::text, 'needs_approval'::text, 'paused'::text, 'budget_low'::text, 'grant_expiring'::text])))
 );
 
+CREATE TABLE notification_outbox (
+    workspace_id uuid NOT NULL,
+    target_id uuid NOT NULL,
+    kind text NOT NULL,
+    subject_id uuid NOT NULL,
+    automation_id uuid,
+    run_id uuid,
+    session_id uuid,
+    approval_id uuid,
+    grant_id uuid,
+    account_id uuid,
+    about text NOT NULL,
+    detail text,
+    count integer DEFAULT 1 NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE notification_targets (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_id uuid NOT NULL,
+    name text NOT NULL,
+    scheme text NOT NULL,
+    sealed bytea NOT NULL,
+    key_id text GENERATED ALWAYS AS (encode(substr(sealed, 2, get_byte(sealed, 0)), 'escape'::text)) STORED NOT NULL,
+    created_at timestamptz DEFAULT now() NOT NULL,
+    not_before timestamptz DEFAULT now() NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    sent_at timestamptz,
+    failed_at timestamptz,
+    error text,
+    given_up integer DEFAULT 0 NOT NULL
+);
+
 CREATE TABLE notifications (
     workspace_id uuid NOT NULL,
     user_id uuid NOT NULL,
@@ -671,6 +705,8 @@ ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_
 ALTER TABLE memory ADD CONSTRAINT memory_pkey PRIMARY KEY (workspace_id, automation_id, key);
 ALTER TABLE migrations ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
 ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_pkey PRIMARY KEY (workspace_id, user_id, kind);
+ALTER TABLE notification_outbox ADD CONSTRAINT notification_outbox_pkey PRIMARY KEY (workspace_id, target_id, kind, subject_id);
+ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_pkey PRIMARY KEY (workspace_id, user_id, id);
 ALTER TABLE oidc_sign_ins ADD CONSTRAINT oidc_sign_ins_pkey PRIMARY KEY (state_hash);
 ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_pkey PRIMARY KEY (workspace_id, key);
@@ -724,6 +760,8 @@ CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX notification_targets_by_key ON notification_targets USING btree (key_id);
+CREATE INDEX notification_targets_of_user ON notification_targets USING btree (workspace_id, user_id);
 CREATE INDEX notifications_by_subject ON notifications USING btree (workspace_id, subject_id) WHERE (read_at IS NULL);
 CREATE INDEX notifications_by_time ON notifications USING btree (updated_at);
 CREATE INDEX notifications_of_user ON notifications USING btree (workspace_id, user_id, latest_id);
@@ -791,6 +829,9 @@ ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (worksp
 ALTER TABLE memory ADD CONSTRAINT memory_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE notification_choices ADD CONSTRAINT notification_choices_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE notification_outbox ADD CONSTRAINT notification_outbox_workspace_id_target_id_fkey FOREIGN KEY (workspace_id, target_id) REFERENCES notification_targets(workspace_id, id) ON DELETE CASCADE;
+ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

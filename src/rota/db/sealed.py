@@ -15,6 +15,9 @@ SELECT 'credentials' AS kind, workspace_id, id, key_id, sealed, format('credenti
  UNION ALL
 SELECT 'webhook_secrets', workspace_id, id, key_id, sealed, format('webhook/%%s/%%s/%%s', workspace_id, trigger_id, id)
   FROM webhook_secrets
+ UNION ALL
+SELECT 'notification_targets', workspace_id, id, key_id, sealed, format('target/%%s/%%s', workspace_id, id)
+  FROM notification_targets
 """
 
 COUNTS = f"SELECT key_id, count(*) FROM ({EVERYTHING}) every GROUP BY key_id ORDER BY key_id"  # noqa: S608
@@ -31,10 +34,10 @@ SELECT kind, workspace_id, id, key_id, sealed, place FROM ({EVERYTHING}) every
 # The old content is the state expected: who gave it a new value meanwhile has sealed it with the newest key.
 RESEAL = {
     kind: f"UPDATE {kind} SET sealed = %(new)s WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND sealed = %(old)s"  # noqa: S608
-    for kind in ("credentials", "webhook_secrets")
+    for kind in ("credentials", "webhook_secrets", "notification_targets")
 }
 
-WAIT_FOR_WRITERS = "LOCK TABLE credentials, webhook_secrets IN SHARE MODE"
+WAIT_FOR_WRITERS = "LOCK TABLE credentials, webhook_secrets, notification_targets IN SHARE MODE"
 
 
 class Sealed(NamedTuple):

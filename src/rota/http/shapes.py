@@ -647,6 +647,31 @@ class NotificationOut(Out):
     read_at: datetime | None
 
 
+class TargetIn(In):
+    name: Name
+    url: SecretStr = Field(description="An Apprise URL; never shown again")
+
+
+class TargetOut(Out):
+    """Never the URL."""
+
+    id: UUID
+    name: str
+    scheme: str
+    created_at: datetime
+    waiting: int = Field(description="Notifications that are not sent yet")
+    sent_at: datetime | None
+    failed_at: datetime | None
+    error: str | None = Field(description="Why the last message could not be sent")
+    tries: int = Field(description="How often the message that waits was tried")
+    given_up: int = Field(description="Messages that could not be sent for good")
+
+
+class TargetList(Out):
+    items: list[TargetOut]
+    next_cursor: None = None
+
+
 class OptionOut(Out):
     id: str
     label: str

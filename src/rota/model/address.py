@@ -1,7 +1,7 @@
 """Where an agent may be called: URLs read strictly, addresses judged, exceptions only by an operator. Pure."""
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -96,8 +96,24 @@ class AllowList:
     """What an operator opens beyond the public network and its ports: `host`, `address` or `network`, each with an
     optional `:port` or `:*`; without one the ports 80 and 443 are meant."""
 
-    def __init__(self, entries: Iterable[str] = ()) -> None:
-        self._openings = [_opening(entry) for entry in entries]
+    def __init__(self, entries: Iterable[str] = (), *, setting: str = SETTING) -> None:
+        self._openings = [_opening(entry, setting) for entry in entries]
+
+    def by_address(self, look_up: Callable[[str], Iterable[str]]) -> "AllowList":
+        """The same with each name as the addresses it has now, for who sees addresses only."""
+        found = AllowList()
+        for each in self._openings:
+            addresses = [ip_address(one) for one in look_up(each.name)] if each.name else []
+            found._openings += [_Opening(None, ip_network(one), each.ports) for one in addresses if one not in METADATA]
+            found._openings += [] if each.name else [each]
+        return found
+
+    def objection_at(self, address: Address, port: int, ports: Container[int]) -> str | None:
+        """Why an address may not be called, where these ports are open and nothing but the address is known."""
+        target = Target("http", str(address), port, "/")
+        if any(opening.covers(target, address) for opening in self._openings):
+            return None
+        return _about_address(address) if port in ports else f"port {port} is not open"
 
     def objection(self, target: Target) -> str | None:
         """Why a target may not be called, as far as can be told before its name is looked up."""
@@ -156,12 +172,12 @@ def _about_address(address: Address) -> str | None:
     return None
 
 
-def _opening(entry: str) -> _Opening:
+def _opening(entry: str, setting: str) -> _Opening:
     try:
         return _parsed(entry)
     except (Invalid, ValueError):
         wanted = "a host, an address or a network, with or without :port"
-        raise Invalid(f"{SETTING}: {entry!r} is not {wanted}", field=SETTING) from None
+        raise Invalid(f"{setting}: {entry!r} is not {wanted}", field=setting) from None
 
 
 def _parsed(entry: str) -> _Opening:

@@ -1,14 +1,25 @@
 """Notifications: what its person should know, and what they choose to hear of."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Query
 
+from rota.db.listener import OUTWARD
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
-from rota.http.context import InUnit, Looking
-from rota.http.shapes import ChoicesIn, ChoicesOut, NotificationOut, NotificationPage, cursor_of, read_cursor
-from rota.notify import reading
+from rota.http.context import InUnit, Looking, Shared, Unit, Web
+from rota.http.shapes import (
+    ChoicesIn,
+    ChoicesOut,
+    NotificationOut,
+    NotificationPage,
+    TargetIn,
+    TargetList,
+    TargetOut,
+    cursor_of,
+    read_cursor,
+)
+from rota.notify import reading, targets
 
 router = APIRouter(prefix="/notifications", tags=["notifications"])
 
@@ -47,6 +58,42 @@ async def set_choices(unit: InUnit, body: ChoicesIn) -> ChoicesOut:
     """Choose what you hear of. Kinds that are not given stay as they are."""
     given = {kind: choice.model_dump() for kind, choice in body.given().items()}
     return ChoicesOut.model_validate(await reading.choose(unit.conn, unit.caller, given))
+
+
+@router.get("/targets")
+async def list_targets(unit: InUnit) -> TargetList:
+    """Where you are told outside, newest first, and how that goes. Never a URL."""
+    return TargetList.model_validate({"items": await targets.all_of(unit.conn, unit.caller)})
+
+
+@router.post("/targets", status_code=201)
+async def create_target(unit: InUnit, shared: Shared, body: TargetIn) -> TargetOut:
+    """Save an Apprise URL under a name. It is sealed and never shown again."""
+    saved = await save_target(unit, shared, body.name, body.url.get_secret_value())
+    return TargetOut.model_validate(saved)
+
+
+async def save_target(unit: Unit, shared: Web, name: str, url: str) -> dict[str, Any]:
+    settings = shared.settings
+    saved = await targets.create(
+        unit.conn, shared.vault, unit.caller, name=name, url=url, allow=settings.notify_allow,
+        schemes=settings.notify_schemes,
+    )  # fmt: skip
+    unit.about(saved["id"])
+    return saved
+
+
+@router.delete("/targets/{target_id}", status_code=204)
+async def delete_target(unit: InUnit, target_id: UUID) -> None:
+    """Forget it, with what waits for it."""
+    await targets.delete(unit.conn, unit.caller, target_id)
+
+
+@router.post("/targets/{target_id}/test", status_code=202)
+async def test_target(unit: InUnit, target_id: UUID) -> TargetOut:
+    """Send a test; `sent_at` or `error` tells soon what came of it."""
+    unit.wake(OUTWARD)
+    return TargetOut.model_validate(await targets.test(unit.conn, unit.caller, target_id))
 
 
 @router.post("/{notification_id}/read")

@@ -7,18 +7,22 @@ from uuid import UUID
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
+from rota.db.listener import OUTWARD
 from rota.db.pool import Connection
 from rota.errors import NotFound
+from rota.http.api.notifications import save_target
 from rota.http.api.paging import Cursor
+from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Looking, Shared
 from rota.http.shapes import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, page
+from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part
 from rota.model.caller import Caller
 from rota.model.ids import as_uuid
 from rota.model.notification import WORDS, Kind
-from rota.notify import reading
+from rota.model.outward import LONGEST_URL
+from rota.notify import reading, targets
 
 LISTED = 50
 
@@ -70,8 +74,11 @@ async def read(unit: Looking, request: Request, notification: str, to: Next = ""
 
 @router.get("/choices")
 async def choices_page(unit: InUnit, request: Request) -> Response:
+    found = await targets.all_of(unit.conn, unit.caller)
+    if is_live(request):
+        return part(unit, request, "notifications/_targets.html", targets=found)
     choices = await reading.choices(unit.conn, unit.caller)
-    return await page(unit, request, "notifications/choices.html", choices=choices, kinds=WORDS)
+    return await page(unit, request, "notifications/choices.html", choices=choices, kinds=WORDS, targets=found)
 
 
 @router.post("/choices")
@@ -84,6 +91,38 @@ async def choose(
     given = {each.value: {"bell": each in (bell or ()), "outward": each in (outward or ())} for each in Kind}
     await reading.choose(unit.conn, unit.caller, given)
     return done(request, f"{_address(unit.caller)}/choices", "Saved.")
+
+
+@router.post("/targets")
+async def create_target(
+    unit: InUnit,
+    request: Request,
+    shared: Shared,
+    name: Annotated[str, Form(min_length=1, max_length=200)],
+    url: Annotated[str, Form(max_length=LONGEST_URL)],
+) -> Response:
+    await save_target(unit, shared, clean_text(name, "name"), clean_text(url, "url"))
+    return done(request, f"{_address(unit.caller)}/choices", "Saved. Send a test to see that it arrives.")
+
+
+@router.post("/targets/{target}/test")
+async def test_target(unit: InUnit, request: Request, target: str) -> Response:
+    await targets.test(unit.conn, unit.caller, _target(target))
+    unit.wake(OUTWARD)
+    return done(request, f"{_address(unit.caller)}/choices", "A test is on its way.")
+
+
+@router.post("/targets/{target}/delete")
+async def delete_target(unit: InUnit, request: Request, target: str) -> Response:
+    await targets.delete(unit.conn, unit.caller, _target(target))
+    return done(request, f"{_address(unit.caller)}/choices", "Deleted.")
+
+
+def _target(ref: str) -> UUID:
+    found = as_uuid(ref)
+    if found is None:
+        raise NotFound("There is no such target.")
+    return found
 
 
 def _address(caller: Caller) -> str:

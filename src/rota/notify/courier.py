@@ -1,0 +1,104 @@
+"""Sends one message through Apprise, in a process of its own: what it is given comes by its standard input.
+
+Apprise knows over a hundred services, each with code that makes its own connections and follows redirects. So it is not
+the URL that is trusted: whatever this process connects to is judged at that moment, and it starts no other program.
+"""
+
+import json
+import logging
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Any
+
+from rota.model.address import AllowList
+from rota.model.outward import ALLOW_SETTING, PORTS
+
+SECONDS = 60
+CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+OF_THE_MACHINE = frozenset(
+    {
+        "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn",
+        "syslog.openlog", "syslog.syslog",
+    }
+)  # fmt: skip
+_STATUS = re.compile(r"error=(\d{3})\b")
+
+
+class Guard:
+    """An audit hook: Python asks it before every connection, whoever makes it, and nothing can take it away again."""
+
+    def __init__(self, allow: Iterable[str]) -> None:
+        self._allow = AllowList(allow, setting=ALLOW_SETTING).by_address(_look_up)
+        self.objection = ""
+
+    def __call__(self, event: str, given: tuple[Any, ...]) -> None:
+        if event in OF_THE_MACHINE:
+            self._refuse("it is for the machine itself")
+        elif event in CONNECTING and given[1] is not None and (objection := self._about(given[1])):
+            self._refuse(objection)
+
+    def _about(self, address: Any) -> str | None:
+        try:
+            return self._allow.objection_at(ip_address(address[0].partition("%")[0]), int(address[1]), PORTS)
+        except (ValueError, TypeError, AttributeError, IndexError):
+            return "it is no address of a network"
+
+    def _refuse(self, objection: str) -> None:
+        self.objection = objection
+        raise ConnectionRefusedError(objection)
+
+
+def _look_up(host: str) -> list[str]:
+    try:
+        return [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+class _Heard(logging.Handler):
+    """The status that a service answered with, if Apprise says one. Its other words may hold what must not be told."""
+
+    status = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if found := _STATUS.search(record.getMessage()):
+            self.status = found[1]
+
+
+def send(url: str, title: str, body: str, allow: Iterable[str]) -> str:
+    """Why it could not be sent; empty if it was."""
+    try:
+        import apprise  # noqa: PLC0415 - heavy, and an extra
+    except ImportError:
+        return "Apprise is not installed where messages are sent: install rota[notify]"
+    guard, heard = Guard(allow), _Heard()
+    logging.getLogger("apprise").addHandler(heard)
+    asset = apprise.AppriseAsset(app_id="Rota", app_desc="Rota", async_mode=False, secure_logging=True)
+    sys.addaudithook(guard)
+    try:
+        service = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
+        if service is None:
+            return "Apprise does not understand this URL"
+        sent = service.notify(title=title, body=body, notify_type=apprise.NotifyType.INFO)
+    except Exception as failure:  # somebody else's code
+        return _why(guard, heard) or f"it broke with {type(failure).__name__}"
+    return "" if sent else _why(guard, heard) or "the service could not be reached, or refused it"
+
+
+def _why(guard: Guard, heard: _Heard) -> str:
+    if guard.objection:
+        return f"it may not be called: {guard.objection} (an operator may allow it by {ALLOW_SETTING})"
+    return f"the service answered {heard.status}" if heard.status else ""
+
+
+def main() -> None:
+    signal.alarm(SECONDS)
+    print(json.dumps({"error": send(**json.load(sys.stdin))}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

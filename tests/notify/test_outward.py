@@ -1,0 +1,262 @@
+"""Outward: sealed, sent at least once by a process that calls nothing private, gathered, retried, and given up visibly."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from rota.db import targets
+from rota.db.listener import OUTWARD
+from rota.model.ids import AutomationId, new_id
+from rota.model.outward import MOST_TRIES, delay, message
+from rota.notify import telling
+from rota.notify.outward import Outward, courier
+
+from ..http import api_client
+from ..http.api_client import UNKNOWN, Api, Office, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+ROOT = "https://rota.test/w"
+SECRET = "k3y-of-the-desk"
+
+
+class Desk:
+    """Somebody's HTTP server, which takes what Apprise posts."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, Any]] = []
+        self.status = "200 OK"
+        self.headers = ""
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"json://127.0.0.1:{self.port}/{SECRET}"
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = next((int(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("content-length")), 0)
+        body = await reader.readexactly(size)
+        if body:
+            self.taken.append(json.loads(body))
+        writer.write(f"HTTP/1.1 {self.status}\r\nContent-Length: 0\r\nConnection: close\r\n{self.headers}\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def open_desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    server = await asyncio.start_server(desk.answer, "127.0.0.1", 0)
+    desk.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield desk
+
+
+def sender(office: Office, *allow: str) -> Outward:
+    return Outward(office.db, office.site.web.vault, url="https://rota.test", allow=allow or ["127.0.0.0/8:*"])
+
+
+async def target(office: Office, api: Api, url: str) -> dict[str, Any]:
+    """As if the operator had allowed it when it was saved; the sender judges for itself."""
+    saved = made(await api.post("/notifications/targets", {"name": "Desk", "url": "json://example.org/"}))
+    sealed = office.site.web.vault.seal(url, f"target/{office.caller.workspace_id}/{saved['id']}")
+    await office.execute("UPDATE notification_targets SET sealed = %s WHERE id = %s", sealed, saved["id"])
+    return saved
+
+
+async def shown(api: Api) -> dict[str, Any]:
+    [only] = made(await api.get("/notifications/targets"), 200)["items"]
+    found: dict[str, Any] = only
+    return found
+
+
+async def fail(office: Office, automation_id: str, times: int = 1) -> None:
+    where = office.caller.workspace_id, AutomationId(UUID(automation_id))
+    failures = [telling.Failure(where[0], new_id(), where[1], None, "timeout") for _ in range(times)]
+    async with office.db.transaction() as conn:
+        await telling.of_failed(conn, failures)
+
+
+async def due(office: Office) -> None:
+    await office.execute("UPDATE notification_targets SET not_before = now()")
+
+
+async def test_failures_arrive_as_one_message_with_links_and_what_follows_is_gathered(office: Office, api: Api) -> None:
+    one, two = [made(await api.post("/automations", example(name=name))) for name in ("One", "Two")]
+    async with open_desk() as desk:
+        await target(office, api, desk.url)
+        await fail(office, one["id"], 1000)
+        await sender(office).once()
+        [first] = desk.taken
+        assert (first["title"], first["message"]) == (
+            "One failed 1000 times",
+            f"One failed 1000 times\nIt took longer than it may\n{ROOT}/{office.caller.workspace_slug}/notifications",
+        )
+        assert ((await shown(api))["waiting"], (await shown(api))["error"]) == (0, None)
+        for _ in range(3):
+            await fail(office, one["id"])
+            await fail(office, two["id"])
+            await sender(office).once()
+        assert len(desk.taken) == 1, "not within the same minute"
+        await due(office)
+        await sender(office).once()
+        assert desk.taken[1]["title"] == "2 notifications"
+        assert "One failed 3 times" in desk.taken[1]["message"]
+        assert "Two failed 3 times" in desk.taken[1]["message"]
+
+
+async def test_what_happens_while_a_message_is_on_its_way_goes_with_the_next(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    await target(office, api, "json://example.org/")
+    await fail(office, automation["id"], 2)
+    async with office.db.transaction() as conn:
+        [claim] = await targets.claim(conn, limit=1, lease=timedelta(minutes=1))
+    async with office.db.transaction() as conn:
+        assert await targets.claim(conn, limit=1, lease=timedelta(minutes=1)) == [], "it is somebody's"
+    await fail(office, automation["id"], 3)
+    async with office.db.transaction() as conn:
+        await targets.sent(conn, claim, pause=timedelta())
+    async with office.db.transaction() as conn:
+        [again] = await targets.claim(conn, limit=1, lease=timedelta(minutes=1))
+    assert [each["count"] for each in again.waiting] == [3]
+    async with office.db.transaction() as conn:
+        await targets.sent(conn, claim, pause=timedelta())  # who lost it changes nothing
+    assert (await shown(api))["waiting"] == 1
+
+
+async def test_a_service_that_refuses_is_tried_again_and_given_up_for_all_to_see(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    async with open_desk() as desk:
+        desk.status = "500 Oh no"
+        await target(office, api, desk.url)
+        await fail(office, automation["id"])
+        await sender(office).once()
+        found = await shown(api)
+        assert (found["error"], found["tries"], found["waiting"]) == ("the service answered 500", 1, 1)
+        await office.execute("UPDATE notification_targets SET tries = %s, not_before = now()", MOST_TRIES - 1)
+        await sender(office).once()
+        found = await shown(api)
+        assert (found["given_up"], found["tries"], found["waiting"]) == (1, 0, 0)
+        desk.status = "200 OK"
+        await fail(office, automation["id"])
+        await due(office)
+        await sender(office).once()
+        found = await shown(api)
+        assert (found["error"], found["given_up"]) == (None, 1)
+    assert [delay(tries).total_seconds() for tries in (1, 2, 3, 8)] == [30, 60, 120, 1800]
+
+
+@pytest.mark.parametrize("path", ["direct", "redirect"])
+async def test_nothing_private_is_called_unless_the_operator_allows_it(office: Office, api: Api, path: str) -> None:
+    automation = made(await api.post("/automations", example()))
+    async with open_desk() as desk, open_desk() as inner:
+        if path == "redirect":
+            desk.status, desk.headers = "307 There", f"Location: http://127.0.0.1:{inner.port}/\r\n"
+        allow = f"127.0.0.1:{desk.port}" if path == "redirect" else "192.0.2.1"
+        await target(office, api, desk.url if path == "redirect" else inner.url)
+        await fail(office, automation["id"])
+        await sender(office, allow).once()
+        assert inner.taken == []
+        found = await shown(api)
+        assert "it may not be called: " in found["error"]
+        assert "ROTA_NOTIFY_ALLOW" in found["error"]
+        assert SECRET not in json.dumps(found)
+
+
+async def test_the_sender_starts_no_program_and_talks_to_no_socket_of_the_machine() -> None:
+    given = {"title": "T", "body": "B", "allow": ["127.0.0.0/8:*"]}
+    for url in ("syslog://", "dbus://", "nonsense://host/", "json://"):
+        assert await courier({**given, "url": url})
+
+
+async def test_a_test_is_sent_at_once_by_whoever_is_woken(office: Office, api: Api) -> None:
+    woken = asyncio.Event()
+    async with open_desk() as desk, office.site.web.listener.subscribed(OUTWARD, lambda _: woken.set()):
+        saved = await target(office, api, desk.url)
+        assert made(await api.post(f"/notifications/targets/{saved['id']}/test"), 202)["waiting"] == 1
+        await woken.wait()
+        await sender(office).once()
+        assert [each["title"] for each in desk.taken] == ["Rota can reach you"]
+    assert (await shown(api))["sent_at"]
+    refused(await api.post(f"/notifications/targets/{UNKNOWN}/test"), 404, "not_found")
+
+
+async def test_who_chose_not_to_hear_of_it_outward_does_not(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    await target(office, api, "json://example.org/")
+    choice = {"run_failed": {"bell": True, "outward": False}}
+    made(await api.send("PUT", "/notifications/choices", json=choice), 200)
+    await fail(office, automation["id"])
+    assert (await shown(api))["waiting"] == 0
+    made(await api.send("PUT", "/notifications/choices", json={"run_failed": {"bell": False, "outward": True}}), 200)
+    await fail(office, automation["id"])
+    assert (await shown(api))["waiting"] == 1
+    assert made(await api.get("/notifications"), 200)["unread"] == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("json://127.0.0.1/", "this machine"),
+        ("jsons://10.0.0.1/", "private network"),
+        ("json://169.254.169.254/latest", "metadata"),
+        ("xml://localhost/", "inner network"),
+        ("form://user:word@[::1]/", "this machine"),
+        ("json://example.org:22/", "port 22"),
+        ("json://127.1/", "cannot be read"),
+        ("json:///", "no host"),
+        ("json://example.org:99999/", "cannot be read"),
+        ("syslog://", "Apprise URL"),
+        ("dbus://x", "server itself"),
+        ("file://etc/passwd", "server itself"),
+        ("nonsense", "Apprise URL"),
+        ("json://example.org/ with spaces", "Apprise URL"),
+        ("json://" + "x" * 3000, "Apprise URL"),
+    ],
+)
+async def test_a_url_that_leads_nowhere_good_is_refused_without_being_repeated(api: Api, url: str, why: str) -> None:
+    told = refused(await api.post("/notifications/targets", {"name": "X", "url": url}), 422, "invalid_target", "url")
+    assert why in told["detail"]
+    assert url not in json.dumps(told)
+
+
+async def test_a_url_is_sealed_masked_and_forgotten_with_its_target(office: Office, api: Api) -> None:
+    url = f"mailto://me:{SECRET}@example.org"
+    saved = made(await api.post("/notifications/targets", {"name": "Mail", "url": url}))
+    assert saved["scheme"] == "mailto"
+    for answer in (saved, made(await api.get("/notifications/targets"), 200)):
+        assert SECRET not in json.dumps(answer)
+    stored = await office.value("SELECT sealed FROM notification_targets WHERE id = %s", saved["id"])
+    assert SECRET.encode() not in bytes(stored)
+    assert SECRET not in str(await office.value("SELECT json_agg(a) FROM audit a"))
+    assert (await api.delete(f"/notifications/targets/{saved['id']}")).status_code == 204
+    assert made(await api.get("/notifications/targets"), 200)["items"] == []
+    for number in range(10):
+        made(await api.post("/notifications/targets", {"name": f"{number}", "url": url}))
+    refused(await api.post("/notifications/targets", {"name": "11", "url": url}), 409, "too_many_targets")
+
+
+async def test_an_answered_question_is_not_sent_any_more(office: Office, api: Api) -> None:
+    await target(office, api, "json://example.org/")
+    automation = made(await api.post("/automations", example()))
+    made(await api.post(f"/automations/{automation['id']}/run"))
+    asked = await (await office.claim()).desk.park("May I?")
+    assert (await shown(api))["waiting"] == 1
+    made(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)  # type: ignore[union-attr]
+    assert (await shown(api))["waiting"] == 0
+
+
+async def test_a_long_message_is_cut_after_twenty_lines() -> None:
+    one = {"kind": "run_failed", "about": "A", "count": 1, "detail": None, "session_id": "s"}
+    heading, body = message([one] * 25, "https://rota.test/w/x")
+    assert heading == "25 notifications"
+    assert body.count("A failed\nhttps://rota.test/w/x/sessions/s") == 20
+    assert body.endswith("And 5 more: https://rota.test/w/x/notifications")
