@@ -241,7 +241,7 @@ class Running:
         data = json.dumps(body).encode() if body is not None else None
         url = f"{self.url}/api/v1/workspaces/default{path}"
         with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as answer:
-            return json.load(answer)
+            return None if answer.status == 204 else json.load(answer)
 
     def automation(self, name: str, script: str, **values: Any) -> dict[str, Any]:
         """An automation whose agent is this shell script."""

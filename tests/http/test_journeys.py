@@ -299,3 +299,31 @@ async def test_a_first_visit_says_times_in_the_readers_zone_without_moving_anyth
         assert await page.evaluate("window.moved") < 0.02
     assert texts[0] == texts[1]
     assert await page.locator("html").get_attribute("data-zone") == "Asia/Tokyo"
+
+
+async def test_a_failure_rings_the_bell_which_leads_to_the_session_and_its_retry(rota: Any, sit: Any) -> None:
+    saved = rota.automation("Rings", "echo no water; exit 3")
+    rota.api("POST", "/notifications/read")
+    reader = await sit()
+    page = await reader.page(LIST)
+    await remembers(page)
+    bell = page.locator("#bell")
+    await expect(bell.locator(".count")).to_have_count(0)
+    rota.api("POST", f"/automations/{saved['id']}/run")
+    await expect(bell.locator(".count")).to_have_text("1 unread")
+    assert await was_never_reloaded(page)
+    await bell.click()
+    await expect(page.locator("h1")).to_have_text("Notifications")
+    news = page.locator(".news li", has_text="Rings failed")
+    await expect(news).to_have_class(re.compile("fresh"))
+    await news.get_by_role("link", name="Rings failed").click()
+    await expect(page.locator("h1")).to_have_text("Rings")
+    await expect(page.locator(".trouble")).to_contain_text("The agent failed")
+    first = page.url
+    await page.get_by_role("button", name="Retry").click()
+    await page.wait_for_url(lambda url: url != first and "/sessions/" in url)
+    await page.goto(f"{rota.url}/w/default/notifications")
+    again = page.locator(".news li", has_text="Rings failed")
+    await expect(again).to_have_count(2)  # the first was read by following it; the retry failed anew
+    await expect(again.nth(1)).not_to_have_class(re.compile("fresh"))
+    assert reader.complaints == []
