@@ -93,11 +93,13 @@ async def test_approvals_and_lost_attempts_go_with_the_transcript_and_secrets_th
 
 GROWING = {
     "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events", "logins", "memory",
-    "notifications", "sign_in_links", "snapshots", "start_keys", "webhook_secrets", "workers", "write_keys",
+    "notifications", "oidc_sign_ins", "rate_buckets", "sign_in_links", "snapshots", "start_keys", "throttles",
+    "webhook_secrets", "workers", "write_keys",
 }  # fmt: skip
 KEPT = {  # the ledger, what people saved, and what belongs to a run or session for good
-    "accounts", "agents", "automations", "credentials", "grants", "members", "migrations", "notification_choices", "notification_outbox", "notification_targets", "reservations", "revisions", "runs",
-    "session_roles", "sessions", "spending", "task_dependencies", "tasks", "tokens", "triggers", "usage", "users", "workspaces",
+    "accounts", "agents", "automations", "credentials", "grants", "identities", "members", "migrations",
+    "notification_choices", "notification_outbox", "notification_targets", "reservations", "revisions", "runs", "session_roles",
+    "sessions", "spending", "task_dependencies", "tasks", "tokens", "triggers", "usage", "users", "workspaces",
 }  # fmt: skip
 
 
