@@ -44,9 +44,9 @@ async def test_the_scopes_of_routes_are_these() -> None:
     listed = {(method, path.partition("?")[0]): None for method, path, _ in WRITES}
     by_scope = {scope: {f"{m} {p}" for m, p in listed if needed(m, p) == scope} for scope in ALL}
     assert by_scope[Scope.READ] == set()
-    assert all(path.split("/")[1] in {"automations", "grants"} for path in by_scope[Scope.WRITE])
+    assert all(path.split("/")[1] in {"automations", "grants", "notifications"} for path in by_scope[Scope.WRITE])
     assert {path.split(" ")[1].split("/")[1:2][0] if "/" in path else "" for path in by_scope[Scope.ADMIN]} == {
-        "", "agents", "credentials", "me", "members", "tokens",
+        "", "accounts", "agents", "credentials", "me", "members", "tokens",
     }  # fmt: skip
     assert {
         "POST /agents/{agent}/runs",

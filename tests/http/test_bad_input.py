@@ -358,7 +358,7 @@ async def test_a_key_may_hold_any_printable_character(api: Api) -> None:
         ("BREW", "/agents", 405),
         ("GET", "/nothing", 404),
         ("POST", "/runs/x/y/z", 404),
-        ("GET", "", 404),
+        ("DELETE", "", 405),
     ],
 )
 async def test_a_route_or_method_that_is_not_there_is_told_in_the_same_form(
