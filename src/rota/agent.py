@@ -52,8 +52,20 @@ class NotApproved(GiveUp):
     """Somebody refused it; unless the agent knows another way, its run fails `approval_refused`."""
 
 
+class TryAgain(Exception):
+    """The agent could not do it now; another attempt may."""
+
+
+class Unusable(Exception):
+    """There is no such agent here."""
+
+
 class Parked(BaseException):
     """The agent waits for an answer and its process ends here. Not to be caught: `finally` and `with` do their work."""
+
+
+class Said(str):
+    """A last message that was said already."""
 
 
 class Option:

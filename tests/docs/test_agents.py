@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from docs.asking import Api
 from docs.pages import AGENTS, blocks, column, spans, table, text_of
+from executors.openai_wire import Provider, calls, says
 from executors.stand_ins import RecordingDesk, assignment
 from waiting import until
 
@@ -21,10 +22,21 @@ from rota.executors.briefing import as_json
 from rota.executors.command import CommandExecutor
 from rota.executors.events import EVENTS, parse
 from rota.executors.http import EVENT_STREAMS, TOLD
+from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
 from rota.http.shapes import AgentIn
 from rota.model.acp_presets import PRESETS
-from rota.model.agent_config import KINDS, AcpConfig, CommandConfig, HttpConfig, Limits, PythonConfig, Stdin
+from rota.model.agent_config import (
+    DESK_TOOLS,
+    KINDS,
+    AcpConfig,
+    CommandConfig,
+    HttpConfig,
+    Limits,
+    LlmConfig,
+    PythonConfig,
+    Stdin,
+)
 from rota.model.executor import Turn
 from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.worker.worker import Worker
@@ -156,6 +168,71 @@ async def test_a_context_made_by_hand_prints_what_would_be_sent(opt: Path, lette
     assert output.decode().splitlines()[-1] == "2 of 2 files are new."
 
 
+@pytest.fixture
+async def answering(api: Api, worker: Worker, opt: Path, letters: Path) -> AsyncIterator[tuple[Provider, str]]:
+    """The model's example, whose provider is in this process; and the id of its automation."""
+    [tools] = [each for each in blocks(AGENTS, "python") if "answer_letter" in each.text]
+    (opt / "letters.py").write_text(tools.text.replace("/srv/letters", str(letters)))
+    [secret] = [each for each in blocks(AGENTS, "json") if each.purpose == "POST /credentials"]
+    await api.ask("POST", "/credentials", json.loads(secret.text))
+    automation = await save(api, "letters", opt, letters)
+    with Provider() as provider:
+        config = (await api.ask("GET", "/agents/letters"))["config"]
+        await api.ask("PATCH", "/agents/letters", {"config": {**config, "base_url": provider.url}})
+        yield provider, automation["id"]
+
+
+async def test_the_model_of_the_example_answers_a_letter_once_somebody_agreed(
+    api: Api, answering: tuple[Provider, str], letters: Path
+) -> None:
+    provider, automation_id = answering
+    provider.answers += [
+        calls(("read_letters", {}), usage=(300, 20)),
+        calls(("answer_letter", {"letter": "a.txt", "text": "Thank you."}), usage=(400, 30)),
+        says("Answered one letter.", usage=(500, 10)),
+    ]
+    run_id = (await api.ask("POST", f"/automations/{automation_id}/run"))["id"]
+
+    async def asked() -> Any:
+        return (await api.ask("GET", "/approvals?status=pending"))["items"]
+
+    [question] = await until(asked, within=30)
+    assert question["detail"]["tool"] == "answer_letter"
+    assert not (letters / "answers").exists()
+    await api.ask("POST", f"/approvals/{question['id']}", {"answer": "approve"})
+    run = await api.ended(run_id)
+    assert (run["status"], run["summary"], run["usage"]["tokens"]) == ("succeeded", "Answered one letter.", 1260)
+    assert run["usage"]["money"] > 0
+    assert (letters / "answers" / f"{run_id}-a.txt").read_text() == "Thank you."
+    assert await api.said(run) == "Answered one letter."
+
+
+async def test_a_model_is_stopped_within_one_answer_of_its_budget_and_the_ledger_is_exact(
+    api: Api, answering: tuple[Provider, str]
+) -> None:
+    provider, automation_id = answering
+    provider.answers += [
+        calls(("read_letters", {}), usage=(900, 50)),
+        calls(("read_letters", {}), usage=(1000, 100)),
+        says("Never asked."),
+    ]
+    run = await api.ended((await api.ask("POST", f"/automations/{automation_id}/run"))["id"])
+    assert (run["status"], run["error_class"], run["attempt"]) == ("failed", "budget_exceeded", 1)
+    assert run["usage"]["tokens"] == 2050
+    assert len(provider.asked) == 2
+
+
+async def test_a_model_may_be_a_function(opt: Path) -> None:
+    [block] = [each for each in blocks(AGENTS, "python") if "DeltaToolCall" in each.text]
+    (opt / "trying.py").write_text(block.text)
+    config = {"model": "function:trying:model", "path": str(opt)}
+    session = opt.parent / "session"
+    session.mkdir()
+    (session / "a.txt").touch()
+    outcome = await LlmExecutor().execute(assignment(config, session), RecordingDesk())
+    assert outcome == Succeeded("There are 1 files.")
+
+
 # ── What an agent is given ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -216,6 +293,7 @@ def config_keys(kind: str) -> set[str]:
         ("python", {each.name for each in fields(PythonConfig)}),
         ("acp", {each.name for each in fields(AcpConfig)} | {"command"}),
         ("http", {each.name for each in fields(HttpConfig)} - {"target"} | {"url"}),
+        ("llm", {each.name for each in fields(LlmConfig)}),
     ],
 )
 def test_every_key_of_a_configuration_is_documented(kind: str, keys: set[str]) -> None:
@@ -231,6 +309,10 @@ def test_every_preset_is_documented_as_it_is_run() -> None:
         name: (" ".join(preset.argv), preset.install.removeprefix("see "), list(preset.keys))
         for name, preset in PRESETS.items()
     }
+
+
+def test_every_tool_of_a_model_is_documented() -> None:
+    assert column(AGENTS, "tool") == set(DESK_TOOLS)
 
 
 def test_every_limit_is_documented() -> None:

@@ -1,6 +1,7 @@
 """How each kind of executor is made to behave: one body of Python for those that can run it."""
 
 import asyncio
+import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,6 +15,7 @@ from executors.http_agent import END, Request, Server, chunk, chunked, line, res
 from rota.executors.acp import AcpExecutor
 from rota.executors.command import CommandExecutor
 from rota.executors.http import HttpExecutor
+from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Executor
 
@@ -110,9 +112,10 @@ BEHAVIOURS = {
 
 
 class Kind(Protocol):
-    """One kind under test."""
+    """One kind under test. `crowd` is how many of its agents are started at once."""
 
     name: str
+    crowd: int
 
     def executor(self, grace: timedelta) -> Executor: ...
 
@@ -134,6 +137,7 @@ def told(kind: Kind, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
 
 class Command:
     name = "command"
+    crowd = 20
     prelude = """
         kind, key, attempt = "command", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
         def event(**fields):
@@ -161,6 +165,7 @@ class Command:
 
 class Python:
     name = "python"
+    crowd = 20
     prelude = """
         kind, key, attempt = "python", context.idempotency_key, context.attempt
         say, tool, usage = context.say, context.tool, context.usage
@@ -183,6 +188,7 @@ class Http:
     """Its agent lives elsewhere: what is promised about processes and directories does not concern it."""
 
     name = "http"
+    crowd = 20
 
     def executor(self, grace: timedelta) -> Executor:
         return HttpExecutor(grace=grace, allow=["127.0.0.1:*"])
@@ -212,6 +218,7 @@ class Acp:
     """Its agent writes the protocol by hand: it starts in no time, and shows that others than our library are heard."""
 
     name = "acp"
+    crowd = 20
     prelude = """
         import traceback
         kind, key, attempt = "acp", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
@@ -264,6 +271,31 @@ class Acp:
 
     def told(self, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
         return ("tool", name, {"title": name, "status": "completed", "input": data})
+
+
+class Llm:
+    """Its behaviours are those of its model, a function in the child: what that says is what it yields."""
+
+    name = "llm"
+    crowd = 4  # each loads large libraries
+    prelude = """
+        kind, key, attempt = "llm", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
+    """
+
+    def executor(self, grace: timedelta) -> Executor:
+        return LlmExecutor(grace=grace)
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        if how in {"reports", "floods", "floods a little"}:
+            pytest.skip("What a model uses, its provider tells: see test_llm_wire.py")
+        directory.mkdir(exist_ok=True, parents=True)
+        said = re.sub(r"\bsay\(", "yield (", dedent(BEHAVIOURS.get(how, how)))
+        body = indent(f"{dedent(self.prelude)}{said}\nyield ''", "    ")
+        (directory / "behaving.py").write_text(f"{IMPORTS}\nasync def model(messages, info):\n{body}\n")
+        return {"model": "function:behaving:model", "path": str(directory), **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"model": "no-such-provider:model"}, "no-such-provider"
 
 
 class Waiting:
@@ -322,4 +354,4 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(line(type="done") + END)
 
 
-KINDS: list[Kind] = [Command(), Python(), Http(), Acp()]
+KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm()]

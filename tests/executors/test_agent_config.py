@@ -5,7 +5,18 @@ from typing import Any
 import pytest
 
 from rota.errors import Invalid
-from rota.model.agent_config import Limits, Stdin, check, read_acp, read_command, read_python
+from rota.model.agent_config import (
+    DESK_TOOLS,
+    Limits,
+    LlmTool,
+    Prices,
+    Stdin,
+    check,
+    read_acp,
+    read_command,
+    read_llm,
+    read_python,
+)
 
 ARGV = {"argv": ["echo"]}
 FUNCTION = {"function": "poems:poet"}
@@ -187,3 +198,59 @@ def test_a_secret_of_a_server_is_a_warning_unless_it_is_a_credential() -> None:
     servers = [{**SERVER, "env": {"API_KEY": "x", "OTHER_KEY": "${K}"}}]
     [warning] = check("acp", {**ARGV, "mcp_servers": servers})
     assert "config.mcp_servers[0].env.API_KEY" in warning
+
+
+def test_a_model_has_the_whole_desk_unless_told() -> None:
+    config = read_llm({"model": "openai:gpt-5-mini"})
+    assert [tool.name for tool in config.tools] == list(DESK_TOOLS)
+    assert (config.max_turns, config.max_retries, config.prices, config.settings) == (50, 5, None, {})
+
+
+def test_tools_are_named_or_are_functions_and_may_need_approval() -> None:
+    tools = ["ask", {"name": "write_file", "approval": True}, {"function": "mail.tools:Box.send", "approval": True}]
+    config = read_llm({"model": "openai:x", "tools": tools, "max_retries": 0, "prices": {"input": 1, "output": 2.5}})
+    assert config.tools == (
+        LlmTool("ask"),
+        LlmTool("write_file", None, True),
+        LlmTool("send", "mail.tools:Box.send", True),
+    )
+    assert config.prices == Prices(1.0, 2.5, None)
+    assert config.max_retries == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({}, "config.model"),
+        ({"model": "gpt-5"}, "config.model"),
+        ({"model": 5}, "config.model"),
+        ({"model": "function:nothing"}, "config.model"),
+        ({"base_url": "ftp://host"}, "config.base_url"),
+        ({"base_url": "https://me:secret@host"}, "config.base_url"),
+        ({"base_url": "http://[bad/v1"}, "config.base_url"),
+        ({"settings": []}, "config.settings"),
+        ({"tools": "ask"}, "config.tools"),
+        ({"tools": ["sak"]}, "config.tools[0]"),
+        ({"tools": [["ask"]]}, "config.tools[0]"),
+        ({"tools": ["ask", {"name": "ask"}]}, "config.tools[1]"),
+        ({"tools": [{"name": "ask", "function": "a:b"}]}, "config.tools[0].function"),
+        ({"tools": [{"function": "ab"}]}, "config.tools[0].function"),
+        ({"tools": [{"name": "ask", "approval": "yes"}]}, "config.tools[0].approval"),
+        ({"max_turns": 0}, "config.max_turns"),
+        ({"max_retries": -1}, "config.max_retries"),
+        ({"max_retries": False}, "config.max_retries"),
+        ({"prices": {"input": 1}}, "config.prices"),
+        ({"prices": {"input": -1, "output": 1}}, "config.prices.input"),
+        ({"prices": {"input": float("nan"), "output": 1}}, "config.prices.input"),
+        ({"api_key": "sk-1"}, "config.api_key"),
+    ],
+)
+def test_a_model_that_cannot_work_is_refused_with_its_field(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        check("llm", config and {"model": "openai:x", **config})
+    assert refusal.value.field == field
+
+
+def test_a_model_without_its_library_is_a_warning_that_says_which() -> None:
+    [warning] = check("llm", {"model": "openai:x"}, has=lambda _: False)
+    assert "rota[llm]" in warning

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from rota.roster import agents
+
 from . import api_client
 from .api_client import UNKNOWN, Api, Office, example, made, refused
 
@@ -64,6 +66,15 @@ async def test_a_program_that_does_not_exist_is_a_warning_when_saved(api: Api) -
     assert ["no-such-program-anywhere" in each for each in agent["warnings"]] == [True]
     changed = made(await api.patch(f"/agents/{agent['id']}", {"name": "Still none"}), 200)
     assert changed["warnings"] == agent["warnings"]
+
+
+async def test_a_kind_whose_library_is_missing_says_what_to_install_when_saved(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "find_spec", lambda name: None)
+    agent = {"name": "Model", "executor": "llm", "config": {"model": "openai:gpt-5-mini"}}
+    [warning] = made(await api.post("/agents", agent))["warnings"]
+    assert warning.endswith("pip install 'rota[llm]'")
 
 
 async def test_an_unknown_executor_is_refused_with_what_was_meant(api: Api) -> None:

@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Container, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import Invalid
 from rota.executors.barred import BarredExecutor
-from rota.model.agent_config import did_you_mean
+from rota.model.agent_config import EXTRAS, did_you_mean, missing_extra
 from rota.model.executor import Executor
 
 if TYPE_CHECKING:
@@ -19,14 +20,23 @@ BUILT_IN = {
     "python": "rota.executors.python:PythonExecutor",
     "http": "rota.executors.http:HttpExecutor",
     "acp": "rota.executors.acp:AcpExecutor",
+    "llm": "rota.executors.llm:LlmExecutor",
 }
 
 log = logging.getLogger(__name__)
 
 
 def known_kinds() -> list[str]:
-    """The built-in kinds, then those that installed packages bring."""
-    return [*BUILT_IN, *sorted(_installed())]
+    """The built-in kinds whose libraries are here, then those that installed packages bring."""
+    return [*_usable(), *sorted(_installed())]
+
+
+def _usable() -> list[str]:
+    return [kind for kind in BUILT_IN if not _lacks_library(kind)]
+
+
+def _lacks_library(kind: str) -> bool:
+    return kind in EXTRAS and find_spec(EXTRAS[kind]) is None
 
 
 def load(
@@ -37,7 +47,7 @@ def load(
 
     `options` are what the operator has set for built-in kinds, by kind."""
     installed = _installed()
-    wanted = list(dict.fromkeys(kinds)) if kinds is not None else [*BUILT_IN, *sorted(installed)]
+    wanted = list(dict.fromkeys(kinds)) if kinds is not None else [*_usable(), *sorted(installed)]
     executors = {
         kind: BarredExecutor(kind) if kind in barred else _made(kind, installed, options.get(kind, {}))
         for kind in wanted
@@ -54,6 +64,8 @@ def _made(kind: str, installed: "dict[str, EntryPoint]", options: Mapping[str, A
 
 
 def _built_in(kind: str, options: Mapping[str, Any]) -> Executor:
+    if _lacks_library(kind):
+        raise Invalid(missing_extra(kind), field="kind")
     module, _, name = BUILT_IN[kind].partition(":")
     executor: Executor = getattr(import_module(module), name)(**options)
     return executor

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ OPTIONS = ("-P", "-u", "-X", "utf8")
 _MESSAGES = {**EVENTS, **REQUESTS, "unusable": EVENTS["error"]}
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What is called in the child: the function of the configuration or, with `given`, what it makes of that."""
+
+    config: PythonConfig
+    given: Mapping[str, Any] | None = None
+
+
 class PythonExecutor:
     """A function that returns has completed; a process that merely ends has not."""
 
@@ -45,16 +54,19 @@ class PythonExecutor:
 
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
         try:
-            config = agent_config.read_python(assignment.config)
-            program, line = self._start(assignment, config)
+            child = self._child(assignment)
+            program, line = self._start(assignment, child.config)
         except Invalid as mistake:
             return misconfigured(mistake)
         except OSError as shortage:
             return unprepared(shortage)
-        return await _Attempt(assignment, config, desk, self._grace).attend(program, line)
+        return await _Attempt(assignment, child, desk, self._grace).attend(program, line)
 
     async def abandon(self, lost: LostAttempt) -> None:
         """Nothing: the child dies with its worker."""
+
+    def _child(self, assignment: Assignment) -> Child:
+        return Child(agent_config.read_python(assignment.config))
 
     def _start(self, assignment: Assignment, config: PythonConfig) -> tuple[Program, Pipe]:
         prepare_directory(assignment)
@@ -75,9 +87,9 @@ class _Garbled(Exception):
 
 
 class _Attempt:
-    def __init__(self, assignment: Assignment, config: PythonConfig, desk: Desk, grace: timedelta) -> None:
-        self._assignment, self._config, self._grace = assignment, config, grace
-        self._transcript = Transcript(desk, config.output_limit)
+    def __init__(self, assignment: Assignment, child: Child, desk: Desk, grace: timedelta) -> None:
+        self._assignment, self._child, self._grace = assignment, child, grace
+        self._transcript = Transcript(desk, child.config.output_limit)
         self._counter = Counter(self._transcript)
         self._requests = Requests(desk, assignment.directory)
         self._waiting: set[asyncio.Task[None]] = set()
@@ -110,8 +122,8 @@ class _Attempt:
                 program.stop_after(self._grace)
 
     def _brief(self) -> bytes:
-        config = self._config
-        agent = {"function": config.function, "entry_point": config.entry_point, "path": config.path}
+        config, given = self._child.config, self._child.given
+        agent = {"function": config.function, "entry_point": config.entry_point, "path": config.path, "given": given}
         return json.dumps({"agent": agent, "assignment": as_json(self._assignment)}).encode() + b"\n"
 
     async def _answer(self, message: bytes, line: Pipe) -> None:

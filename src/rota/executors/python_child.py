@@ -24,17 +24,24 @@ _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 if _SOURCE not in sys.path:
     sys.path.append(_SOURCE)  # the same Rota as the worker's, wherever that was started
 
-from rota.agent import LONGEST_MESSAGE, Answer, Context, GiveUp, NotApproved, Parked, Turn  # noqa: E402
+from rota.agent import (  # noqa: E402
+    LONGEST_MESSAGE,
+    Answer,
+    Context,
+    GiveUp,
+    NotApproved,
+    Parked,
+    Said,
+    TryAgain,
+    Turn,
+    Unusable,
+)
 
 GROUP = "rota.agents"
 _GIVEN = (
     *("prompt", "input", "payload", "instructions", "source", "missed"),
     *("attempt", "idempotency_key", "session_id", "run_id", "automation_id"),
 )
-
-
-class Unusable(Exception):
-    """There is no such agent here."""
 
 
 class Line:
@@ -111,8 +118,9 @@ def main(fd: int) -> int:
     except NotApproved as refusal:
         told = {"type": "error", "detail": str(refusal), "retryable": False, "error_class": "approval_refused"}
         line.send(told)
-    except GiveUp as failure:
-        line.send({"type": "error", "detail": str(failure) or type(failure).__name__, "retryable": False})
+    except (GiveUp, TryAgain) as failure:
+        again = isinstance(failure, TryAgain)
+        line.send({"type": "error", "detail": str(failure) or type(failure).__name__, "retryable": again})
     except Exception as failure:  # the agent's code may raise anything
         _print_traceback()
         line.send({"type": "error", "detail": _tell(failure)})
@@ -124,7 +132,7 @@ def main(fd: int) -> int:
 
 def _finish(line: Line, result: Any) -> None:
     message = result if isinstance(result, str) or result is None else json.dumps(result, default=str)
-    if message:
+    if message and not isinstance(message, Said):
         Context(line=line).say(message)
     line.send({"type": "done", "summary": message[:10_000] if message else None})
 
@@ -170,7 +178,7 @@ def _find(agent: Mapping[str, Any]) -> Callable[[Context], Any]:
         found = _attribute(found, part, target)
     if not callable(found):
         raise Unusable(f"{target!r} is not a function")
-    function: Callable[[Context], Any] = found
+    function: Callable[[Context], Any] = found if agent.get("given") is None else found(agent["given"])
     return function
 
 

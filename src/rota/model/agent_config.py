@@ -16,9 +16,15 @@ from rota.model.acp_presets import PRESETS, Preset, installing
 from rota.model.address import SETTING, AllowList, Target, read_target
 from rota.model.duration import parse_duration
 
-KINDS = ("command", "python", "http", "acp")
-LOCAL_KINDS = frozenset({"command", "python", "acp", "langgraph"})  # they run programs on the worker's machine
+KINDS = ("command", "python", "http", "acp", "llm")
+LOCAL_KINDS = frozenset({"command", "python", "acp", "llm", "langgraph"})  # they run programs on the worker's machine
 BARRED = "Agents of the kind “{kind}” run programs on this server, and it does not allow that (ROTA_LOCAL_AGENTS)."
+DESK_TOOLS = (
+    *("message", "task", "artifact", "remember", "recall", "forget", "ask"),
+    *("list_files", "read_file", "write_file"),
+)
+MAX_TURNS = 50
+MAX_RETRIES = 5
 OUTPUT_LIMIT = 10_000_000
 LARGEST = 2**50
 CONNECT_TIMEOUT = timedelta(seconds=10)
@@ -45,6 +51,7 @@ _NOT_IN_HTTP = {
 }
 _BLANK = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_MODEL = re.compile(r"[a-z][a-z0-9_/-]*:\S+")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -125,6 +132,41 @@ class HttpConfig:
     timeout: timedelta
     header_timeout: timedelta | None
     idle_timeout: timedelta | None
+    output_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class LlmTool:
+    """A tool of the desk by name, or a Python function; used only after a person's approval, if so told."""
+
+    name: str
+    function: str | None = None
+    approval: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Money for a million tokens. What was read from the provider's cache costs as other input unless told."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LlmConfig:
+    """`model` is `provider:name`, or `function:module:function`; `path` is where modules are searched first."""
+
+    model: str
+    base_url: str | None
+    settings: Mapping[str, Any]
+    tools: tuple[LlmTool, ...]
+    max_turns: int
+    max_retries: int
+    prices: Prices | None
+    path: str | None
+    env: Mapping[str, str]
+    limits: Limits
     output_limit: int
 
 
@@ -222,6 +264,26 @@ def read_acp(config: Mapping[str, Any]) -> AcpConfig:
     )
 
 
+def read_llm(config: Mapping[str, Any]) -> LlmConfig:
+    fields = _Fields(config, "model base_url settings tools max_turns max_retries prices path env limits output_limit")
+    model = fields.read("model", _model)
+    if model is None:
+        raise Invalid("must name a model, such as openai:gpt-5-mini", field="config.model")
+    return LlmConfig(
+        model=model,
+        base_url=fields.read("base_url", _base_url),
+        settings=fields.read("settings", _object) or {},
+        tools=_or(fields.read("tools", _tools), tuple(map(LlmTool, DESK_TOOLS))),
+        max_turns=_or(fields.read("max_turns", _count), MAX_TURNS),
+        max_retries=_or(fields.read("max_retries", _retries), MAX_RETRIES),
+        prices=fields.read("prices", _prices),
+        path=fields.read("path", _absolute),
+        env=fields.read("env", _env) or {},
+        limits=fields.read("limits", _limits) or Limits(),
+        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+    )
+
+
 def _check_command(config: Mapping[str, Any], which: Which | None) -> list[str]:
     read = read_command(config)
     return [*_missing_program(read, which), *_open_secrets(read.env)]
@@ -248,13 +310,19 @@ def _check_acp(config: Mapping[str, Any], which: Which | None) -> list[str]:
     return [*_missing_program(read, which), *_open_secrets(read.env), *secrets]
 
 
+def _check_llm(config: Mapping[str, Any], _which: Which | None) -> list[str]:
+    return _open_secrets(read_llm(config).env)
+
+
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
     "command": _check_command,
     "python": _check_python,
     "http": _check_http,
     "acp": _check_acp,
+    "llm": _check_llm,
 }
-_EXTRAS = {"acp": "acp"}  # kinds that need more than Rota itself: the module, by which the extra is named too
+# Kinds that need more than Rota itself, each with a module that its extra brings.
+EXTRAS = {"acp": "acp", "llm": "pydantic_ai"}
 
 
 def missing_extra(kind: str) -> str:
@@ -263,7 +331,7 @@ def missing_extra(kind: str) -> str:
 
 
 def _missing_extra(kind: str, has: Has | None) -> list[str]:
-    lacks = kind in _EXTRAS and has is not None and not has(_EXTRAS[kind])
+    lacks = kind in EXTRAS and has is not None and not has(EXTRAS[kind])
     return [f"executor: {missing_extra(kind)}"] if lacks else []
 
 
@@ -559,3 +627,71 @@ def _wait(value: object, at: str) -> timedelta:
     if wait > LONGEST_WAIT:
         raise Invalid("must be at most an hour", field=at)
     return wait
+
+
+def _model(value: object, at: str) -> str:
+    text = _name(value, at)
+    if not _MODEL.fullmatch(text):
+        raise Invalid("must be provider:model, such as openai:gpt-5-mini", field=at)
+    if text.startswith("function:"):
+        _function(text.removeprefix("function:"), at)
+    return text
+
+
+def _base_url(value: object, at: str) -> str:
+    text = _name(value, at)
+    read_target(text, at)
+    return text
+
+
+def _tools(value: object, at: str) -> tuple[LlmTool, ...]:
+    if not isinstance(value, list | tuple):
+        raise Invalid("must be a list of tools", field=at)
+    tools = tuple(_tool(each, f"{at}[{number}]") for number, each in enumerate(value))
+    names = [tool.name for tool in tools]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise Invalid(f"there are two tools {name!r}", field=f"{at}[{number}]")
+    return tools
+
+
+def _tool(value: object, at: str) -> LlmTool:
+    if isinstance(value, str):
+        return LlmTool(_desk_tool(value, at))
+    fields = _Fields(value, "name function approval", at)
+    fields.exactly_one("name", "function")
+    approval = fields.read("approval", _flag) or False
+    if function := fields.read("function", _function):
+        return LlmTool(function.rpartition(":")[2].rpartition(".")[2], function, approval)
+    return LlmTool(fields.read("name", _desk_tool) or "", None, approval)
+
+
+def _desk_tool(value: object, at: str) -> str:
+    name = _name(value, at)
+    if name not in DESK_TOOLS:
+        raise Invalid(f"there is no tool {name!r} at the desk{did_you_mean(name, DESK_TOOLS)}", field=at)
+    return name
+
+
+def _flag(value: object, at: str) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid("must be true or false", field=at)
+    return value
+
+
+def _retries(value: object, at: str) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else _count(value, at)
+
+
+def _prices(value: object, at: str) -> Prices:
+    fields = _Fields(value, "input output cached_input", at)
+    given, taken = fields.read("input", _price), fields.read("output", _price)
+    if given is None or taken is None:
+        raise Invalid("give the price of a million tokens as input and as output", field=at)
+    return Prices(given, taken, fields.read("cached_input", _price))
+
+
+def _price(value: object, at: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise Invalid("must be a number of 0 or more", field=at)
+    return float(value)

@@ -1,0 +1,37 @@
+"""The kind `llm`: a language model with the desk as its tools, in a child process that alone loads the libraries."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rota.executors.python import Child, PythonExecutor
+from rota.model import agent_config
+from rota.model.agent_config import LlmConfig, PythonConfig
+from rota.model.executor import Assignment
+
+CONVERSATION = "rota.executors.llm_conversation:agent"
+
+
+class LlmExecutor(PythonExecutor):
+    """A Python agent of ours: its function is made of the configuration."""
+
+    kind = "llm"
+
+    def _child(self, assignment: Assignment) -> Child:
+        config = agent_config.read_llm(assignment.config)
+        function = PythonConfig(CONVERSATION, None, config.path, config.env, config.limits, config.output_limit)
+        return Child(function, _given(config, assignment))
+
+
+def _given(config: LlmConfig, assignment: Assignment) -> Mapping[str, Any]:
+    """Nothing secret: keys reach the child by its environment."""
+    return {
+        "model": config.model,
+        "base_url": config.base_url,
+        "settings": config.settings,
+        "tools": [asdict(tool) for tool in config.tools],
+        "max_turns": config.max_turns,
+        "max_retries": config.max_retries,
+        "prices": asdict(config.prices) if config.prices else None,
+        "seconds": assignment.timeout.total_seconds(),
+    }

@@ -1,0 +1,102 @@
+"""Models by their names, what their failures mean, and what their answers cost. Loaded only in a child."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAPIError,
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelServerError,
+    ModelUnavailableError,
+    UnexpectedModelBehavior,
+    UserError,
+)
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.profiles import merge_profile
+from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+from pydantic_ai.usage import RequestUsage
+
+from rota.agent import Unusable
+
+FUNCTION = "function:"
+MILLION = 1_000_000
+
+# An answer that ends without saying that this was all was cut.
+_STRICT = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+_PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelConnectionError)
+_PASSING_CODES = (408, 409, 425, 429)
+
+
+def model_named(name: str, base_url: str | None) -> Model:
+    """The model of that name; its key is found in the environment, under the name its provider gives it."""
+    if name.startswith(FUNCTION):
+        return FunctionModel(stream_function=function_named(name.removeprefix(FUNCTION)), model_name=name)
+    try:
+        model = infer_model(name, lambda provider: _provider(provider, base_url))
+        model.profile = merge_profile(model.profile, _STRICT)
+        return model
+    except UserError as mistake:
+        hint = "a key is given to the agent as a credential under its variable's name"
+        raise Unusable(f"the model {name!r} cannot be used: {mistake.message} ({hint})") from mistake
+    except (ImportError, TypeError, ValueError) as mistake:
+        raise Unusable(f"the model {name!r} cannot be used: {mistake}") from mistake
+
+
+def _provider(name: str, base_url: str | None) -> Provider[Any]:
+    if base_url is None:
+        return infer_provider(name)
+    made: Any = infer_provider_class(name)
+    provider: Provider[Any] = made(base_url=base_url)
+    return provider
+
+
+def function_named(target: str) -> Any:
+    """A function by `module:function`."""
+    module, _, name = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as failure:  # somebody else's module
+        raise Unusable(f"{target!r} cannot be imported: {type(failure).__name__}: {failure}") from failure
+    if not callable(found):
+        raise Unusable(f"{target!r} is not a function")
+    return found
+
+
+def may_pass(failure: Exception) -> bool:
+    """Whether the same request may go well a little later: the provider is busy, broken or out of reach."""
+    if isinstance(failure, ModelQuotaExceededError | ContentFilterError):
+        return False
+    if isinstance(failure, _PASSING):
+        return True
+    if isinstance(failure, ModelHTTPError):
+        return failure.status_code >= 500 or failure.status_code in _PASSING_CODES
+    return isinstance(failure, ModelAPIError | UnexpectedModelBehavior)  # nonsense instead of an answer
+
+
+def price(response: ModelResponse, prices: Mapping[str, Any] | None) -> float | None:
+    """Money for one answer: by the agent's own prices, else by the library's list, else unknown."""
+    if prices is not None:
+        return _by_table(response.usage, prices)
+    try:
+        return float(response.cost().total_price)
+    except (LookupError, ValueError, AssertionError):
+        return None
+
+
+def _by_table(usage: RequestUsage, prices: Mapping[str, Any]) -> float:
+    cached = min(usage.cache_read_tokens, usage.input_tokens)
+    of_cached = prices["input"] if prices["cached_input"] is None else prices["cached_input"]
+    spent = (
+        (usage.input_tokens - cached) * prices["input"] + cached * of_cached + usage.output_tokens * prices["output"]
+    )
+    return float(spent) / MILLION
