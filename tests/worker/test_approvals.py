@@ -95,6 +95,24 @@ async def test_an_agent_that_waits_in_its_process_keeps_place_and_lease_and_goes
     assert (run["summary"], run["attempt"]) == ("red", 1)
 
 
+async def test_once_a_checkpoint_is_stored_so_is_all_that_led_to_it(house: House, shift: Any, run_now: Any) -> None:
+    """Who goes on from it repeats nothing, so nothing else would ever tell of it or charge for it."""
+    found: list[Any] = []
+
+    async def works(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.tool("send", {"to": "all"})
+        await desk.usage("tokens", 7)
+        await desk.checkpoint(b"sent")
+        found.append(await house.value("SELECT data ->> 'name' FROM events WHERE kind = 'tool'"))
+        found.append(await house.value("SELECT amount FROM usage WHERE unit = 'tokens'"))
+        return Succeeded()
+
+    await run_now(await house.automation())
+    async with shift(works, places=1):
+        await until(lambda: is_(house, "succeeded"))
+    assert found == ["send", 7]
+
+
 async def test_a_checkpoint_of_an_attempt_that_lost_its_lease_is_refused(
     house: House, shift: Any, run_now: Any
 ) -> None:

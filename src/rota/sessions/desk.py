@@ -94,6 +94,7 @@ class AttemptDesk:
     async def checkpoint(self, data: bytes) -> None:
         if len(data) > LARGEST_CHECKPOINT:
             raise TooLarge(f"A checkpoint of {len(data):,} bytes is too large: {LARGEST_CHECKPOINT:,} is the most.")
+        await self._words.finish()  # who goes on from here repeats nothing, so all that led here is told and charged
         await self._persist(lambda conn: self._store(conn, bytes(data)))
 
     async def ask(
