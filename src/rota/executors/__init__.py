@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import Invalid
 from rota.executors.barred import BarredExecutor
-from rota.model.agent_config import EXTRAS, did_you_mean, missing_extra
+from rota.model.agent_config import EXTRAS, missing_extra
+from rota.model.config_fields import did_you_mean
 from rota.model.executor import Executor
 
 if TYPE_CHECKING:

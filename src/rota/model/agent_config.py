@@ -1,20 +1,36 @@
 """What the configuration of each kind of agent may say: read when it is saved, and when it runs."""
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from rota.errors import Invalid
 from rota.model.acp_presets import PRESETS, Preset, installing
 from rota.model.address import SETTING, AllowList, Target, read_target
-from rota.model.duration import parse_duration
+from rota.model.config_fields import (
+    BLANK,
+    OUTPUT_LIMIT,
+    Fields,
+    did_you_mean,
+    open_secrets,
+    otherwise,
+    read_absolute,
+    read_argv,
+    read_count,
+    read_env,
+    read_exit_codes,
+    read_name,
+    read_object,
+    read_size,
+    read_text,
+    read_texts,
+    read_wait,
+)
 
 KINDS = ("command", "python", "http", "acp", "llm")
 LOCAL_KINDS = frozenset({"command", "python", "acp", "llm", "langgraph"})  # they run programs on the worker's machine
@@ -25,19 +41,14 @@ DESK_TOOLS = (
 )
 MAX_TURNS = 50
 MAX_RETRIES = 5
-OUTPUT_LIMIT = 10_000_000
-LARGEST = 2**50
 CONNECT_TIMEOUT = timedelta(seconds=10)
-LONGEST_WAIT = timedelta(hours=1)
 START_TIMEOUT = timedelta(minutes=2)
 MOST_SERVERS = 50
 
 Which = Callable[[str], str | None]
 Has = Callable[[str], bool]
-T = TypeVar("T")
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|AUTHORIZATION|COOKIE", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?|")
 # What says who is called, how the body is framed, or what Rota itself says about the attempt.
@@ -49,8 +60,6 @@ _NOT_IN_HTTP = {
     "allow_private": f"an operator decides which private targets are called, by {SETTING}",
     "secret": "a secret does not belong here; give the agent a credential named ROTA_HTTP_SECRET",
 }
-_BLANK = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _MODEL = re.compile(r"[a-z][a-z0-9_/-]*:\S+")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -193,109 +202,102 @@ def check(
     )
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a word that nobody knows."""
-    known = list(known)
-    close = get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-
-
 def read_command(config: Mapping[str, Any]) -> CommandConfig:
-    fields = _Fields(config, "argv command env stdin limits output_limit success_exit_codes")
+    fields = Fields(config, "argv command env stdin limits output_limit success_exit_codes")
     fields.exactly_one("argv", "command")
-    argv = fields.read("argv", _argv) if "argv" in config else fields.read("command", _words)
+    argv = fields.read("argv", read_argv) if "argv" in config else fields.read("command", _words)
     return CommandConfig(
         argv=argv or (),
-        env=fields.read("env", _env) or {},
+        env=fields.read("env", read_env) or {},
         stdin=fields.read("stdin", _stdin) or Stdin.PROMPT,
         limits=fields.read("limits", _limits) or Limits(),
-        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
-        success_exit_codes=fields.read("success_exit_codes", _exit_codes) or frozenset({0}),
+        output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
+        success_exit_codes=fields.read("success_exit_codes", read_exit_codes) or frozenset({0}),
     )
 
 
 def read_python(config: Mapping[str, Any]) -> PythonConfig:
-    fields = _Fields(config, "function entry_point path env limits output_limit")
+    fields = Fields(config, "function entry_point path env limits output_limit")
     fields.exactly_one("function", "entry_point")
     return PythonConfig(
         function=fields.read("function", _function),
-        entry_point=fields.read("entry_point", _name),
-        path=fields.read("path", _absolute),
-        env=fields.read("env", _env) or {},
+        entry_point=fields.read("entry_point", read_name),
+        path=fields.read("path", read_absolute),
+        env=fields.read("env", read_env) or {},
         limits=fields.read("limits", _limits) or Limits(),
-        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+        output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
     )
 
 
 def read_http(config: Mapping[str, Any]) -> HttpConfig:
-    for name in _object(config, "config"):
+    for name in read_object(config, "config"):
         if name in _NOT_IN_HTTP:
             raise Invalid(_NOT_IN_HTTP[name], field=f"config.{name}")
-    fields = _Fields(config, "url headers timeout header_timeout idle_timeout output_limit")
+    fields = Fields(config, "url headers timeout header_timeout idle_timeout output_limit")
     return HttpConfig(
         target=read_target(config.get("url", ""), "config.url"),
         headers=fields.read("headers", _headers) or {},
-        timeout=fields.read("timeout", _wait) or CONNECT_TIMEOUT,
-        header_timeout=fields.read("header_timeout", _wait),
-        idle_timeout=fields.read("idle_timeout", _wait),
-        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+        timeout=fields.read("timeout", read_wait) or CONNECT_TIMEOUT,
+        header_timeout=fields.read("header_timeout", read_wait),
+        idle_timeout=fields.read("idle_timeout", read_wait),
+        output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
     )
 
 
 def read_acp(config: Mapping[str, Any]) -> AcpConfig:
-    fields = _Fields(
+    fields = Fields(
         config, "preset argv command args env mode auth_method mcp_servers start_timeout limits output_limit"
     )
     fields.exactly_one("preset", "argv", "command")
     preset = fields.read("preset", _preset)
-    argv = fields.read("argv", _argv) or fields.read("command", _words) or (preset.argv if preset else ())
-    args = fields.read("args", _texts) or ()
+    argv = fields.read("argv", read_argv) or fields.read("command", _words) or (preset.argv if preset else ())
+    args = fields.read("args", read_texts) or ()
     return AcpConfig(
         preset=preset,
         argv=(*argv, *args),
         args=args,
-        env=fields.read("env", _env) or {},
-        mode=fields.read("mode", _name),
-        auth_method=fields.read("auth_method", _name),
+        env=fields.read("env", read_env) or {},
+        mode=fields.read("mode", read_name),
+        auth_method=fields.read("auth_method", read_name),
         mcp_servers=fields.read("mcp_servers", _mcp_servers) or (),
-        start_timeout=fields.read("start_timeout", _wait) or START_TIMEOUT,
+        start_timeout=fields.read("start_timeout", read_wait) or START_TIMEOUT,
         limits=fields.read("limits", _limits) or Limits(),
-        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+        output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
     )
 
 
 def read_llm(config: Mapping[str, Any]) -> LlmConfig:
-    fields = _Fields(config, "model base_url settings tools max_turns max_retries prices path env limits output_limit")
+    fields = Fields(config, "model base_url settings tools max_turns max_retries prices path env limits output_limit")
     model = fields.read("model", _model)
     if model is None:
         raise Invalid("must name a model, such as openai:gpt-5-mini", field="config.model")
     return LlmConfig(
         model=model,
         base_url=fields.read("base_url", _base_url),
-        settings=fields.read("settings", _object) or {},
-        tools=_or(fields.read("tools", _tools), tuple(map(LlmTool, DESK_TOOLS))),
-        max_turns=_or(fields.read("max_turns", _count), MAX_TURNS),
-        max_retries=_or(fields.read("max_retries", _retries), MAX_RETRIES),
+        settings=fields.read("settings", read_object) or {},
+        tools=otherwise(fields.read("tools", _tools), tuple(map(LlmTool, DESK_TOOLS))),
+        max_turns=otherwise(fields.read("max_turns", read_count), MAX_TURNS),
+        max_retries=otherwise(fields.read("max_retries", _retries), MAX_RETRIES),
         prices=fields.read("prices", _prices),
-        path=fields.read("path", _absolute),
-        env=fields.read("env", _env) or {},
+        path=fields.read("path", read_absolute),
+        env=fields.read("env", read_env) or {},
         limits=fields.read("limits", _limits) or Limits(),
-        output_limit=_or(fields.read("output_limit", _size), OUTPUT_LIMIT),
+        output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
     )
 
 
 def _check_command(config: Mapping[str, Any], which: Which | None) -> list[str]:
     read = read_command(config)
-    return [*_missing_program(read, which), *_open_secrets(read.env)]
+    return [*_missing_program(read, which), *open_secrets(read.env)]
 
 
 def _check_python(config: Mapping[str, Any], _which: Which | None) -> list[str]:
-    return _open_secrets(read_python(config).env)
+    return open_secrets(read_python(config).env)
 
 
 def _check_http(config: Mapping[str, Any], _which: Which | None) -> list[str]:
     read = read_http(config)
-    return [*_unopened(read.target), *_open_secrets(read.headers, "headers")]
+    return [*_unopened(read.target), *open_secrets(read.headers, "headers")]
 
 
 def _check_acp(config: Mapping[str, Any], which: Which | None) -> list[str]:
@@ -303,15 +305,15 @@ def _check_acp(config: Mapping[str, Any], which: Which | None) -> list[str]:
     secrets = [
         warning
         for number, server in enumerate(read.mcp_servers)
-        for warning in _open_secrets(
+        for warning in open_secrets(
             server.values, f"mcp_servers[{number}].{'env' if server.type == 'stdio' else 'headers'}"
         )
     ]
-    return [*_missing_program(read, which), *_open_secrets(read.env), *secrets]
+    return [*_missing_program(read, which), *open_secrets(read.env), *secrets]
 
 
 def _check_llm(config: Mapping[str, Any], _which: Which | None) -> list[str]:
-    return _open_secrets(read_llm(config).env)
+    return open_secrets(read_llm(config).env)
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
@@ -350,12 +352,6 @@ def how_to_install(program: str) -> str:
     return f"; to install it: {install}" if install else ""
 
 
-def _open_secrets(values: Mapping[str, str], at: str = "env") -> list[str]:
-    open_ones = [name for name, text in values.items() if _SECRET_NAME.search(name) and not _BLANK.search(text)]
-    named = [f"config.{at}.{name}" for name in open_ones]
-    return [f"{name} can be read by everyone who sees the agent; keep it as a credential" for name in named]
-
-
 def _unopened(target: Target) -> list[str]:
     """Only a warning: which targets are open is known to the workers alone."""
     objection = AllowList().objection(target)
@@ -364,92 +360,14 @@ def _unopened(target: Target) -> list[str]:
     return [f"config.url: only workers whose {SETTING} includes {target.host} call it: {objection}"]
 
 
-class _Fields:
-    """Reads the fields of one object, and names the field in every refusal."""
-
-    def __init__(self, values: object, known: str, at: str = "config") -> None:
-        self._at = at
-        self._values = _object(values, at)
-        for name in self._values:
-            if name not in known.split():
-                raise Invalid(f"{name!r} is unknown{did_you_mean(name, known.split())}", field=f"{at}.{name}")
-
-    def read(self, name: str, reader: Callable[[Any, str], T]) -> T | None:
-        value = self._values.get(name)
-        return None if value is None else reader(value, f"{self._at}.{name}")
-
-    def exactly_one(self, *names: str) -> None:
-        given = [name for name in names if self._values.get(name) is not None]
-        if len(given) != 1:
-            raise Invalid(f"give either {' or '.join(names)}", field=f"{self._at}.{(given or names)[-1]}")
-
-    def none_of(self, *names: str, because: str) -> None:
-        for name in names:
-            if self._values.get(name) is not None:
-                raise Invalid(because, field=f"{self._at}.{name}")
-
-
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value
-
-
-def _object(value: object, at: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise Invalid("must be an object", field=at)
-    return value
-
-
-def _text(value: object, at: str) -> str:
-    if not isinstance(value, str):
-        raise Invalid("must be text", field=at)
-    if "\0" in value or not _encodable(value):
-        raise Invalid("holds a character that no program can be given", field=at)
-    return value
-
-
-def _encodable(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _name(value: object, at: str) -> str:
-    text = _text(value, at).strip()
-    if not text:
-        raise Invalid("must not be empty", field=at)
-    return text
-
-
-def _argv(value: object, at: str) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not value:
-        raise Invalid("must be a list: a program and its arguments", field=at)
-    argv = tuple(_text(word, f"{at}[{number}]") for number, word in enumerate(value))
-    _name(argv[0], f"{at}[0]")
-    return argv
-
-
 def _words(value: object, at: str) -> tuple[str, ...]:
     try:
-        words = shlex.split(_text(value, at))
+        words = shlex.split(read_text(value, at))
     except ValueError as mistake:
         raise Invalid(f"cannot be split into words: {mistake}", field=at) from mistake
     if not words or not words[0].strip():
         raise Invalid("names no program", field=at)
     return tuple(words)
-
-
-def _env(value: object, at: str) -> dict[str, str]:
-    return {env_name(name, at): _text(text, f"{at}.{name}") for name, text in _object(value, at).items()}
-
-
-def env_name(name: str, at: str) -> str:
-    if not _ENV_NAME.fullmatch(name):
-        raise Invalid(f"{name!r} is not the name of a variable", field=at)
-    if name.startswith("ROTA_"):
-        raise Invalid("names that begin with ROTA_ belong to Rota", field=f"{at}.{name}")
-    return name
 
 
 def _stdin(value: object, at: str) -> Stdin:
@@ -460,60 +378,26 @@ def _stdin(value: object, at: str) -> Stdin:
 
 
 def _limits(value: object, at: str) -> Limits:
-    fields = _Fields(value, "memory cpu_seconds open_files file_size", at)
+    fields = Fields(value, "memory cpu_seconds open_files file_size", at)
     return Limits(
-        memory=fields.read("memory", _size),
-        cpu_seconds=fields.read("cpu_seconds", _count),
-        open_files=fields.read("open_files", _count),
-        file_size=fields.read("file_size", _size),
+        memory=fields.read("memory", read_size),
+        cpu_seconds=fields.read("cpu_seconds", read_count),
+        open_files=fields.read("open_files", read_count),
+        file_size=fields.read("file_size", read_size),
     )
 
 
-def _count(value: object, at: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-        raise Invalid("must be a whole number of at least 1", field=at)
-    return value
-
-
-def _size(value: object, at: str) -> int:
-    """Bytes, from a number or from `512MB` (thousands) or `512MiB` (1024s)."""
-    if not isinstance(value, str):
-        return _count(value, at)
-    match = _SIZE.fullmatch(value.strip()[:40])
-    if match is None:
-        raise Invalid("must be a size such as 512MB", field=at)
-    number, unit, binary = match.groups()
-    size = float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " ")
-    return _count(math.floor(size), at)
-
-
-def _exit_codes(value: object, at: str) -> frozenset[int]:
-    if not isinstance(value, list | tuple) or not value or not all(_is_exit_code(code) for code in value):
-        raise Invalid("must be a list of exit codes between 0 and 255", field=at)
-    return frozenset(value)
-
-
-def _is_exit_code(code: object) -> bool:
-    return isinstance(code, int) and not isinstance(code, bool) and 0 <= code <= 255
-
-
 def _function(value: object, at: str) -> str:
-    text = _name(value, at)
+    text = read_name(value, at)
     module, _, function = text.partition(":")
     if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(function):
         raise Invalid("must look like module:function", field=at)
     return text
 
 
-def _absolute(value: object, at: str) -> str:
-    if not PurePath(text := _name(value, at)).is_absolute():
-        raise Invalid("must be an absolute path", field=at)
-    return text
-
-
 def _headers(value: object, at: str) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for name, text in _object(value, at).items():
+    for name, text in read_object(value, at).items():
         headers[_header_name(name, at, headers)] = _header_value(text, f"{at}.{name}")
     return headers
 
@@ -530,16 +414,10 @@ def _header_name(name: str, at: str, already: Mapping[str, str]) -> str:
 
 
 def _header_value(value: object, at: str) -> str:
-    text = _text(value, at).strip()
+    text = read_text(value, at).strip()
     if not _HEADER_VALUE.fullmatch(text):
         raise Invalid("must be one line of ASCII characters", field=at)
     return text
-
-
-def _texts(value: object, at: str) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise Invalid("must be a list of texts", field=at)
-    return tuple(_text(each, f"{at}[{number}]") for number, each in enumerate(value))
 
 
 def _preset(value: object, at: str) -> Preset:
@@ -558,16 +436,16 @@ def _mcp_servers(value: object, at: str) -> tuple[McpServer, ...]:
 
 
 def _mcp_server(value: object, at: str) -> McpServer:
-    fields = _Fields(value, "name type command args env url headers", at)
-    name = fields.read("name", _name)
+    fields = Fields(value, "name type command args env url headers", at)
+    name = fields.read("name", read_name)
     if name is None:
         raise Invalid("a server needs a name", field=f"{at}.name")
     fields.exactly_one("command", "url")
-    command, url, kind = fields.read("command", _name), fields.read("url", _url), fields.read("type", _mcp_type)
+    command, url, kind = fields.read("command", read_name), fields.read("url", _url), fields.read("type", _mcp_type)
     if command is not None:
         fields.none_of("type", "headers", because="a server with a command has none")
         values = fields.read("env", _variables) or {}
-        return McpServer(name, "stdio", command, fields.read("args", _texts) or (), values=values)
+        return McpServer(name, "stdio", command, fields.read("args", read_texts) or (), values=values)
     fields.none_of("args", "env", because="a server with a url has none")
     return McpServer(name, kind or "http", url=url or "", values=fields.read("headers", _plain_headers) or {})
 
@@ -579,7 +457,7 @@ def _mcp_type(value: object, at: str) -> str:
 
 
 def _url(value: object, at: str) -> str:
-    text = _name(value, at)
+    text = read_name(value, at)
     if not text.startswith(("http://", "https://")):
         raise Invalid("must begin with http:// or https://", field=at)
     return text
@@ -587,7 +465,7 @@ def _url(value: object, at: str) -> str:
 
 def _variables(value: object, at: str) -> dict[str, str]:
     """The environment of somebody else's program: Rota's own names may be handed on."""
-    values = {name: _text(text, f"{at}.{name}") for name, text in _object(value, at).items()}
+    values = {name: read_text(text, f"{at}.{name}") for name, text in read_object(value, at).items()}
     for name in values:
         if not _ENV_NAME.fullmatch(name):
             raise Invalid(f"{name!r} is not the name of a variable", field=at)
@@ -595,7 +473,7 @@ def _variables(value: object, at: str) -> dict[str, str]:
 
 
 def _plain_headers(value: object, at: str) -> dict[str, str]:
-    headers = {name: _header_value(text, f"{at}.{name}") for name, text in _object(value, at).items()}
+    headers = {name: _header_value(text, f"{at}.{name}") for name, text in read_object(value, at).items()}
     for name in headers:
         if not _HEADER_NAME.fullmatch(name):
             raise Invalid(f"{name!r} is not the name of a header", field=at)
@@ -609,10 +487,10 @@ def fill_server(server: McpServer, values: Mapping[str, str], at: str) -> McpSer
 
 def fill(text: str, values: Mapping[str, str], at: str) -> str:
     """A text with values in the place of `${NAME}`. No refusal repeats any of them."""
-    for name in _BLANK.findall(text):
+    for name in BLANK.findall(text):
         if name not in values:
             raise Invalid(f"the agent is given no credential as {name}", field=at)
-    return _BLANK.sub(lambda blank: values[blank[1]].strip(), text)
+    return BLANK.sub(lambda blank: values[blank[1]].strip(), text)
 
 
 def fill_header(text: str, values: Mapping[str, str], at: str) -> str:
@@ -620,17 +498,8 @@ def fill_header(text: str, values: Mapping[str, str], at: str) -> str:
     return _header_value(fill(text, values, at), at)
 
 
-def _wait(value: object, at: str) -> timedelta:
-    """Seconds, or a text such as 30s."""
-    seconds = isinstance(value, int | float) and not isinstance(value, bool)
-    wait = parse_duration(f"{value}s" if seconds else str(value), field=at)
-    if wait > LONGEST_WAIT:
-        raise Invalid("must be at most an hour", field=at)
-    return wait
-
-
 def _model(value: object, at: str) -> str:
-    text = _name(value, at)
+    text = read_name(value, at)
     if not _MODEL.fullmatch(text):
         raise Invalid("must be provider:model, such as openai:gpt-5-mini", field=at)
     if text.startswith("function:"):
@@ -639,7 +508,7 @@ def _model(value: object, at: str) -> str:
 
 
 def _base_url(value: object, at: str) -> str:
-    text = _name(value, at)
+    text = read_name(value, at)
     read_target(text, at)
     return text
 
@@ -658,7 +527,7 @@ def _tools(value: object, at: str) -> tuple[LlmTool, ...]:
 def _tool(value: object, at: str) -> LlmTool:
     if isinstance(value, str):
         return LlmTool(_desk_tool(value, at))
-    fields = _Fields(value, "name function approval", at)
+    fields = Fields(value, "name function approval", at)
     fields.exactly_one("name", "function")
     approval = fields.read("approval", _flag) or False
     if function := fields.read("function", _function):
@@ -667,7 +536,7 @@ def _tool(value: object, at: str) -> LlmTool:
 
 
 def _desk_tool(value: object, at: str) -> str:
-    name = _name(value, at)
+    name = read_name(value, at)
     if name not in DESK_TOOLS:
         raise Invalid(f"there is no tool {name!r} at the desk{did_you_mean(name, DESK_TOOLS)}", field=at)
     return name
@@ -680,11 +549,11 @@ def _flag(value: object, at: str) -> bool:
 
 
 def _retries(value: object, at: str) -> int:
-    return 0 if value == 0 and not isinstance(value, bool) else _count(value, at)
+    return 0 if value == 0 and not isinstance(value, bool) else read_count(value, at)
 
 
 def _prices(value: object, at: str) -> Prices:
-    fields = _Fields(value, "input output cached_input", at)
+    fields = Fields(value, "input output cached_input", at)
     given, taken = fields.read("input", _price), fields.read("output", _price)
     if given is None or taken is None:
         raise Invalid("give the price of a million tokens as input and as output", field=at)

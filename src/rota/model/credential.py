@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.errors import Invalid
-from rota.model.agent_config import env_name
+from rota.model.config_fields import env_name
 from rota.model.redaction import MASK, SHORTEST
 
 LONGEST = 32_768
