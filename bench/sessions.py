@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.goals import Goal
+from bench import delivery
+from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
 from rota.access import signing_in
 from rota.db import events, runs
 from rota.db.events import NewEvent
-from rota.db.listener import Listener, Wakes, session_channel
+from rota.db.listener import session_channel
 from rota.model.ids import SessionId
-from rota.model.message import NewMessage
 from rota.roster import running
-from rota.sessions.messages import Post, subscribe
 
 SESSIONS = 100
 MESSAGES_A_SECOND = 1_000
@@ -32,12 +31,16 @@ FOLLOWERS = 1_000
 LONG = 100_000
 BATCH = 500
 
+APPENDED = f"events appended a second, {BATCH} a batch"
+OPENED = f"page of a session of {LONG:,} events"
+FOLLOWED = f"written → seen by {FOLLOWERS:,} followers of one session"
+
 
 async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     figures: dict[str, Any] = {}
     async with staged() as stage:
         sessions = [await _session(stage) for _ in range(SESSIONS)]
-        figures |= await _delivery(stage, sessions, seconds=3 if quick else 20)
+        figures |= await delivery.measure(stage, sessions, a_second=MESSAGES_A_SECOND, seconds=3 if quick else 20)
         figures |= await _append(stage, sessions, batches=40 if quick else 200)
         long = await _session(stage)
         for place in range(0, LONG, 10_000):
@@ -45,7 +48,13 @@ async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
         async with _server(stage) as url:
             figures |= await _opening(stage, url, long)
             figures |= await _following(stage, url, sessions[0], followers=FOLLOWERS, writes=10 if quick else 50)
-    return figures, []
+    return figures, [
+        at_most("publish → delivered, p99 ms", figures[f"{delivery.DELIVERED}, p99 ms"], 10),
+        at_least("events appended a second", figures[APPENDED], 20_000),
+        at_most("followers of one session, p99 ms", figures[f"{FOLLOWED}, p99 ms"], 150),
+        at_most("the first page of a session, ms", figures[f"{OPENED}, the first, ms"], 200),
+        at_most("a page of a session, p99 ms", figures[f"{OPENED}, p99 ms"], 200),
+    ]
 
 
 async def _session(stage: Stage) -> SessionId:
@@ -56,48 +65,11 @@ async def _session(stage: Stage) -> SessionId:
     return SessionId(run["session_id"])
 
 
-async def _delivery(stage: Stage, sessions: list[SessionId], *, seconds: int) -> dict[str, float]:
-    """Subscribers hear of messages by NOTIFY only, as in another process."""
-    listener, closing = Listener(stage.url), asyncio.Event()
-    listening = asyncio.create_task(listener.run())
-    sent: dict[int, float] = {}
-    waits: list[float] = []
-
-    async def read(session_id: SessionId) -> None:
-        async for page in subscribe(stage.db, listener, stage.caller.workspace_id, session_id, until=closing):
-            now = time.perf_counter()
-            waits.extend(now - sent[message.data["body"]] for message in page)
-
-    reading = [asyncio.create_task(read(each)) for each in sessions]
-    await asyncio.sleep(1)
-    post = Post(stage.db, Wakes(stage.db, Listener(stage.url)))
-    publishing = set()
-    began = time.perf_counter()
-    for number in range(seconds * MESSAGES_A_SECOND):
-        await asyncio.sleep(max(0.0, began + number / MESSAGES_A_SECOND - time.perf_counter()))
-        sent[number] = time.perf_counter()
-        session_id = sessions[number % len(sessions)]
-        message = NewMessage(stage.caller.workspace_id, session_id, number)
-        publishing.add(asyncio.create_task(post.publish(message)))
-    await asyncio.gather(*publishing)
-    async with asyncio.timeout(30):
-        while len(waits) < len(sent):
-            await asyncio.sleep(0.01)
-    closing.set()
-    listening.cancel()
-    await asyncio.gather(*reading, listening, return_exceptions=True)
-    rate = f"{MESSAGES_A_SECOND:,}/s over {len(sessions)} sessions"
-    return {
-        "messages lost or repeated": len(waits) - len(sent),
-        **_spread(f"publish called → delivered, {rate}", waits),
-    }
-
-
 async def _append(stage: Stage, sessions: list[SessionId], *, batches: int) -> dict[str, int]:
     began = time.perf_counter()
     for number in range(batches):
         await _write(stage, sessions[number % len(sessions)], range(BATCH))
-    return {f"events appended a second, {BATCH} a batch": int(batches * BATCH / (time.perf_counter() - began))}
+    return {APPENDED: int(batches * BATCH / (time.perf_counter() - began))}
 
 
 async def _write(stage: Stage, session_id: SessionId, numbers: range) -> None:
@@ -142,7 +114,8 @@ async def _opening(stage: Stage, url: str, session_id: SessionId) -> dict[str, f
         status = await _get(url, path, f"Cookie: rota_login={login}", _whole)
         times.append(time.perf_counter() - began)
         assert b" 200 " in status, status
-    return _spread(f"page of a session of {LONG:,} events", times)
+    first, *others = times
+    return {f"{OPENED}, the first, ms": first * 1000, **_spread(OPENED, others)}
 
 
 async def _get(url: str, path: str, header: str, read: Callable[[asyncio.StreamReader], Awaitable[Any]]) -> Any:
@@ -197,7 +170,7 @@ async def _following(stage: Stage, url: str, session_id: SessionId, *, followers
         each.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*crowd, return_exceptions=True)
-    return _spread(f"written → seen by {followers:,} followers of one session", waits)
+    return _spread(FOLLOWED, waits)
 
 
 def _spread(name: str, seconds: list[float]) -> dict[str, float]:

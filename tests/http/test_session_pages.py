@@ -4,8 +4,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from httpx import AsyncClient
+from httpx import ASGITransport, AsyncClient
 
+from rota.http.app import create_app
 from rota.http.context import Web
 from rota.http.ui import sessions, speech, words
 from rota.http.ui.graph import DRAWN, graph
@@ -170,3 +171,17 @@ async def test_what_an_automation_remembers_is_changed_and_forgotten(admin: Asyn
     assert await house.value("SELECT count(*) FROM memory") == 0
     assert (await submit(admin, action, value="1")).status_code == 404
     assert (await submit(admin, forget)).status_code == 404
+
+
+async def test_the_first_visitor_does_not_wait_for_the_routes_to_be_put_together(
+    house: Any, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(web)
+
+    def late(**_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("fastapi.dependencies.utils.analyze_param", late)
+    async with AsyncClient(transport=ASGITransport(app=app), base_url="http://rota.test") as visitor:
+        assert (await visitor.get(f"/w/{house.caller.workspace_slug}/sessions")).status_code == 303
+        assert (await visitor.get("/api/v1/workspaces/default/sessions")).status_code == 401

@@ -13,7 +13,7 @@ from house import House
 from waiting import until
 
 from rota.db import messages as rows
-from rota.db.listener import Listener, Wakes
+from rota.db.listener import Listener, Wakes, session_channel
 from rota.db.messages import Asked, Message
 from rota.db.pool import Database
 from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError, TooLarge
@@ -180,6 +180,21 @@ async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall, db: Datab
     assert seen == ["begun first", "begun second"]
 
 
+async def test_who_joins_while_a_publisher_waits_for_the_session_gets_the_message(
+    hall: Hall, db: Database, post: Post
+) -> None:
+    await hall.declare("planner")
+    async with db.transaction() as conn:
+        await messages.publish(conn, [hall.message("The judge is coming.", to="planner")])
+        sending = asyncio.create_task(post.publish(hall.message("Welcome.")))
+        await until(lambda: hall.value(WAITING))
+        await conn.execute(
+            "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) "
+            "SELECT workspace_id, session_id, 'judge', agent_id, grant_id FROM session_roles"
+        )
+    assert [each["role"] for each in (await sending).deliveries] == ["judge", "planner"]
+
+
 # Groups ------------------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +337,38 @@ async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(hall: Hall, 
         waiting = [asyncio.create_task(_first(each)) for each in (everything, rest)]
         await post.publish(hall.message("live"))
         assert await asyncio.gather(*waiting) == [["live"], ["live"]]
+
+
+async def test_a_message_costs_its_subscriber_one_look(
+    hall: Hall, post: Post, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "POLL_SECONDS", 60.0)
+    looks: list[int] = []
+    look = rows.pages
+
+    async def counted(*args: Any, **given: Any) -> list[list[Message]]:
+        found = await look(*args, **given)
+        looks.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(rows, "pages", counted)
+    quiet = Post(hall.db, Wakes(hall.db, Listener(hall.db.url)))  # heard of by NOTIFY alone, once
+    pages = subscribe(hall.db, listener, hall.caller.workspace_id, hall.session_id, until=asyncio.Event())
+    async with aclosing(pages):
+        waiting = asyncio.create_task(_first(pages))
+        await until(lambda: _is(session_channel(hall.session_id) in listener._listening and looks))
+        before = len(looks)
+        for number in range(4):
+            await quiet.publish(hall.message(number))
+            assert await waiting == [number]
+            waiting = asyncio.create_task(_first(pages))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert looks[before:].count(0) <= 1  # LISTEN itself wakes once
+
+
+async def _is(value: object) -> bool:
+    return bool(value)
 
 
 async def test_without_a_notification_polling_finds_it(hall: Hall, db: Database) -> None:

@@ -28,9 +28,12 @@ PING_SECONDS = 30.0
 
 Handler = Callable[[str], None]
 
-NOTIFY = (
-    "SELECT pg_notify(channel, payload) FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n(channel, payload)"
-)
+NOTIFY = """
+-- A notification makes its transaction one that is written to disk. Nobody waits for that: it need not survive a crash,
+-- after which everybody reads the tables anyway.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(channel, payload)
+  FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n(channel, payload)
+"""
 
 
 # A topic is a channel, or one thing on it after a colon. A notification names many things at once: a batch of runs in as

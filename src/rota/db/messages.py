@@ -9,15 +9,42 @@ from uuid import UUID
 import orjson
 
 from rota.db.pool import Connection
+from rota.db.write_keys import Key
 from rota.model.ids import RunId, SessionId, WorkspaceId
 
-LOCK = """
--- In id order, so that writers over several sessions never deadlock. Who holds the row numbers the session's events.
-SELECT s.workspace_id, s.id, s.status, s.last_seq, now()
-  FROM json_to_recordset(%(sessions)s::json) AS given(workspace_id uuid, id uuid)
-       JOIN sessions s ON s.workspace_id = given.workspace_id AND s.id = given.id
-ORDER BY s.workspace_id, s.id
-   FOR NO KEY UPDATE OF s
+LOOK = """
+-- All that a group of messages is judged by, in one round trip. First the attempts are held (as in events.HOLD), then the
+-- sessions locked, each in id order, so that writers over several of them never deadlock. Who holds a session's row
+-- numbers its events. Roles and keys are as the statement found them when it began: `seen_seq` tells whether somebody
+-- wrote in the session while it waited for the lock.
+WITH held AS MATERIALIZED (
+    SELECT given.number
+      FROM (SELECT *, ARRAY['running', 'awaiting_approval'] AS expected
+              FROM json_to_recordset(%(attempts)s::json)
+                   AS g(number integer, workspace_id uuid, run_id uuid, attempt integer)) given
+           JOIN runs r ON r.workspace_id = given.workspace_id AND r.id = given.run_id
+     WHERE r.attempt = given.attempt AND r.status = ANY(given.expected) AND r.lease_until > clock_timestamp()
+  ORDER BY r.workspace_id, r.id
+       FOR SHARE OF r),
+locked AS MATERIALIZED (
+    SELECT given.number, s.workspace_id, s.id, s.status, s.last_seq
+      FROM json_to_recordset(%(sessions)s::json) AS given(number integer, workspace_id uuid, id uuid)
+           JOIN sessions s ON s.workspace_id = given.workspace_id AND s.id = given.id
+     WHERE (SELECT count(*) FROM held) >= 0
+  ORDER BY s.workspace_id, s.id
+       FOR NO KEY UPDATE OF s)
+SELECT now(), ARRAY(SELECT number FROM held),
+       (SELECT json_agg(json_build_array(l.number, l.status, l.last_seq, seen.last_seq, ARRAY(
+                   SELECT r.name FROM session_roles r
+                    WHERE r.workspace_id = l.workspace_id AND r.session_id = l.id ORDER BY r.name)))
+          FROM locked l CROSS JOIN LATERAL (
+                   SELECT s.last_seq FROM sessions s WHERE s.workspace_id = l.workspace_id AND s.id = l.id LIMIT 1) seen),
+       (SELECT json_agg(json_build_array(given.number, encode(k.body_hash, 'hex'), k.answer))
+          FROM json_to_recordset(%(keys)s::json) AS given(number integer, workspace_id uuid, scope_id uuid, key text)
+               CROSS JOIN LATERAL (
+                   SELECT * FROM write_keys k
+                    WHERE k.workspace_id = given.workspace_id AND k.scope_id = given.scope_id AND k.key = given.key
+                    LIMIT 1) k)
 """
 
 ROLES = """
@@ -77,11 +104,25 @@ SELECT seq FROM deliveries
 """
 
 
+Where = tuple[UUID, UUID]
+Attempt = tuple[UUID, UUID, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Locked:
     status: str
     last_seq: int
+    roles: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What messages are judged by, and what cannot change before the transaction ends."""
+
     now: datetime
+    held: set[Attempt]
+    sessions: dict[Where, Locked]
+    keys: dict[Key, tuple[bytes, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +153,25 @@ class Asked:
         return of_role + (" AND acked_at IS NULL" if self.unacked else "")
 
 
-Where = tuple[UUID, UUID]
-
-
-async def lock(conn: Connection, sessions: Iterable[Where]) -> dict[Where, Locked]:
-    rows = await conn.execute(LOCK, {"sessions": _listed(sessions)})
-    return {(w, s): Locked(status, last_seq, now) for w, s, status, last_seq, now in await rows.fetchall()}
+async def look(conn: Connection, attempts: Sequence[Attempt], sessions: Sequence[Where], keys: Sequence[Key]) -> Seen:
+    """Hold those attempts that still have their lease, lock the sessions, and see what else decides."""
+    given = {
+        "attempts": _numbered(attempts, "workspace_id", "run_id", "attempt"),
+        "sessions": _numbered(sessions, "workspace_id", "id"),
+        "keys": _numbered(keys, "workspace_id", "scope_id", "key"),
+    }
+    for _ in range(2):  # who waited for a lock looks again, now that nobody else can write
+        row = await (await conn.execute(LOOK, given)).fetchone()
+        assert row
+        now, held, locked, found = row
+        if all(last_seq == seen_seq for _, _, last_seq, seen_seq, _ in locked or ()):
+            break
+    return Seen(
+        now,
+        {attempts[number] for number in held},
+        {sessions[number]: Locked(status, last_seq, roles) for number, status, last_seq, _, roles in locked or ()},
+        {keys[number]: (bytes.fromhex(body_hash), answer) for number, body_hash, answer in found or ()},
+    )
 
 
 async def roles(conn: Connection, sessions: Iterable[Where]) -> dict[Where, list[str]]:
@@ -160,6 +214,10 @@ async def ack(
     given = {"workspace_id": workspace_id, "session_id": session_id, "role": role, "ids": list(ids)}
     rows = await conn.execute(ACK, given)
     return {seq for (seq,) in await rows.fetchall()}
+
+
+def _numbered(given: Sequence[tuple[Any, ...]], *names: str) -> str:
+    return orjson.dumps([{"number": n, **dict(zip(names, each, strict=True))} for n, each in enumerate(given)]).decode()
 
 
 def _listed(sessions: Iterable[Where]) -> str:

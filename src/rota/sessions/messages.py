@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 
-from rota.db import events, isolation, messages, write_keys
+from rota.db import isolation, messages
 from rota.db.listener import Listener, Wakes, session_channel
-from rota.db.messages import Asked, Locked, Message, Where
+from rota.db.messages import Asked, Attempt, Message, Seen, Where
 from rota.db.pool import Connection, Database
 from rota.db.together import Together
 from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError
@@ -24,6 +25,7 @@ from rota.model.message import NewMessage, check_size, recipients
 log = logging.getLogger(__name__)
 
 WRITERS = 4
+LONG_SECONDS = 0.005
 GROUP = 500
 GROUP_BYTES = 4_194_304
 PAGE = 100
@@ -43,6 +45,7 @@ class Post:
         self._waiting: dict[Where, list[_Letter]] = defaultdict(list)
         self._out: set[Where] = set()
         self._writers: set[asyncio.Task[None]] = set()
+        self._fresh: set[asyncio.Task[None]] = set()
 
     async def publish(self, message: NewMessage) -> Message:
         """Return once it is committed. Refusals are raised; a failure of the database may or may not have kept it, so
@@ -56,13 +59,24 @@ class Post:
         return published
 
     def _write_more(self) -> None:
-        if len(self._writers) < WRITERS and any(where not in self._out for where in self._waiting):
-            task = asyncio.create_task(self._write_group())
-            self._writers.add(task)
-            task.add_done_callback(self._written)
+        """One group at a time, so that they are few and large; another beside one that takes long, since somebody may
+        hold the lock of a session in it."""
+        if self._fresh or len(self._writers) >= WRITERS or all(where in self._out for where in self._waiting):
+            return
+        task = asyncio.create_task(self._write_group())
+        self._writers.add(task)
+        self._fresh.add(task)
+        aging = asyncio.get_running_loop().call_later(LONG_SECONDS, self._takes_long, task)
+        task.add_done_callback(lambda _: aging.cancel())
+        task.add_done_callback(self._written)
+
+    def _takes_long(self, task: "asyncio.Task[None]") -> None:
+        self._fresh.discard(task)
+        self._write_more()
 
     def _written(self, task: "asyncio.Task[None]") -> None:
         self._writers.discard(task)
+        self._fresh.discard(task)
         if not task.cancelled():
             task.result()
         self._write_more()
@@ -135,39 +149,36 @@ async def publish(conn: Connection, given: Sequence[NewMessage]) -> list[Publish
     that a reader with "after N" can never pass over one that commits later."""
     for message in given:
         check_size(message.body)
-    attempts = {(m.workspace_id, m.run_id, m.attempt) for m in given if m.run_id and m.attempt}
-    held = await events.hold(conn, attempts) if attempts else set()
-    sessions = sorted({(m.workspace_id, m.session_id) for m in given})
-    locked = await messages.lock(conn, sessions)
-    roles = await messages.roles(conn, sessions)
-    keys = [(m.workspace_id, m.scope_id, m.key) for m in given if m.key is not None]
-    sheet = _Sheet(locked, roles, await write_keys.earlier(conn, keys))
-    answers = [
-        sheet.add(message)
-        if not message.run_id or (message.workspace_id, message.run_id, message.attempt) in held
-        else Lost("This attempt belongs to another worker now.")
-        for message in given
-    ]
+    seen = await messages.look(
+        conn,
+        attempts=list({attempt for m in given if (attempt := _attempt(m))}),
+        sessions=sorted({(m.workspace_id, m.session_id) for m in given}),
+        keys=list({(m.workspace_id, m.scope_id, m.key) for m in given if m.key is not None}),
+    )
+    sheet = _Sheet(seen)
+    answers = [sheet.add(message) for message in given]
     await messages.write(conn, sheet.rows)
     return answers
+
+
+def _attempt(message: NewMessage) -> Attempt | None:
+    run_id, attempt = message.run_id, message.attempt
+    return (message.workspace_id, run_id, attempt) if run_id and attempt else None
 
 
 class _Sheet:
     """What is about to be written, numbered."""
 
-    def __init__(
-        self,
-        locked: dict[Where, Locked],
-        roles: dict[Where, list[str]],
-        earlier: dict[write_keys.Key, tuple[bytes, Any]],
-    ) -> None:
-        self._locked, self._roles, self._earlier = locked, roles, earlier
-        self._last = {where: session.last_seq for where, session in locked.items()}
+    def __init__(self, seen: Seen) -> None:
+        self._now, self._held, self._sessions, self._earlier = seen.now, seen.held, seen.sessions, dict(seen.keys)
+        self._last = {where: session.last_seq for where, session in seen.sessions.items()}
         self.rows: list[dict[str, Any]] = []
 
     def add(self, message: NewMessage) -> Published:
         where = (message.workspace_id, message.session_id)
-        session = self._locked.get(where)
+        session = self._sessions.get(where)
+        if message.run_id and _attempt(message) not in self._held:
+            return Lost("This attempt belongs to another worker now.")
         if session is None:
             return NotFound("There is no such session.")
         if same := self._same(message):
@@ -175,16 +186,17 @@ class _Sheet:
         if session.status == "archived":
             return Conflict("This session is archived; nobody reads its messages.", code="session_archived")
         try:
-            to = recipients(message.to, message.sender, self._roles.get(where, []))
+            to = recipients(message.to, message.sender, session.roles)
         except Invalid as refused:
             return refused
-        return self._number(where, message, to, session.now)
+        return self._number(where, message, to)
 
     def _same(self, message: NewMessage) -> tuple[bytes, Any] | None:
         key = message.key
         return None if key is None else self._earlier.get((message.workspace_id, message.scope_id, key))
 
-    def _number(self, where: Where, message: NewMessage, to: Sequence[str], now: datetime) -> Message:
+    def _number(self, where: Where, message: NewMessage, to: Sequence[str]) -> Message:
+        now = self._now
         self._last[where] = seq = self._last[where] + 1
         deliveries = [{"role": role, "acked_at": None} for role in sorted(to)]
         row = {
@@ -224,7 +236,7 @@ async def subscribe(
     """Pages of messages, stored ones first, then as they come; an empty page after `beat` seconds without one. Ends
     soon after `until` is set. No connection is held while it waits."""
     changed, look = asyncio.Event(), _look(db)
-    async with listener.subscribed(session_channel(session_id), lambda _: changed.set()):
+    async with listener.subscribed(session_channel(session_id), lambda _: changed.set()), _set_after(until, changed):
         quiet_since = asyncio.get_running_loop().time()
         while not until.is_set():
             changed.clear()
@@ -233,7 +245,8 @@ async def subscribe(
                 after = page[-1].id
                 yield page
                 quiet_since = asyncio.get_running_loop().time()
-            elif await _rest(changed, until, quiet_since, beat):
+            # What was committed after the look has told so, or is found by the poll; only a full page has more.
+            if len(page) < PAGE and await _rest(changed, quiet_since, beat) and not until.is_set():
                 yield []
                 quiet_since = asyncio.get_running_loop().time()
 
@@ -251,16 +264,24 @@ async def _read(db: Database, asked: Sequence[tuple[WorkspaceId, Asked]]) -> lis
         return await messages.pages(conn, workspace_id, [each for _, each in asked], limit=PAGE)
 
 
-async def _rest(changed: asyncio.Event, until: asyncio.Event, quiet_since: float, beat: float | None) -> bool:
+@asynccontextmanager
+async def _set_after(first: asyncio.Event, second: asyncio.Event) -> AsyncIterator[None]:
+    """Setting the first event sets the second too, so that one wait is for both."""
+    following = asyncio.create_task(first.wait())
+    following.add_done_callback(lambda _: second.set())
+    try:
+        yield
+    finally:
+        following.cancel()
+
+
+async def _rest(changed: asyncio.Event, quiet_since: float, beat: float | None) -> bool:
     """Sleep until something changed, or the next poll is due; whether it has been quiet for a whole beat."""
     loop = asyncio.get_running_loop()
     left = quiet_since + beat - loop.time() if beat is not None else POLL_SECONDS
-    waits = [asyncio.ensure_future(event.wait()) for event in (changed, until)]
-    try:
-        await asyncio.wait(waits, timeout=max(0.0, min(left, POLL_SECONDS)), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, min(left, POLL_SECONDS))):
+            await changed.wait()
     return beat is not None and not changed.is_set() and loop.time() >= quiet_since + beat
 
 

@@ -157,7 +157,7 @@ class Feed:
                 self._keep(told)
             elif closing.is_set():
                 self._tell()
-            if not told:
+            if len(told.events) < PAGE:  # only a full page has more that nobody told of
                 await _within(POLL_SECONDS, self._woken)
 
     def _keep(self, told: Told) -> None:
