@@ -149,11 +149,13 @@ class Context:
         self.transcript, self.attempt = transcript, attempt
         self.idempotency_key, self.session_id, self.run_id = idempotency_key, session_id, run_id
         self.automation_id, self.last_checkpoint, self.resumed_with = automation_id, last_checkpoint, resumed_with
+        self.spoke = False
         self._line = line or _Printer()
 
     def say(self, text: str) -> Sent:
         """Stream a piece of text into the transcript."""
         text = str(text)
+        self.spoke = self.spoke or bool(text)
         for at in range(0, len(text), PIECE):
             self._line.send({"type": "say", "text": text[at : at + PIECE]})
         return Sent()

@@ -11,16 +11,19 @@ from typing import Any, Protocol
 
 import pytest
 from executors.http_agent import END, Request, Server, chunk, chunked, line, response
+from executors.stand_ins import RecordingDesk
 
 from rota.executors.acp import AcpExecutor
 from rota.executors.command import CommandExecutor
 from rota.executors.http import HttpExecutor
+from rota.executors.langgraph import LanggraphExecutor
 from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Executor
 
 FLOOD, SMALL_FLOOD = 1_000_000_000, 199_000_000
 
+GRAPHS = "from langchain_core.runnables import RunnableConfig\nfrom langgraph.graph import START, StateGraph\nfrom typing import TypedDict\n"
 IMPORTS = "import json, os, signal, subprocess, sys, time\n"
 
 FLOODING = """
@@ -133,6 +136,12 @@ def told(kind: Kind, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
     how = getattr(kind, "told", None)
     found: tuple[Any, ...] = how(name, data) if how else ("tool", name, data)
     return found
+
+
+def events(kind: Kind, desk: RecordingDesk) -> list[tuple[Any, ...]]:
+    """What the agent itself told, without what its kind adds."""
+    own = getattr(kind, "own", lambda _: False)
+    return [each for each in desk.events if not own(each)]
 
 
 class Command:
@@ -298,6 +307,35 @@ class Llm:
         return {"model": "no-such-provider:model"}, "no-such-provider"
 
 
+class Langgraph:
+    """Its behaviours are those of a node."""
+
+    name = "langgraph"
+    crowd = 4  # each loads large libraries
+    prelude = """
+        context = config["configurable"]["rota"]
+        kind, key, attempt = "langgraph", context.idempotency_key, context.attempt
+        say, tool, usage = context.say, context.tool, context.usage
+    """
+
+    def executor(self, grace: timedelta) -> Executor:
+        return LanggraphExecutor(grace=grace)
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        directory.mkdir(exist_ok=True, parents=True)
+        body = indent(dedent(self.prelude) + dedent(BEHAVIOURS.get(how, how)), "    ")
+        node = f"async def node(state, config: RunnableConfig):\n{body}\n"
+        made = 'graph = StateGraph(TypedDict("State", {"words": str})).add_node(node).add_edge(START, "node")\n'
+        (directory / "behaving.py").write_text(f"{IMPORTS}{GRAPHS}{node}{made}")
+        return {"graph": "behaving:graph", "path": str(directory), **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"graph": "no_such_module_here:graph"}, "no_such_module_here"
+
+    def own(self, event: tuple[Any, ...]) -> bool:
+        return event[0] == "checkpoint" or event[:2] == ("tool", "node")
+
+
 class Waiting:
     """Says something, waits at a pipe, and says the rest."""
 
@@ -354,4 +392,4 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(line(type="done") + END)
 
 
-KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm()]
+KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm(), Langgraph()]

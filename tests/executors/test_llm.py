@@ -1,14 +1,14 @@
 """What a model goes through: tools, approvals, checkpoints and their limits, with models that are functions."""
 
-import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from executors.lines import ANSWER, Line
 from pydantic_ai.exceptions import ModelConnectionError
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall
@@ -18,55 +18,6 @@ from rota.executors import llm_conversation
 from rota.executors.llm_conversation import Conversation, agent, opening, prompt_of
 from rota.executors.llm_models import may_pass
 from rota.model.agent_config import DESK_TOOLS
-
-ANSWER = {"approval_id": "1", "option_id": "approve", "approved": True, "text": "Go.", "answered_by": "2"}
-
-
-class Reply:
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        yield from asyncio.sleep(0).__await__()
-        if isinstance(self._result, Exception):
-            raise self._result
-        return self._result
-
-
-class Line:
-    """The way to a desk that keeps what it is told and answers as prepared."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.answers: dict[str, Any] = {}
-        self.memory: dict[str, Any] = {}
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        self.sent.append(dict(message))
-
-    def request(self, message: Mapping[str, Any]) -> Reply:
-        self.send(message)
-        match message["type"]:
-            case "park":
-                return Reply(self.answers.get(message["key"], {"parked": "1"}))
-            case "message":
-                return Reply({"id": 7})
-            case "recall":
-                return Reply(self.memory.get(message["key"]))
-            case kind:
-                return Reply(self.answers.get(kind))
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [each for each in self.sent if each["type"] == kind]
-
-    @property
-    def checkpoint(self) -> bytes | None:
-        stored = self.of("checkpoint")
-        return base64.b64decode(stored[-1]["data"]) if stored else None
-
-    @property
-    def used(self) -> list[tuple[str, Any, str]]:
-        return [(each["name"], each.get("result"), each.get("outcome")) for each in self.of("tool")]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ BUILT_IN = {
     "http": "rota.executors.http:HttpExecutor",
     "acp": "rota.executors.acp:AcpExecutor",
     "llm": "rota.executors.llm:LlmExecutor",
+    "langgraph": "rota.executors.langgraph:LanggraphExecutor",
 }
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
 """Models by their names, what their failures mean, and what their answers cost. Loaded only in a child."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,12 +21,12 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.profiles import merge_profile
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
-from pydantic_ai.usage import RequestUsage
 
 from rota.agent import Unusable
+from rota.executors.named import named
+from rota.model.agent_config import Prices
 
 FUNCTION = "function:"
-MILLION = 1_000_000
 
 # An answer that ends without saying that this was all was cut.
 _STRICT = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
@@ -60,13 +59,7 @@ def _provider(name: str, base_url: str | None) -> Provider[Any]:
 
 def function_named(target: str) -> Any:
     """A function by `module:function`."""
-    module, _, name = target.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as failure:  # somebody else's module
-        raise Unusable(f"{target!r} cannot be imported: {type(failure).__name__}: {failure}") from failure
+    found = named(target)
     if not callable(found):
         raise Unusable(f"{target!r} is not a function")
     return found
@@ -86,17 +79,9 @@ def may_pass(failure: Exception) -> bool:
 def price(response: ModelResponse, prices: Mapping[str, Any] | None) -> float | None:
     """Money for one answer: by the agent's own prices, else by the library's list, else unknown."""
     if prices is not None:
-        return _by_table(response.usage, prices)
+        usage = response.usage
+        return Prices(**prices).cost(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens)
     try:
         return float(response.cost().total_price)
     except (LookupError, ValueError, AssertionError):
         return None
-
-
-def _by_table(usage: RequestUsage, prices: Mapping[str, Any]) -> float:
-    cached = min(usage.cache_read_tokens, usage.input_tokens)
-    of_cached = prices["input"] if prices["cached_input"] is None else prices["cached_input"]
-    spent = (
-        (usage.input_tokens - cached) * prices["input"] + cached * of_cached + usage.output_tokens * prices["output"]
-    )
-    return float(spent) / MILLION

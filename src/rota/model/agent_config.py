@@ -32,7 +32,7 @@ from rota.model.config_fields import (
     read_wait,
 )
 
-KINDS = ("command", "python", "http", "acp", "llm")
+KINDS = ("command", "python", "http", "acp", "llm", "langgraph")
 LOCAL_KINDS = frozenset({"command", "python", "acp", "llm", "langgraph"})  # they run programs on the worker's machine
 BARRED = "Agents of the kind “{kind}” run programs on this server, and it does not allow that (ROTA_LOCAL_AGENTS)."
 DESK_TOOLS = (
@@ -41,6 +41,7 @@ DESK_TOOLS = (
 )
 MAX_TURNS = 50
 MAX_RETRIES = 5
+MILLION = 1_000_000
 CONNECT_TIMEOUT = timedelta(seconds=10)
 START_TIMEOUT = timedelta(minutes=2)
 MOST_SERVERS = 50
@@ -161,6 +162,12 @@ class Prices:
     output: float
     cached_input: float | None = None
 
+    def cost(self, given: int, taken: int, cached: int = 0) -> float:
+        """Money for one answer, of whose input so much was cached."""
+        of_cached = self.input if self.cached_input is None else self.cached_input
+        cached = min(cached, given)
+        return ((given - cached) * self.input + cached * of_cached + taken * self.output) / MILLION
+
 
 @dataclass(frozen=True, slots=True)
 class LlmConfig:
@@ -172,6 +179,22 @@ class LlmConfig:
     tools: tuple[LlmTool, ...]
     max_turns: int
     max_retries: int
+    prices: Prices | None
+    path: str | None
+    env: Mapping[str, str]
+    limits: Limits
+    output_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanggraphConfig:
+    """`graph` is `module:graph`. The prompt goes to `prompt_key` of its state, and `result_key` is its answer."""
+
+    graph: str
+    prompt_key: str | None
+    result_key: str | None
+    recursion_limit: int | None
+    context: Mapping[str, Any] | None
     prices: Prices | None
     path: str | None
     env: Mapping[str, str]
@@ -286,6 +309,25 @@ def read_llm(config: Mapping[str, Any]) -> LlmConfig:
     )
 
 
+def read_langgraph(config: Mapping[str, Any]) -> LanggraphConfig:
+    fields = Fields(config, "graph prompt_key result_key recursion_limit context prices path env limits output_limit")
+    graph = fields.read("graph", _graph)
+    if graph is None:
+        raise Invalid("must name a graph, such as poems:graph", field="config.graph")
+    return LanggraphConfig(
+        graph=graph,
+        prompt_key=fields.read("prompt_key", read_name),
+        result_key=fields.read("result_key", read_name),
+        recursion_limit=fields.read("recursion_limit", read_count),
+        context=fields.read("context", read_object),
+        prices=fields.read("prices", _prices),
+        path=fields.read("path", read_absolute),
+        env=fields.read("env", read_env) or {},
+        limits=fields.read("limits", _limits) or Limits(),
+        output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
+    )
+
+
 def _check_command(config: Mapping[str, Any], which: Which | None) -> list[str]:
     read = read_command(config)
     return [*_missing_program(read, which), *open_secrets(read.env)]
@@ -316,15 +358,20 @@ def _check_llm(config: Mapping[str, Any], _which: Which | None) -> list[str]:
     return open_secrets(read_llm(config).env)
 
 
+def _check_langgraph(config: Mapping[str, Any], _which: Which | None) -> list[str]:
+    return open_secrets(read_langgraph(config).env)
+
+
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
     "command": _check_command,
     "python": _check_python,
     "http": _check_http,
     "acp": _check_acp,
     "llm": _check_llm,
+    "langgraph": _check_langgraph,
 }
 # Kinds that need more than Rota itself, each with a module that its extra brings.
-EXTRAS = {"acp": "acp", "llm": "pydantic_ai"}
+EXTRAS = {"acp": "acp", "llm": "pydantic_ai", "langgraph": "langgraph"}
 
 
 def missing_extra(kind: str) -> str:
@@ -387,12 +434,16 @@ def _limits(value: object, at: str) -> Limits:
     )
 
 
-def _function(value: object, at: str) -> str:
+def _function(value: object, at: str, like: str = "function") -> str:
     text = read_name(value, at)
-    module, _, function = text.partition(":")
-    if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(function):
-        raise Invalid("must look like module:function", field=at)
+    module, _, name = text.partition(":")
+    if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(name):
+        raise Invalid(f"must look like module:{like}", field=at)
     return text
+
+
+def _graph(value: object, at: str) -> str:
+    return _function(value, at, "graph")
 
 
 def _headers(value: object, at: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ def hire(settings: Settings, db: Database, wakes: Wakes, vault: Vault, *, url: s
             python={"grace": timeouts.kill},
             acp={"grace": timeouts.kill},
             llm={"grace": timeouts.kill},
+            langgraph={"grace": timeouts.kill},
             http={"grace": timeouts.kill, "allow": settings.http_allow},
         ),
         url=url,
