@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 README, AGENTS = ROOT / "README.md", ROOT / "docs" / "agents.md"
+KIND_PAGES = {page.stem: page for page in sorted((ROOT / "docs" / "agents").glob("*.md"))}
 SESSIONS = ROOT / "docs" / "sessions.md"
 OPERATING, SCHEDULES = ROOT / "docs" / "operating.md", ROOT / "docs" / "reference" / "schedules.md"
 

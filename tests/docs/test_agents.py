@@ -1,9 +1,10 @@
-"""docs/agents.md against the real thing: its examples are saved, run and watched; its tables are complete."""
+"""docs/agents against the real thing: the examples are saved, run and watched; the tables are complete."""
 
 import asyncio
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from docs.asking import Api
-from docs.pages import AGENTS, blocks, column, spans, table, text_of
+from docs.pages import AGENTS, KIND_PAGES, Block, blocks, column, spans, table, text_of
 from executors.openai_wire import Provider, calls, says
 from executors.stand_ins import RecordingDesk, assignment
 from waiting import until
@@ -21,17 +22,19 @@ from rota.agent import Context
 from rota.executors.briefing import as_json
 from rota.executors.command import CommandExecutor
 from rota.executors.events import EVENTS, parse
-from rota.executors.http import EVENT_STREAMS, TOLD
+from rota.executors.http import EVENT_STREAMS, TOLD, HttpExecutor
 from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
 from rota.http.shapes import AgentIn
 from rota.model.acp_presets import PRESETS
 from rota.model.agent_config import (
     DESK_TOOLS,
+    EXTRAS,
     KINDS,
     AcpConfig,
     CommandConfig,
     HttpConfig,
+    LanggraphConfig,
     Limits,
     LlmConfig,
     PythonConfig,
@@ -42,13 +45,21 @@ from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.worker.worker import Worker
 
 FROM_CONFIG = "what `config.env` says"
+COMMAND, PYTHON, HTTP, ACP, LLM, LANGGRAPH = (
+    KIND_PAGES[kind] for kind in ("command", "python", "http", "acp", "llm", "langgraph")
+)
+
+
+def examples() -> list[Block]:
+    """What the pages send to the API, in their order."""
+    return [block for page in (AGENTS, *KIND_PAGES.values()) for block in blocks(page, "json")]
 
 
 # ── The examples ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_every_json_example_is_accepted_without_a_warning(api: Api) -> None:
-    for block in blocks(AGENTS, "json"):
+    for block in examples():
         method, path = block.purpose.split()
         answer = await api.ask(method, path, json.loads(block.text))
         assert not answer.get("warnings"), answer["warnings"]
@@ -59,9 +70,10 @@ def opt(tmp_path: Path) -> Path:
     """`/opt/agents` as the page describes it."""
     place = tmp_path / "opt"
     place.mkdir()
-    [script] = [each for each in blocks(AGENTS, "sh") if each.text.startswith("#!/bin/sh")]
-    [module] = [each for each in blocks(AGENTS, "python") if "@agent" in each.text]
-    [tidy] = [each for each in blocks(AGENTS, "python") if "acp.run_agent" in each.text]
+    [script] = blocks(COMMAND, "sh")
+    [module] = [each for each in blocks(PYTHON, "python") if "@agent" in each.text]
+    [tidy], [graph] = blocks(ACP, "python"), blocks(LANGGRAPH, "python")
+    (place / "putting_away.py").write_text(graph.text)
     (place / "tidy.py").write_text(tidy.text)
     (place / "archive.sh").write_text(script.text)
     (place / "whats_new.py").write_text(module.text)
@@ -80,7 +92,7 @@ def letters(tmp_path: Path) -> Path:
 
 async def save(api: Api, slug: str, opt: Path, letters: Path) -> dict[str, Any]:
     """Save an example's agent and its automation, in the places of this test."""
-    for block in blocks(AGENTS, "json"):
+    for block in examples():
         body = block.text.replace("/opt/agents", str(opt)).replace("/srv/letters", str(letters))
         body = body.replace("python3", sys.executable)
         if block.purpose in {"POST /agents", "POST /automations"} and slug in _slugs(body):
@@ -160,7 +172,7 @@ async def test_the_acp_example_asks_before_it_deletes(
 
 
 async def test_a_context_made_by_hand_prints_what_would_be_sent(opt: Path, letters: Path) -> None:
-    [block] = [each for each in blocks(AGENTS, "python") if "Context(" in each.text]
+    [block] = [each for each in blocks(PYTHON, "python") if "Context(" in each.text]
     tried = await asyncio.create_subprocess_exec(
         sys.executable, "-c", block.text.replace("/srv/letters", str(letters)), cwd=opt, stdout=asyncio.subprocess.PIPE
     )
@@ -171,9 +183,9 @@ async def test_a_context_made_by_hand_prints_what_would_be_sent(opt: Path, lette
 @pytest.fixture
 async def answering(api: Api, worker: Worker, opt: Path, letters: Path) -> AsyncIterator[tuple[Provider, str]]:
     """The model's example, whose provider is in this process; and the id of its automation."""
-    [tools] = [each for each in blocks(AGENTS, "python") if "answer_letter" in each.text]
+    [tools] = [each for each in blocks(LLM, "python") if "answer_letter" in each.text]
     (opt / "letters.py").write_text(tools.text.replace("/srv/letters", str(letters)))
-    [secret] = [each for each in blocks(AGENTS, "json") if each.purpose == "POST /credentials"]
+    [secret] = [each for each in blocks(LLM, "json") if each.purpose == "POST /credentials"]
     await api.ask("POST", "/credentials", json.loads(secret.text))
     automation = await save(api, "letters", opt, letters)
     with Provider() as provider:
@@ -223,7 +235,7 @@ async def test_a_model_is_stopped_within_one_answer_of_its_budget_and_the_ledger
 
 
 async def test_a_model_may_be_a_function(opt: Path) -> None:
-    [block] = [each for each in blocks(AGENTS, "python") if "DeltaToolCall" in each.text]
+    [block] = [each for each in blocks(LLM, "python") if "DeltaToolCall" in each.text]
     (opt / "trying.py").write_text(block.text)
     config = {"model": "function:trying:model", "path": str(opt)}
     session = opt.parent / "session"
@@ -231,6 +243,56 @@ async def test_a_model_may_be_a_function(opt: Path) -> None:
     (session / "a.txt").touch()
     outcome = await LlmExecutor().execute(assignment(config, session), RecordingDesk())
     assert outcome == Succeeded("There are 1 files.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "left"),
+    [
+        ("approve", "1 letters were put away.", ["answers", "archive", "b.txt"]),
+        ("refuse", "Nothing was put away: refused", ["a.txt", "answers", "b.txt"]),
+    ],
+)
+async def test_the_graph_of_the_example_asks_before_it_puts_letters_away(
+    api: Api, worker: Worker, opt: Path, letters: Path, answer: str, said: str, left: list[str]
+) -> None:
+    (letters / "answers").mkdir()
+    (letters / "answers" / "a.txt").touch()
+    automation = await save(api, "putting-away", opt, letters)
+    run = await api.ask("POST", f"/automations/{automation['id']}/run")
+
+    async def asked() -> Any:
+        return (await api.ask("GET", "/approvals?status=pending"))["items"]
+
+    [approval] = await until(asked, within=30)
+    assert approval["question"] == "Put 1 letters away?"
+    assert approval["detail"] == {"tool": "put_away", "letters": ["a.txt"]}
+    await api.ask("POST", f"/approvals/{approval['id']}", {"answer": answer})
+    run = await api.ended(run["id"])
+    assert (run["status"], run["summary"]) == ("succeeded", said)
+    assert sorted(os.listdir(letters)) == left
+
+
+async def test_the_service_of_the_example_counts_words(tmp_path: Path) -> None:
+    """At a port of its own, since 8700 may be somebody's."""
+    [service] = blocks(HTTP, "python")
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    program = service.text.replace("8700", str(port))
+    serving = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=asyncio.subprocess.DEVNULL)
+    try:
+        desk, executor = RecordingDesk(), HttpExecutor(allow=[f"127.0.0.1:{port}"])
+        given = assignment({"url": f"http://127.0.0.1:{port}/"}, tmp_path, prompt="An apple a day")
+
+        async def answered() -> Any:
+            outcome = await executor.execute(given, desk)
+            return outcome if isinstance(outcome, Succeeded) else None
+
+        assert await until(answered, within=30) == Succeeded("4 words")
+        assert desk.text == "1. An\n2. apple\n3. a\n4. day\n"
+        assert desk.events == [("usage", "words", 4)]
+    finally:
+        serving.kill()
+        await serving.wait()
 
 
 # ── What an agent is given ───────────────────────────────────────────────────────────────────────────────────────
@@ -271,19 +333,18 @@ async def test_an_agents_token_reads_and_nothing_else(api: Api, worker: Worker, 
 # ── Complete, and nothing stale ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_kind_has_its_chapter() -> None:
-    assert set(re.findall(r"^## `(\w+)`$", text_of(AGENTS), re.MULTILINE)) == set(KINDS)
+def test_every_kind_has_its_page_and_its_line_in_the_index() -> None:
+    assert set(KIND_PAGES) == set(KINDS)
+    assert column(AGENTS, "kind") == set(KINDS)
+    needs = {spans(row[0])[0]: spans(row[2])[:1] for row in table(AGENTS, "kind")}
+    assert {kind: needed for kind, needed in needs.items() if needed} == {kind: [f"rota[{kind}]"] for kind in EXTRAS}
+    for kind, page in KIND_PAGES.items():
+        assert text_of(page).splitlines()[0].endswith(f": the kind `{kind}`")
+        assert "## Example" in text_of(page)
 
 
 def test_every_field_of_an_agent_is_documented() -> None:
     assert column(AGENTS, "field of an agent") == set(AgentIn.model_fields)
-
-
-def config_keys(kind: str) -> set[str]:
-    """The first table after a kind's heading."""
-    chapter = text_of(AGENTS).split(f"## `{kind}`\n")[1]
-    lines = chapter[chapter.index("| key of `config`") :].split("\n\n")[0].splitlines()[2:]
-    return {spans(line.split("|")[1])[0] for line in lines}
 
 
 @pytest.mark.parametrize(
@@ -294,16 +355,18 @@ def config_keys(kind: str) -> set[str]:
         ("acp", {each.name for each in fields(AcpConfig)} | {"command"}),
         ("http", {each.name for each in fields(HttpConfig)} - {"target"} | {"url"}),
         ("llm", {each.name for each in fields(LlmConfig)}),
+        ("langgraph", {each.name for each in fields(LanggraphConfig)}),
     ],
 )
 def test_every_key_of_a_configuration_is_documented(kind: str, keys: set[str]) -> None:
-    assert config_keys(kind) == keys
+    rows = table(KIND_PAGES[kind], "key of `config`")
+    assert {spans(row[0])[0] for row in rows} == keys
 
 
 def test_every_preset_is_documented_as_it_is_run() -> None:
     rows = {
         spans(name)[0]: (spans(runs)[0], installed.strip("`"), spans(key))
-        for name, runs, installed, key in table(AGENTS, "preset")
+        for name, runs, installed, key in table(ACP, "preset")
     }
     assert rows == {
         name: (" ".join(preset.argv), preset.install.removeprefix("see "), list(preset.keys))
@@ -312,7 +375,7 @@ def test_every_preset_is_documented_as_it_is_run() -> None:
 
 
 def test_every_tool_of_a_model_is_documented() -> None:
-    assert column(AGENTS, "tool") == set(DESK_TOOLS)
+    assert column(LLM, "tool") == set(DESK_TOOLS)
 
 
 def test_every_limit_is_documented() -> None:
@@ -320,35 +383,39 @@ def test_every_limit_is_documented() -> None:
 
 
 def test_every_stdin_mode_is_documented() -> None:
-    assert column(AGENTS, "`stdin`") == set(Stdin)
+    assert column(COMMAND, "`stdin`") == set(Stdin)
 
 
 def test_every_event_is_documented_by_one_that_counts() -> None:
-    events: list[Mapping[str, Any] | None] = [parse(spans(row[0])[0].encode()) for row in table(AGENTS, "event")]
+    events: list[Mapping[str, Any] | None] = [parse(spans(row[0])[0].encode()) for row in table(COMMAND, "event")]
     assert {event["type"] for event in events if event} == set(EVENTS)
     assert len(events) == len(EVENTS)
 
 
 def test_every_attribute_and_method_of_the_context_is_documented() -> None:
-    assert column(AGENTS, "attribute of `Context`") == {name for name in vars(Context()) if not name.startswith("_")}
-    methods = {name.partition("(")[0] for name in column(AGENTS, "method")}
+    assert column(PYTHON, "attribute of `Context`") == {name for name in vars(Context()) if not name.startswith("_")}
+    methods = {name.partition("(")[0] for name in column(PYTHON, "method")}
     assert methods == {name for name in vars(Context) if not name.startswith("_")}
 
 
 def test_a_turn_has_what_is_documented() -> None:
     assert {each.name for each in fields(Turn)} == {"speaker", "text"}
-    assert '`{"speaker", "text"}`' in text_of(AGENTS)
+    assert '`{"speaker", "text"}`' in text_of(COMMAND)
 
 
 @pytest.mark.parametrize(
-    ("begins", "names"),
-    [("The object has", set(as_json(assignment({}, Path("/")))) | {"transcript"}), ("The body has", set(TOLD))],
+    ("page", "begins", "names"),
+    [
+        (COMMAND, "The object has", set(as_json(assignment({}, Path("/")))) | {"transcript"}),
+        (HTTP, "The body has", set(TOLD)),
+    ],
+    ids=["command", "http"],
 )
-def test_everything_that_is_told_as_json_is_documented(begins: str, names: set[str]) -> None:
-    [told] = re.findall(rf"^{begins} (.*?)\.", text_of(AGENTS), re.MULTILINE | re.DOTALL)
+def test_everything_that_is_told_as_json_is_documented(page: Path, begins: str, names: set[str]) -> None:
+    [told] = re.findall(rf"^{begins} (.*?)\.", text_of(page), re.MULTILINE | re.DOTALL)
     assert {name for name in spans(told) if name.isidentifier()} == names
 
 
 def test_every_stream_of_events_is_documented() -> None:
-    told = {name for row in table(AGENTS, "the answer") for name in spans(row[0])}
+    told = {name for row in table(HTTP, "the answer") for name in spans(row[0])}
     assert told == set(EVENT_STREAMS)

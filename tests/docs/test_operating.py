@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 import pytest
-from docs.pages import AGENTS, OPERATING, README, ROOT, SCHEDULES, blocks, column, spans, table, text_of
+from docs.pages import AGENTS, KIND_PAGES, OPERATING, README, ROOT, SCHEDULES, blocks, column, spans, table, text_of
 from prometheus_client.metrics import MetricWrapperBase
 
 from rota import metrics
@@ -25,7 +25,7 @@ from rota.logs import JsonLines
 from rota.model.outcome import Outcome, Parked
 from rota.settings import Settings, variable
 
-PAGES = (README, AGENTS, OPERATING, SCHEDULES)
+PAGES = (README, AGENTS, *KIND_PAGES.values(), OPERATING, SCHEDULES)
 LEVELS = {"debug", "info", "warning", "error"}
 
 

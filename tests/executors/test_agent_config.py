@@ -14,6 +14,7 @@ from rota.model.agent_config import (
     check,
     read_acp,
     read_command,
+    read_langgraph,
     read_llm,
     read_python,
 )
@@ -254,3 +255,35 @@ def test_a_model_that_cannot_work_is_refused_with_its_field(config: dict[str, An
 def test_a_model_without_its_library_is_a_warning_that_says_which() -> None:
     [warning] = check("llm", {"model": "openai:x"}, has=lambda _: False)
     assert "rota[llm]" in warning
+
+
+def test_a_graph_is_named_and_everything_else_may_be_left_out() -> None:
+    config = read_langgraph({"graph": "poems.chain:graph"})
+    assert (config.graph, config.prompt_key, config.recursion_limit, config.path) == ("poems.chain:graph", *[None] * 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "why"),
+    [
+        ({}, "config.graph", "must name a graph"),
+        ({"graph": "poems"}, "config.graph", "must look like module:graph"),
+        ({"graph": "a:b", "grahp": 1}, "config.grahp", "did you mean 'graph'"),
+        ({"graph": "a:b", "recursion_limit": 0}, "config.recursion_limit", "at least 1"),
+        ({"graph": "a:b", "prices": {"input": 1}}, "config.prices", "as input and as output"),
+        ({"graph": "a:b", "context": 7}, "config.context", "must be an object"),
+        ({"graph": "a:b", "path": "here"}, "config.path", "absolute"),
+    ],
+)
+def test_a_graph_that_cannot_run_is_refused_with_the_field(config: dict[str, Any], field: str, why: str) -> None:
+    with pytest.raises(Invalid, match=why) as refusal:
+        check("langgraph", config)
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize("kind", ["llm", "langgraph"])
+def test_what_a_million_tokens_cost_is_what_their_parts_cost(kind: str) -> None:
+    read = {"llm": read_llm, "langgraph": read_langgraph}[kind]
+    named = {"llm": {"model": "a:b"}, "langgraph": {"graph": "a:b"}}[kind]
+    prices = read({**named, "prices": {"input": 2, "output": 10, "cached_input": 0.5}}).prices
+    assert prices
+    assert prices.cost(1_000_000, 100_000, 400_000) == pytest.approx(1.2 + 0.2 + 1)

@@ -9,6 +9,7 @@ import pytest
 
 from rota import executors
 from rota.errors import Invalid
+from rota.model.agent_config import EXTRAS, KINDS
 
 MODULE = """
 class Http2:
@@ -49,9 +50,9 @@ def test_the_built_in_kinds_load_by_name() -> None:
 
 @pytest.mark.usefixtures("_installed")
 def test_installed_packages_add_kinds_and_cannot_replace_ours() -> None:
-    assert executors.known_kinds() == ["command", "python", "http", "acp", "llm", "broken", "gone", "half", "http2"]
+    assert executors.known_kinds() == [*KINDS, "broken", "gone", "half", "http2"]
     loaded = executors.load()
-    assert sorted(loaded) == ["acp", "command", "http", "http2", "llm", "python"]
+    assert sorted(loaded) == sorted([*KINDS, "http2"])
     assert type(loaded["command"]).__module__ == "rota.executors.command"
 
 
@@ -81,12 +82,14 @@ def test_asking_which_kinds_there_are_imports_none() -> None:
 def test_no_service_imports_the_library_of_a_kind_before_an_agent_of_it_runs() -> None:
     program = "import sys, rota.daemon, rota.executors as e; e.load(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"acp", "openai", "pydantic_ai"} & set(loaded.stdout.split()) == set()
+    heavy = {*EXTRAS.values(), "openai", "anthropic", "langchain_core", "langsmith"}
+    assert heavy & set(loaded.stdout.split()) == set()
 
 
-def test_a_worker_without_the_library_of_a_kind_does_not_serve_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", EXTRAS)
+def test_a_worker_without_the_library_of_a_kind_does_not_serve_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "find_spec", lambda name: None)
-    assert "llm" not in executors.known_kinds()
-    assert "llm" not in executors.load()
-    with pytest.raises(Invalid, match=r"pip install 'rota\[llm\]'"):
-        executors.load(["llm"])
+    assert kind not in executors.known_kinds()
+    assert kind not in executors.load()
+    with pytest.raises(Invalid, match=rf"pip install 'rota\[{kind}\]'"):
+        executors.load([kind])
