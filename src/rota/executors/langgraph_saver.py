@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
     CheckpointTuple,
     get_checkpoint_id,
     get_checkpoint_metadata,
@@ -18,9 +22,6 @@ from langgraph.checkpoint.base import (
 from rota.agent import GiveUp
 
 if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
-
     from rota.agent import Reply
 
 FORMAT = "rota-langgraph-1"
@@ -61,7 +62,7 @@ class DeskSaver(BaseCheckpointSaver[int]):
             for thread, name, space in told.get("spaces", ())
         }
 
-    def get_tuple(self, config: "RunnableConfig") -> CheckpointTuple | None:
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         where = _where(config)
         with self._lock:
             space = self._spaces.get(where, {})
@@ -71,10 +72,10 @@ class DeskSaver(BaseCheckpointSaver[int]):
 
     def list(
         self,
-        config: "RunnableConfig | None",
+        config: RunnableConfig | None,
         *,
         filter: dict[str, Any] | None = None,  # noqa: A002 - as the library calls it
-        before: "RunnableConfig | None" = None,
+        before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         with self._lock:
@@ -96,33 +97,33 @@ class DeskSaver(BaseCheckpointSaver[int]):
 
     def put(
         self,
-        config: "RunnableConfig",
-        checkpoint: "Checkpoint",
-        metadata: "CheckpointMetadata",
-        new_versions: "ChannelVersions",  # noqa: ARG002 - as the library calls it
-    ) -> "RunnableConfig":
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        _new: ChannelVersions,
+    ) -> RunnableConfig:
         given, reply = self._put(config, checkpoint, metadata)
         self._heard(reply.result)
         return given
 
     async def aput(
         self,
-        config: "RunnableConfig",
-        checkpoint: "Checkpoint",
-        metadata: "CheckpointMetadata",
-        new_versions: "ChannelVersions",  # noqa: ARG002 - as the library calls it
-    ) -> "RunnableConfig":
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        _new: ChannelVersions,
+    ) -> RunnableConfig:
         given, reply = self._put(config, checkpoint, metadata)
         await self._aheard(reply)
         return given
 
     def put_writes(
-        self, config: "RunnableConfig", writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         self._heard(self._put_writes(config, writes, task_id, task_path).result)
 
     async def aput_writes(
-        self, config: "RunnableConfig", writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         await self._aheard(self._put_writes(config, writes, task_id, task_path))
 
@@ -132,22 +133,22 @@ class DeskSaver(BaseCheckpointSaver[int]):
     async def adelete_thread(self, thread_id: str) -> None:
         await self._aheard(self._delete(thread_id))
 
-    async def aget_tuple(self, config: "RunnableConfig") -> CheckpointTuple | None:
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self.get_tuple(config)
 
     async def alist(
         self,
-        config: "RunnableConfig | None",
+        config: RunnableConfig | None,
         *,
         filter: dict[str, Any] | None = None,  # noqa: A002 - as the library calls it
-        before: "RunnableConfig | None" = None,
+        before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         for each in self.list(config, filter=filter, before=before, limit=limit):
             yield each
 
     def _put(
-        self, config: "RunnableConfig", checkpoint: "Checkpoint", metadata: "CheckpointMetadata"
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
     ) -> "tuple[RunnableConfig, Reply]":
         where, told = _where(config), get_checkpoint_metadata(config, metadata)
         with self._lock:
@@ -160,7 +161,7 @@ class DeskSaver(BaseCheckpointSaver[int]):
             return _config(where, checkpoint["id"]), self._send()
 
     def _put_writes(
-        self, config: "RunnableConfig", writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> "Reply":
         """As every saver has it: what a task wrote stays, but for the marks that it gets anew each time it is tried."""
         with self._lock:
@@ -179,7 +180,7 @@ class DeskSaver(BaseCheckpointSaver[int]):
             self._spaces = {where: space for where, space in self._spaces.items() if where[0] != thread_id}
             return self._send()
 
-    def _forget(self, where: tuple[str, str], latest: "Checkpoint", metadata: "CheckpointMetadata") -> None:
+    def _forget(self, where: tuple[str, str], latest: Checkpoint, metadata: CheckpointMetadata) -> None:
         """Let go of what nobody goes on from: earlier checkpoints, and what subgraphs of ended tasks held."""
         space, kept = self._spaces[where], {latest["id"]}
         lacking = set(metadata.get("counters_since_delta_snapshot") or ()) - set(latest["channel_values"])
@@ -247,12 +248,12 @@ def _saved(told: Mapping[str, Any]) -> Saved:
     return Saved(**{**told, "writes": [tuple(each) for each in told["writes"]]})
 
 
-def _where(config: "RunnableConfig") -> tuple[str, str]:
+def _where(config: RunnableConfig) -> tuple[str, str]:
     given = config["configurable"]
     return str(given["thread_id"]), given.get("checkpoint_ns", ROOT)
 
 
-def _config(where: tuple[str, str], key: str) -> "RunnableConfig":
+def _config(where: tuple[str, str], key: str) -> RunnableConfig:
     thread, name = where
     return {"configurable": {"thread_id": thread, "checkpoint_ns": name, "checkpoint_id": key}}
 
