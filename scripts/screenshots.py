@@ -117,6 +117,7 @@ class Rota:
     """A running `rota up`, with its home in a temporary folder."""
 
     goal = chat = ""  # sessions that are pictured
+    member = ""
 
     def __init__(self, home: Path, *options: str) -> None:
         self.home = home
@@ -202,6 +203,16 @@ def furnish(started: Rota, gate: Path) -> None:
     schedule = {"cron": "*/10 * * * *", "timezone": "Europe/Berlin"}
     started.api("PATCH", "/automations/endpoint-check", {"triggers": [schedule, {"webhook": {}}]})
     remember(started)
+    invite(started)
+
+
+def invite(started: Rota) -> None:
+    """People with every level, and tokens for what they automate elsewhere."""
+    for name, level in (("Release desk", "admin"), ("Support", "member"), ("Book-keeping", "viewer")):
+        email = f"{name.lower().replace(' ', '-')}@example.org"
+        started.member = started.api("POST", "/members", {"email": email, "name": name, "level": level})["id"]
+    for name, scopes, lasts in (("Nightly import", ["read", "run"], "90d"), ("Dashboard", ["read"], None)):
+        started.api("POST", "/tokens", {"name": name, "scopes": scopes, "lasts": lasts})
 
 
 def talk(started: Rota) -> None:
@@ -323,6 +334,7 @@ def main() -> None:
                 "approvals": "/w/default/approvals",
                 "notifications": "/w/default/notifications",
                 **_settings(browser, started, state),
+                "settings-member": f"/w/default/settings/members/{started.member}",
                 "not-found": "/w/default/sessions/none",
             }
             take(browser, started, pages, folder, state)

@@ -145,6 +145,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("DELETE", "/members/{member}", None),
     ("DELETE", "/tokens/{token}", None),
     ("POST", "/tokens", {"name": "Mine"}),
+    ("PATCH", "/me", {"name": "Me"}),
     ("PUT", "/me/password", {"new": "correct horse battery"}),
     ("DELETE", "/me/logins", None),
     ("DELETE", "/me/logins/{login}", None),
@@ -156,8 +157,8 @@ FOR_ADMINS = {
     ("POST", "/members/{member}/link"), ("POST", "/accounts"), ("PATCH", "/accounts/{account}"),
 }  # fmt: skip
 OF_ONES_OWN = {  # whatever the level; another's is not there
-    ("POST", "/tokens"), ("DELETE", "/tokens/{token}"), ("PUT", "/me/password"), ("DELETE", "/me/logins"),
-    ("DELETE", "/me/logins/{login}"),
+    ("POST", "/tokens"), ("DELETE", "/tokens/{token}"), ("PATCH", "/me"), ("PUT", "/me/password"),
+    ("DELETE", "/me/logins"), ("DELETE", "/me/logins/{login}"),
 }  # fmt: skip
 FOR_ANY_MEMBER = {
     ("POST", "/notifications/targets"),
@@ -357,7 +358,7 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either
     reads = [*READS, "/audit", "/notifications", "/notifications/targets", "/sessions/{session}/trace"]
     asked = [("GET", path, None) for path in reads] + WRITES + OWN_WRITES
-    for method, path, body in [each for each in asked if not each[1].startswith("/me/")]:  # of the person, wherever
+    for method, path, body in [each for each in asked if not each[1].startswith("/me")]:  # of the person, wherever
         answer = await send(asking, method, path.format(**names), body)
         if "{" in path or path == "":
             refused(answer, 404, "not_found")

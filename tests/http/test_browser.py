@@ -236,9 +236,23 @@ def every_page(rota: Any) -> list[str]:
     one = f"{LIST}/disk-and-memory-report"
     pages = [LIST, one, f"{one}?view=calendar&at=2026-11-15T09:00", f"{one}/edit", f"{LIST}/new", "/w/default/fleet"]
     kinds = [f"/w/default/sessions?kind={kind}" for kind in ("interactive", "background", "automation")]
-    settings = [f"/w/default/settings/{each}" for each in ("credentials", "grants", "grants?shown=all", "audit")]
-    grant = f"/w/default/settings/grants/{run['grant_id']}"
-    around = [*kinds, *settings, grant, "/w/default/approvals"]
+    settings = [
+        f"/w/default/settings/{each}"
+        for each in (
+            "me",
+            "members",
+            "tokens",
+            "tokens?shown=all",
+            "credentials",
+            "grants",
+            "grants?shown=all",
+            "accounts",
+            "audit",
+        )
+    ]
+    admin = rota.api("GET", "/me")["id"]
+    settings += [f"/w/default/settings/grants/{run['grant_id']}", f"/w/default/settings/members/{admin}"]
+    around = [*kinds, *settings, "/w/default/approvals"]
     return [*pages, "/w/default/runs", session, *around, "/sign-in", f"{LIST}/none"]
 
 

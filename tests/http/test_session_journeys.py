@@ -267,6 +267,8 @@ async def test_nothing_that_is_written_anywhere_runs(rota: Any, sit: Any) -> Non
     )
     rota.api("PUT", "/automations/evil-one/memory/last", {"value": EVIL})
     rota.api("POST", "/credentials", {"name": "evil", "value": "never-shown-at-all", "description": EVIL})
+    evil = rota.api("POST", "/members", {"email": "evil@example.org", "name": EVIL, "level": "viewer"})
+    rota.api("POST", "/tokens", {"name": EVIL, "scopes": ["read"]})
     address = start(rota, saved)
     session = rota.api("POST", "/sessions", {"agent": "evil", "prompt": EVIL, "title": EVIL})
     reader = await sit()
@@ -277,7 +279,8 @@ async def test_nothing_that_is_written_anywhere_runs(rota: Any, sit: Any) -> Non
         address, f"{SESSIONS}/{session['id']}", SESSIONS, f"{SESSIONS}?kind=automation", "/w/default/runs",
         "/w/default/automations", "/w/default/automations/evil-one", "/w/default/settings/credentials",
         "/w/default/settings/grants", "/w/default/settings/grants?shown=all", "/w/default/settings/audit",
-        f"/w/default/settings/grants/{saved['grant_id']}",
+        f"/w/default/settings/grants/{saved['grant_id']}", "/w/default/settings/members",
+        f"/w/default/settings/members/{evil['id']}", "/w/default/settings/tokens", "/w/default/settings/me",
     ):  # fmt: skip
         await page.goto(rota.url + path)
         await page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")

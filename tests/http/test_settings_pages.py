@@ -11,14 +11,24 @@ from .test_pages import NASTY, Page, live, submit
 
 ROOT = "/w/default"
 SECRET = "a-value-nobody-may-see"
-PAGES = ("credentials", "grants", "grants?shown=all", "accounts", "audit")
+PAGES = (
+    "me",
+    "members",
+    "tokens",
+    "tokens?shown=all",
+    "credentials",
+    "grants",
+    "grants?shown=all",
+    "accounts",
+    "audit",
+)
 
 
 async def test_the_settings_lead_to_their_first_page_and_list_the_others(admin: AsyncClient) -> None:
     sent = await admin.get(f"{ROOT}/settings")
     assert sent.status_code == 303
     shown = (await admin.get(sent.headers["Location"])).text
-    for each in ("credentials", "grants", "audit"):
+    for each in ("me", "members", "tokens", "credentials", "grants", "accounts", "audit"):
         assert f'href="{ROOT}/settings/{each}"' in shown
 
 
@@ -57,9 +67,12 @@ async def test_a_credential_is_saved_changed_and_deleted_and_its_value_is_never_
 async def test_what_cannot_be_saved_says_why_and_repeats_no_value(admin: AsyncClient, house: Any) -> None:
     home = f"{ROOT}/settings/credentials"
     for fields in ({"name": "Not A Name", "value": SECRET}, {"name": "short", "value": "abc"}, {"name": "none"}):
-        refused = await submit(admin, home, **fields)
+        refused = await submit(admin, home, **fields, description="What for")
         assert refused.status_code == 422
         assert SECRET not in refused.text
+        assert f'value="{fields["name"]}"' in refused.text
+        assert 'value="What for"' in refused.text
+        assert 'class="error"' in refused.text
     await house.execute("UPDATE members SET level = 'member'")
     assert (await submit(admin, home, name="mine", value=SECRET)).status_code == 403
     assert "New credential" not in (await admin.get(home)).text
@@ -89,11 +102,12 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
     assert "0.25 so far" in page.text
     for wrong, field in (
         ({"budget.per_month.money": "10"}, "one run"),
-        ({"budget.per_run.money": "x"}, "per_run, money"),
+        ({"budget.per_run.money": "x"}, f'id="budget.per_run.money-{account}-error"'),
     ):
-        refused = await submit(admin, f"{home}/{account}/change", **named, **wrong)
+        refused = await submit(admin, f"{home}/{account}/change", **{**named, "name": "As typed"}, **wrong)
         assert refused.status_code == 422
         assert field in refused.text
+        assert 'value="As typed"' in refused.text
     assert (await submit(admin, home, name="Second", currency="USD")).status_code == 303
     assert "Second" in (await admin.get(home)).text
     await house.execute("UPDATE members SET level = 'member'")
@@ -143,7 +157,15 @@ async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, ho
 
 @pytest.mark.parametrize(
     "path",
-    ["grants/none", "grants/01a1e0db-2cd9-7826-809d-0931e0e98709", "credentials?cursor=odd", "audit?since=odd"],
+    [
+        "grants/none",
+        "members/none",
+        "members/01a1e0db-2cd9-7826-809d-0931e0e98709",
+        "tokens?shown=odd",
+        "grants/01a1e0db-2cd9-7826-809d-0931e0e98709",
+        "credentials?cursor=odd",
+        "audit?since=odd",
+    ],
 )
 async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, path: str) -> None:
     answer = await admin.get(f"{ROOT}/settings/{path}")

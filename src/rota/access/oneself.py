@@ -1,10 +1,10 @@
-"""What people look after themselves: their password, and the browsers in which they are signed in."""
+"""What people look after themselves: their name and password, and the browsers in which they are signed in."""
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.access import passwords, throttling
-from rota.db import people
+from rota.db import identities, people
 from rota.db.pool import Connection, Database
 from rota.errors import Conflict, Forbidden, NotFound
 from rota.model.caller import Caller
@@ -15,9 +15,16 @@ def must_be_a_person(caller: Caller, to: str) -> None:
         raise Forbidden(f"An agent at work cannot {to}.", needs="member")
 
 
-async def change_password(db: Database, caller: Caller, current: str, new: str, address: str) -> None:
-    """Set or change it, and end all other logins. Who has one must know it; who has none must have signed in at a
-    browser: a token alone must not be worth an account."""
+class NewPassword(NamedTuple):
+    """One that was judged and hashed, and the one that was found right before it."""
+
+    before: str | None
+    hashed: str
+
+
+async def check_password(db: Database, caller: Caller, current: str, new: str, address: str) -> NewPassword:
+    """Judge a change of password. Who has one must know it; who has none must have signed in at a browser: a token
+    alone must not be worth an account. Takes its time, and holds no connection meanwhile."""
     must_be_a_person(caller, "change a password")
     passwords.check(new, "new")
     async with db.connection() as conn:
@@ -32,10 +39,27 @@ async def change_password(db: Database, caller: Caller, current: str, new: str, 
         if not await passwords.is_right(person["password_hash"], current):
             raise Forbidden("This is not your present password.", code="wrong_password", field="current")
         await throttling.succeed(db, person["email"], address)
-    hashed = await passwords.hashed(new)
-    async with db.transaction() as conn:
-        await people.set_password(conn, caller.user_id, hashed)
-        await people.end_other_logins(conn, caller.user_id, caller.login_id)
+    return NewPassword(person["password_hash"], await passwords.hashed(new))
+
+
+async def set_password(conn: Connection, caller: Caller, new: NewPassword) -> None:
+    """In place of the one that was found right; all other logins end."""
+    if not await people.change_password(conn, caller.user_id, new.before, new.hashed):
+        raise Conflict("Your password was changed at this very moment. Look again, then try again.", code="conflict")
+    await people.end_other_logins(conn, caller.user_id, caller.login_id)
+
+
+async def person(conn: Connection, caller: Caller) -> dict[str, Any]:
+    """What Rota knows about who asks, and how their identity provider calls them."""
+    must_be_a_person(caller, "read about its person")
+    found = await people.find_person(conn, caller.user_id)
+    assert found
+    return {**found, "level": caller.level, "identities": await identities.of_user(conn, caller.user_id)}
+
+
+async def rename(conn: Connection, caller: Caller, name: str) -> None:
+    must_be_a_person(caller, "rename its person")
+    await people.rename(conn, caller.user_id, name)
 
 
 async def logins(conn: Connection, caller: Caller) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ SELECT u.id, u.disabled_at IS NOT NULL AS disabled FROM identities i JOIN users 
 
 ADD = "INSERT INTO identities (issuer, subject, user_id) VALUES (%(issuer)s, %(subject)s, %(user_id)s)"
 
+OF_USER = "SELECT issuer, created_at FROM identities WHERE user_id = %(user_id)s ORDER BY created_at, issuer"
+
 
 async def begin(conn: Connection, lasts: timedelta, **given: Any) -> None:
     await conn.execute(BEGIN, {**given, "lasts": lasts})
@@ -41,6 +43,12 @@ async def find(conn: Connection, issuer: str, subject: str) -> dict[str, Any] | 
 
 async def add(conn: Connection, issuer: str, subject: str, user_id: UserId) -> None:
     await conn.execute(ADD, {"issuer": issuer, "subject": subject, "user_id": user_id})
+
+
+async def of_user(conn: Connection, user_id: UserId) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(OF_USER, {"user_id": user_id})
+        return await cursor.fetchall()
 
 
 async def _one(conn: Connection, query: str, given: dict[str, Any]) -> dict[str, Any] | None:

@@ -44,6 +44,21 @@ UPDATE members SET removed_at = now()
  WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND removed_at IS NULL
 """
 
+# What ends with a membership: automations that run on the person's grant, what of theirs is at work, their tokens.
+HOLDS = """
+WITH lent AS MATERIALIZED (
+    SELECT g.id FROM grants g
+     WHERE g.workspace_id = %(workspace_id)s AND g.user_id = %(user_id)s AND g.revoked_at IS NULL
+       AND (g.expires_at IS NULL OR g.expires_at > now()))
+SELECT (SELECT count(*) FROM automations a JOIN lent ON lent.id = a.grant_id
+         WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL) AS automations,
+       (SELECT count(*) FROM runs r JOIN lent ON lent.id = r.grant_id
+         WHERE r.workspace_id = %(workspace_id)s AND r.status IN ('queued', 'running', 'awaiting_approval')) AS runs,
+       (SELECT count(*) FROM tokens t
+         WHERE t.workspace_id = %(workspace_id)s AND t.user_id = %(user_id)s AND t.revoked_at IS NULL
+           AND (t.expires_at IS NULL OR t.expires_at > now())) AS tokens
+"""
+
 ELSEWHERE = """
 SELECT count(*) FROM members WHERE user_id = %(user_id)s AND workspace_id <> %(workspace_id)s AND removed_at IS NULL
 """
@@ -74,6 +89,12 @@ async def set_level(conn: Connection, workspace_id: WorkspaceId, user_id: UserId
 
 async def remove(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
     await conn.execute(REMOVE, {"workspace_id": workspace_id, "user_id": user_id})
+
+
+async def holds(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> dict[str, int]:
+    """How much would end if they left: `automations` on their grants, `runs` at work or waiting, `tokens`."""
+    [row] = await _rows(conn, HOLDS, {"workspace_id": workspace_id, "user_id": user_id})
+    return row
 
 
 async def is_elsewhere(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> bool:

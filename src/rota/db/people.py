@@ -85,6 +85,10 @@ PERSON = "SELECT id, name, email, password_hash IS NOT NULL AS has_password, pas
 
 SET_PASSWORD = "UPDATE users SET password_hash = %(hash)s WHERE id = %(id)s"
 
+CHANGE_PASSWORD = f"{SET_PASSWORD} AND password_hash IS NOT DISTINCT FROM %(before)s"
+
+RENAME = "UPDATE users SET name = %(name)s WHERE id = %(id)s"
+
 END_LOGIN = "DELETE FROM logins WHERE secret_hash = %(hash)s"
 
 SHUT_OUT = """
@@ -198,6 +202,16 @@ async def find_person(conn: Connection, user_id: UserId) -> dict[str, Any] | Non
 
 async def set_password(conn: Connection, user_id: UserId, password_hash: str) -> None:
     await conn.execute(SET_PASSWORD, {"id": user_id, "hash": password_hash})
+
+
+async def change_password(conn: Connection, user_id: UserId, before: str | None, password_hash: str) -> bool:
+    """False: it is no longer the one it was."""
+    given = {"id": user_id, "before": before, "hash": password_hash}
+    return (await conn.execute(CHANGE_PASSWORD.encode(), given)).rowcount == 1
+
+
+async def rename(conn: Connection, user_id: UserId, name: str) -> None:
+    await conn.execute(RENAME, {"id": user_id, "name": name})
 
 
 async def end_login(conn: Connection, secret_hash: bytes) -> None:

@@ -49,6 +49,7 @@ PAGE = f"""
 {SHOWN}
    AND t.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    AND (%(user_id)s::uuid IS NULL OR t.user_id = %(user_id)s)
+   AND (NOT %(valid_only)s OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())))
 ORDER BY t.id DESC LIMIT %(limit)s
 """
 
@@ -81,9 +82,16 @@ async def note_use(conn: Connection, workspace_id: WorkspaceId, token_id: TokenI
 
 
 async def page(
-    conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, user_id: UserId | None
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    before: UUID | None,
+    limit: int,
+    user_id: UserId | None,
+    valid_only: bool = False,
 ) -> list[dict[str, Any]]:
-    return await _rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id})
+    given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
+    return await _rows(conn, PAGE, {**given, "valid_only": valid_only})
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, token_id: UUID) -> dict[str, Any] | None:

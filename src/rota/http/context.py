@@ -205,6 +205,9 @@ async def _looking(request: Request, workspace: str) -> AsyncIterator[Unit]:
         await _note_use(unit)
 
 
+looking_of = asynccontextmanager(_looking)
+
+
 def refuse(request: Request, told: dict[str, Any]) -> None:
     """A route that answers a refusal itself, as a page, says so: nothing of its transaction may stay."""
     request.state.refusal = told

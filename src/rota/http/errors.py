@@ -76,6 +76,8 @@ def _message(error: dict[str, Any]) -> str:
         return "There is no such field."
     if error["type"] == "missing":
         return "This field is required."
+    if error["type"] == "too_short":
+        return f"Give at least {error['ctx']['min_length']}."
     message = str(error["msg"]).removeprefix("Value error, ")
     return message[:1].upper() + message[1:] + ("" if message.endswith((".", "?", "!")) else ".")
 

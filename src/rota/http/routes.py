@@ -6,8 +6,8 @@ ROOTS = ("/api/v1/workspaces/{workspace}", "/w/{workspace}")
 
 
 def within_workspace(request: Request) -> str:
-    """`/automations/{automation}/pause`, of the API and of the pages alike."""
+    """`/automations/{automation}/pause`, of the API and of the pages alike, those of the settings too."""
     path = str(request.scope["route"].path)
     for root in ROOTS:
         path = path.removeprefix(root)
-    return path
+    return path.removeprefix("/settings")

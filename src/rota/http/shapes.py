@@ -1052,12 +1052,22 @@ class NewTokenOut(TokenOut):
     secret: str = Field(description="Shown in this answer only")
 
 
+class IdentityOut(Out):
+    issuer: str = Field(description="The identity provider that knows you")
+    created_at: datetime = Field(description="When you first signed in with it")
+
+
 class MeOut(Out):
     id: UUID
     name: str
     email: str | None
     level: LevelName
     has_password: bool
+    identities: list[IdentityOut]
+
+
+class MePatch(In):
+    name: Name
 
 
 class PasswordIn(In):

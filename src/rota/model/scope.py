@@ -22,7 +22,6 @@ OF_PEOPLE = frozenset({"automations", "grants", "notifications"})
 
 def needed(method: str, path: str) -> Scope:
     """The scope for a route, by its address within the workspace. What is not known here is for admins."""
-    path = path.removeprefix("/settings")  # pages of the same nouns
     parts = [part for part in path.split("/") if part]
     noun = parts[0] if parts else ""
     if noun == "audit":

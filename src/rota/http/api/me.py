@@ -1,37 +1,53 @@
-"""Oneself: who one is here, one's password, and where one is signed in."""
+"""Oneself: who one is here, one's name and password, and where one is signed in."""
 
 from uuid import UUID
 
 from fastapi import APIRouter, Request
 
 from rota.access import oneself
-from rota.db import people
-from rota.db.pool import Database
-from rota.http.context import InUnit, Shared, Unit
-from rota.http.shapes import EndedOut, LoginOut, MeOut, Page, PasswordIn
+from rota.access.oneself import NewPassword
+from rota.errors import RotaError
+from rota.http.context import InUnit, Shared, Web, sign, unit_of
+from rota.http.shapes import EndedOut, LoginOut, MeOut, MePatch, Page, PasswordIn
 
 router = APIRouter(prefix="/me", tags=["me"])
 
 
 @router.get("")
 async def get_me(unit: InUnit) -> MeOut:
-    """Who you are in this workspace."""
-    oneself.must_be_a_person(unit.caller, "read about its person")
+    """Who you are in this workspace, and which identity providers know you."""
     async with unit.beyond_workspace():
-        person = await people.find_person(unit.conn, unit.caller.user_id)
-    return MeOut.model_validate({**(person or {}), "level": unit.caller.level})
+        return MeOut.model_validate(await oneself.person(unit.conn, unit.caller))
+
+
+@router.patch("")
+async def change_me(unit: InUnit, body: MePatch) -> MeOut:
+    """Change your name, which is the same in every workspace."""
+    async with unit.beyond_workspace():
+        await oneself.rename(unit.conn, unit.caller, body.name)
+        return MeOut.model_validate(await oneself.person(unit.conn, unit.caller))
 
 
 @router.put("/password", status_code=204)
-async def change_password(unit: InUnit, request: Request, shared: Shared, body: PasswordIn) -> None:
+async def change_password(request: Request, workspace: str, shared: Shared, body: PasswordIn) -> None:
     """Set your password, or change it by giving the `current` one. All your other logins end. The first one is set at a
     browser."""
-    await set_password(unit, request, shared.db, body.current.get_secret_value(), body.new.get_secret_value())
+    await set_password(request, workspace, shared, body.current.get_secret_value(), body.new.get_secret_value())
 
 
-async def set_password(unit: Unit, request: Request, db: Database, current: str, new: str) -> None:
+async def set_password(request: Request, workspace: str, shared: Web, current: str, new: str) -> None:
+    """It is judged before its transaction begins: that takes long, and nobody else's connection should."""
+    caller = await sign(request)
     address = request.client.host if request.client else ""
-    await oneself.change_password(db, unit.caller, current, new, address)
+    try:
+        judged: NewPassword | RotaError = await oneself.check_password(shared.db, caller, current, new, address)
+    except RotaError as refused:
+        judged = refused
+    async with unit_of(request, workspace) as unit:
+        if isinstance(judged, RotaError):
+            raise judged  # here, where the audit log is told of it
+        async with unit.beyond_workspace():
+            await oneself.set_password(unit.conn, unit.caller, judged)
 
 
 @router.get("/logins")

@@ -53,7 +53,7 @@ async def invite(unit: Unit, shared: Web, body: MemberIn) -> tuple[dict[str, Any
             await people.set_password(unit.conn, person.id, await passwords.hashed(password))
     member = await members.join(unit.conn, unit.caller, person.id, Level(body.level))
     unit.about(person.id)
-    return member, await _link(unit, shared, person.id) if person.is_new and not password else None
+    return member, await link_for(unit, shared, person.id) if person.is_new and not password else None
 
 
 @router.get("/{member_id}")
@@ -66,7 +66,7 @@ async def get_member(unit: InUnit, member_id: UUID) -> MemberOut:
 async def change_member(unit: InUnit, member_id: UUID, body: MemberPatch) -> MemberOut:
     """Raise or lower a member. The grants of who becomes a viewer end, with what runs on them. Answers 409 for the last
     admin. For admins."""
-    _stop(unit, await members.set_level(unit.conn, unit.caller, member_id, Level(body.level)))
+    stop(unit, await members.set_level(unit.conn, unit.caller, member_id, Level(body.level)))
     return MemberOut.model_validate(await members.find(unit.conn, unit.caller, member_id))
 
 
@@ -74,7 +74,11 @@ async def change_member(unit: InUnit, member_id: UUID, body: MemberPatch) -> Mem
 async def remove_member(unit: InUnit, member_id: UUID) -> None:
     """Take somebody out: their grants, tokens and logins end at once, with what runs on them. Their automations stay
     and skip until somebody renews their grant. Answers 409 for the last admin. For admins."""
-    _stop(unit, await members.remove(unit.conn, unit.caller, member_id))
+    stop(unit, await members.remove(unit.conn, unit.caller, member_id))
+    await shut_out(unit, member_id)
+
+
+async def shut_out(unit: Unit, member_id: UUID) -> None:
     async with unit.beyond_workspace():
         await people.shut_out(unit.conn, UserId(member_id))
 
@@ -85,16 +89,16 @@ async def make_link(unit: InUnit, shared: Shared, member_id: UUID) -> LinkOut:
     another workspace too. For admins."""
     unit.caller.must_be(Level.ADMIN, "make somebody a sign-in link")
     member = await members.find(unit.conn, unit.caller, member_id)
-    return LinkOut(link=await _link(unit, shared, member["id"]))
+    return LinkOut(link=await link_for(unit, shared, member["id"]))
 
 
-async def _link(unit: Unit, shared: Web, user_id: UserId) -> str:
+async def link_for(unit: Unit, shared: Web, user_id: UserId) -> str:
     async with unit.beyond_workspace():
         secret = await members.new_link(unit.conn, unit.caller, user_id)
     return f"{shared.url}/sign-in?token={secret}"
 
 
-def _stop(unit: Unit, run_ids: list[UUID]) -> None:
+def stop(unit: Unit, run_ids: list[UUID]) -> None:
     for run_id in run_ids:
         unit.wake(CANCELS, run_id)
     unit.wake(RUNS, unit.caller.workspace_id)

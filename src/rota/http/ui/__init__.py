@@ -14,14 +14,17 @@ from rota.http.ui import (
     files,
     fleet,
     grants,
+    members,
     memory,
     notifications,
+    oneself,
     runs,
     sections,
     session_list,
     sessions,
     settings,
     signing,
+    tokens,
 )
 from rota.http.ui.rendering import problem_page
 
@@ -32,8 +35,9 @@ def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
     talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
     told = (runs.router, *talk, fleet.router)
+    people = (oneself.router, members.router, tokens.router)
     looked_after = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
-    pages = (*work, *told, *looked_after)
+    pages = (*work, *told, *people, *looked_after)
     app.state.sections = sections.existing(pages)
     for each in pages:
         app.include_router(each)

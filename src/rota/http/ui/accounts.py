@@ -6,20 +6,17 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, Request
-from pydantic import ValidationError
-from starlette.datastructures import FormData
 from starlette.responses import Response
 
 from rota.db import accounts as rows
 from rota.db import usage
-from rota.errors import Invalid, NotFound
+from rota.errors import NotFound
 from rota.http.api.usage import USUAL_DAYS, span
-from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Unit
-from rota.http.errors import of_validation
 from rota.http.shapes import AccountIn, AccountPatch
-from rota.http.ui import charts, drafts
-from rota.http.ui.rendering import PageRoute, done, is_live, page, part
+from rota.http.ui import charts, drafts, forms
+from rota.http.ui.forms import UNTOUCHED, Form
+from rota.http.ui.rendering import PageRoute, done
 from rota.model.budget import UNITS
 from rota.model.caller import Level
 from rota.model.cron import load_zone
@@ -28,6 +25,7 @@ from rota.roster import accounts
 from rota.roster.forecasting import forecast
 
 LISTED, MOST_CHARTS = 100, 4
+FIELDS = ("name", "currency", *drafts.CAPS)
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/settings/accounts", include_in_schema=False)
 
@@ -35,6 +33,10 @@ router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/settings/accoun
 @router.get("")
 async def accounts_page(unit: InUnit, request: Request) -> Response:
     """Accounts with their budgets; what was spent in the last thirty days, and the forecast of the month."""
+    return await _page(unit, request)
+
+
+async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Response:
     caller = unit.caller
     found = await rows.page(unit.conn, caller.workspace_id, before=None, limit=LISTED)
     today = datetime.now(load_zone(caller.timezone)).date()
@@ -47,9 +49,7 @@ async def accounts_page(unit: InUnit, request: Request) -> Response:
         "units": UNITS,
         "is_admin": caller.level == Level.ADMIN,
     }
-    if is_live(request):
-        return part(unit, request, "settings/_accounts.html", **facts)
-    return await page(unit, request, "settings/accounts.html", **facts)
+    return await forms.shown(unit, request, "settings/accounts.html", form, **facts)
 
 
 def _figure(amount: Any, unit: str) -> str:
@@ -69,24 +69,12 @@ def _drawn(spent: Sequence[Mapping[str, Any]], today: date) -> list[tuple[str, s
     return drawn
 
 
-async def _given(request: Request, shape: type[AccountIn | AccountPatch]) -> dict[str, Any]:
-    form = await request.form()
-    values = {
-        "name": _text(form, "name"), "currency": _text(form, "currency").upper(),
-        "budget": drafts.budget({name: _text(form, name) for name in drafts.CAPS}),
+def _read(typed: Mapping[str, str], shape: type[AccountIn | AccountPatch]) -> dict[str, Any]:
+    given = {
+        "name": typed["name"].strip(), "currency": typed["currency"].strip().upper(),
+        "budget": drafts.budget({name: typed[name].strip() for name in drafts.CAPS}),
     }  # fmt: skip
-    try:
-        return shape.model_validate(values).given()
-    except ValidationError as invalid:
-        first = of_validation(invalid.errors())["errors"][0]
-        raise Invalid(
-            f"{first['field'].replace('budget.', '').replace('.', ', ')}: {first['message']}", field=first["field"]
-        ) from None
-
-
-def _text(form: FormData, name: str) -> str:
-    value = form.get(name, "")
-    return clean_text(value, name).strip() if isinstance(value, str) else ""
+    return shape.model_validate(given).given()
 
 
 def _home(unit: Unit) -> str:
@@ -95,7 +83,13 @@ def _home(unit: Unit) -> str:
 
 @router.post("")
 async def create(unit: InUnit, request: Request) -> Response:
-    account_id = await accounts.create(unit.conn, unit.caller, await _given(request, AccountIn))
+    unit.caller.must_be(Level.ADMIN, "make an account")
+    typed = await forms.typed(request, *FIELDS)
+    try:
+        async with unit.conn.transaction():
+            account_id = await accounts.create(unit.conn, unit.caller, _read(typed, AccountIn))
+    except forms.WRONG as wrong:
+        return await _page(unit, request, forms.rejected(request, wrong, "new", typed))
     unit.about(account_id)
     return done(request, _home(unit), "The account is made.")
 
@@ -107,5 +101,10 @@ async def change(unit: InUnit, request: Request, account: str) -> Response:
     if found is None:
         raise NotFound("There is no such account.")
     await accounts.find(unit.conn, unit.caller, found)  # first of all: another workspace's is missing, whatever is sent
-    await accounts.change(unit.conn, unit.caller, found, await _given(request, AccountPatch))
+    typed = await forms.typed(request, *FIELDS)
+    try:
+        async with unit.conn.transaction():
+            await accounts.change(unit.conn, unit.caller, found, _read(typed, AccountPatch))
+    except forms.WRONG as wrong:
+        return await _page(unit, request, forms.rejected(request, wrong, found, typed))
     return done(request, _home(unit), "Saved. It counts from the next run on.")

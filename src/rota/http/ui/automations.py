@@ -19,6 +19,7 @@ from rota.http.shapes import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint
+from rota.http.ui.sections import sections
 from rota.http.ui.starters import STARTERS
 from rota.http.ui.strip import BARS
 from rota.model.caller import Caller
@@ -100,12 +101,15 @@ def ref_of(automation: Mapping[str, Any]) -> str:
 
 
 @finding.get("/find")
-async def find(unit: InUnit, q: Search = "") -> Response:
-    """Automations by name, for the palette."""
-    root = f"/w/{unit.caller.workspace_slug}/automations"
-    found = await rows.names(unit.conn, unit.caller.workspace_id, q.replace("\x00", "").strip(), limit=PALETTE)
-    refs = [{"name": each["name"], "href": f"{root}/{each['id']}", "kind": "Automation"} for each in found]
-    return JSONResponse(refs, headers={"Cache-Control": "no-store"})
+async def find(unit: InUnit, request: Request, q: Search = "") -> Response:
+    """Pages of the settings and automations by name, for the palette."""
+    root, wanted = f"/w/{unit.caller.workspace_slug}", q.replace("\x00", "").strip()
+    found = await rows.names(unit.conn, unit.caller.workspace_id, wanted, limit=PALETTE)
+    pages = [(f"Settings: {each.name}", f"settings/{each.path}", "Page") for each in sections(request, unit.caller)]
+    named = [each for each in pages if wanted and wanted.lower() in each[0].lower()]
+    refs = [*named, *((each["name"], f"automations/{each['id']}", "Automation") for each in found)]
+    told = [{"name": name, "href": f"{root}/{path}", "kind": kind} for name, path, kind in refs]
+    return JSONResponse(told, headers={"Cache-Control": "no-store"})
 
 
 # ── What can be done ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -171,6 +171,7 @@ templates.globals |= {
     "task_pills": words.TASK_PILLS,
     "verb_words": words.VERBS,
     "hue": words.hue,
+    "browser": words.browser,
     "markdown": markdown,
     "preview_of": preview_of,
     "session_pills": words.SESSION_PILLS,

@@ -17,6 +17,7 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
+    Section("me", "You"),
     Section("members", "Members"),
     Section("tokens", "Tokens"),
     Section("credentials", "Credentials"),

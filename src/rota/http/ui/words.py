@@ -318,3 +318,19 @@ def overlaps_of(automation: Mapping[str, Any]) -> set[tuple[str, str]]:
 def overlap_of(kind: str, own: str | None, general: str | None) -> tuple[str, str]:
     what = "call" if kind in QUEUEING_KINDS else "slot"
     return what, effective_overlap(kind, own, general)
+
+
+# What a browser calls itself by; the first that fits, since each names those it wants to be taken for.
+BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
+SYSTEMS = (
+    ("iPhone", "iPhone"), ("iPad", "iPad"), ("Android", "Android"), ("Windows", "Windows"), ("Macintosh", "macOS"),
+    ("CrOS", "ChromeOS"), ("Linux", "Linux"),
+)  # fmt: skip
+
+
+def browser(user_agent: str | None) -> str:
+    """What a person would call the browser and the machine; a short one of its own as it is."""
+    told = user_agent or ""
+    name = next((name for mark, name in BROWSERS if mark in told), "")
+    system = next((name for mark, name in SYSTEMS if mark in told), "")
+    return f"{name} on {system}" if name and system else name or told[:60].strip() or "A browser"
