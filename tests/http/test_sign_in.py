@@ -193,6 +193,41 @@ async def test_a_password_is_changed_by_who_knows_it_and_ends_the_other_logins(
         assert (await sign_in(elsewhere, password="another long password")).status_code == 303
 
 
+async def test_nobody_waits_for_a_connection_while_a_password_is_judged(
+    guest: AsyncClient, ada: UserId, db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sign_in(guest)
+    held: list[int] = []
+
+    def watched(judge: Callable[..., Any]) -> Callable[..., Any]:
+        async def judged(*given: Any) -> Any:
+            stats = db._pool.get_stats()
+            held.append(stats["pool_size"] - stats["pool_available"])
+            return await judge(*given)
+
+        return judged
+
+    for name in ("is_right", "hashed"):
+        monkeypatch.setattr(passwords, name, watched(getattr(passwords, name)))
+    assert (await put_password(guest, current=PASSWORD, new="another long password")).status_code == 204
+    assert held == [0, 0]
+
+
+async def test_of_two_changes_of_a_password_at_once_one_is_taken(
+    guest: AsyncClient, ada: UserId, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sign_in(guest)
+    hashed = passwords.hashed
+
+    async def overtaken(password: str) -> str:
+        await house.execute("UPDATE users SET password_hash = %s WHERE id = %s", CHEAP.hash("somebody else's"), ada)
+        return await hashed(password)
+
+    monkeypatch.setattr(passwords, "hashed", overtaken)
+    told = await put_password(guest, current=PASSWORD, new="another long password")
+    assert (told.status_code, told.json()["code"]) == (409, "conflict")
+
+
 @pytest.mark.parametrize("new", ["", "short", "aaaaaaaaaaaaaaaa", "x" * 257])
 async def test_a_weak_password_is_refused(guest: AsyncClient, ada: UserId, new: str) -> None:
     await sign_in(guest)
