@@ -49,7 +49,7 @@ async def things(office: Office, owner: Api) -> dict[str, str]:
     automation = made(await owner.post("/automations", example(schedule=DAILY)))
     made(await owner.send("PUT", f"/automations/{automation['id']}/memory/last", json={"value": 1}), 200)
     run = made(await owner.post(f"/automations/{automation['id']}/run"))
-    message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "from": "agent"}))
+    message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "to": "user"}))
     artifact = made(await owner.send("POST", f"/sessions/{run['session_id']}/artifacts?name=a.txt", content=b"A."))
     at_work = await office.claim()
     asked = await at_work.desk.park("May I?")

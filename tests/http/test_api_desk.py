@@ -12,6 +12,7 @@ from httpx import Response
 from rota.db.listener import ANSWERS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
+from rota.model.outcome import Succeeded
 from rota.sessions import approvals
 from rota.sessions import seat as desk
 
@@ -59,6 +60,15 @@ async def test_what_it_says_and_uses_stands_in_the_log_under_its_attempt(seat: S
     assert [len(each["data"]["text"]) for each in await seat.log("output")] == [32_768, 7_232]
     [used] = await seat.log("tool")
     assert (used["data"], used["run_id"], used["attempt"]) == ({"name": "grep", "hits": 3}, str(seat.at_work.id), 1)
+
+
+@pytest.mark.parametrize("before", ["", "Beginning.\n"])
+async def test_what_it_said_last_over_http_sums_up_the_run(seat: Seat, office: Office, before: str) -> None:
+    await seat.at_work.desk.say(before)
+    await finished(seat)
+    assert (await seat.post("say", {"text": "All plants are watered.\n\n"})).status_code == 204
+    await office.settle(seat.at_work, Succeeded())
+    assert await office.value("SELECT summary FROM runs WHERE id = %s", seat.at_work.id) == "All plants are watered."
 
 
 async def test_usage_adds_up_beside_what_the_worker_records(office: Office, seat: Seat) -> None:

@@ -47,8 +47,9 @@ async def test_a_message_is_sent_read_and_acknowledged(api: Api, path: str) -> N
     assert read["deliveries"][0]["acked_at"]
 
 
-async def test_the_person_has_an_inbox_too(api: Api, path: str) -> None:
-    sent = made(await api.post(path, {"body": "Look!", "from": "agent", "to": "user"}))
+async def test_the_person_has_an_inbox_too(office: Office, api: Api, path: str) -> None:
+    at_work = await office.claim()
+    sent = await at_work.desk.message("Look!", to="user")
     assert await inbox(api, path, role="user", unacked=True) == ["Look!"]
     assert (await api.post(f"{path}/{sent['id']}/ack")).status_code == 204
     assert await inbox(api, path, role="user", unacked=True) == []
@@ -110,7 +111,8 @@ async def _listening(site: Site, path: str, wanted: int = 1) -> None:
         ({"body": "x", "to": "jugde"}, 422, "unknown_role", "to"),
         ({"body": "x", "to": "No Role"}, 422, "invalid", "to"),
         ({"body": "x", "to": None}, 422, "invalid", "to"),
-        ({"body": "x", "from": "planner"}, 422, "unknown_role", "from"),
+        ({"body": "x", "from": "planner"}, 422, "not_your_role", "from"),
+        ({"body": "x", "from": "agent"}, 422, "not_your_role", "from"),
         ({"body": "x" * LARGEST_BODY}, 413, "message_too_large", "body"),
         ({"body": "x" * (2 * LARGEST_BODY)}, 413, "body_too_large", None),
     ],

@@ -2,10 +2,14 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
+from waiting import until
 
+from rota.model.ids import SessionId
 from rota.model.outcome import Succeeded
+from rota.sessions import chat
 
 from . import api_client
 from .api_client import Api, Office, example, made, refused
@@ -13,6 +17,7 @@ from .api_client import Api, Office, example, made, refused
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 GOAL = {"kind": "background", "goal": "Tidy the house", "roles": [{"name": "worker", "agent": "worker-bee"}]}
 
 
@@ -84,7 +89,6 @@ async def test_a_session_of_an_automation_takes_follow_ups_which_make_it_active_
     automation = made(await api.post("/automations", example(prompt="Water the plants.")))
     session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
     path = f"/sessions/{session}/messages"
-    refused(await api.post(path, {"prompt": "Hurry."}), 409, "session_busy")
     at_work = await office.claim()
     await at_work.desk.say("Watered.")
     await office.settle(at_work)
@@ -102,6 +106,45 @@ async def test_a_session_of_an_automation_takes_follow_ups_which_make_it_active_
     await office.settle(again)
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "done"
     assert len((await api.get(f"/automations/{automation['id']}/runs")).json()["items"]) == 1
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+async def test_what_is_said_while_an_automation_is_at_work_waits_for_it_and_the_session_goes_on(
+    office: Office, api: Api, overlap: str
+) -> None:
+    automation = made(await api.post("/automations", example(prompt="Water the plants.", overlap=overlap)))
+    session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
+    turns = [
+        made(await api.post(f"/sessions/{session}/messages", {"prompt": prompt}))
+        for prompt in ("Also the cactus.", "Done?")
+    ]
+    assert [(each["status"], each["ready_at"]) for each in turns] == [("queued", None)] * 2
+    at_work = await office.claim()
+    assert (
+        await office.value("SELECT count(ready_at) FROM runs WHERE session_id = %s AND status = 'queued'", session) == 0
+    )
+    await at_work.desk.say("Watered.")
+    await office.settle(at_work)
+    assert (await api.get(f"/sessions/{session}")).json()["status"] == "active"
+    follow_up = await office.claim()
+    assert str(follow_up.id) == turns[0]["id"]
+    assert [each.text for each in follow_up.assignment.transcript] == ["Water the plants.", "Watered."]
+    await office.settle(follow_up)
+    await office.settle(await office.claim())
+    assert (await api.get(f"/sessions/{session}")).json()["status"] == "done"
+
+
+async def test_what_is_said_just_as_an_automation_ends_is_not_left_waiting(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example(prompt="Water the plants.")))
+    session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
+    at_work = await office.claim()
+    async with office.db.transaction() as conn:
+        turn = await chat.turn(conn, office.caller, SessionId(UUID(session)), prompt="Also the cactus.")
+        ending = asyncio.create_task(office.settle(at_work))
+        await until(lambda: office.value(WAITING))
+    await ending
+    assert (await office.claim()).id == turn
+    assert (await api.get(f"/sessions/{session}")).json()["status"] == "active"
 
 
 async def test_a_turn_with_a_key_is_taken_once_and_a_body_is_a_message_instead(office: Office, api: Api) -> None:

@@ -43,12 +43,10 @@ class AsyncClient:
         until it is answered."""
         return await self.line.json(Call(method, self._prefix + path, json, params or {}, key=key))
 
-    async def publish(
-        self, session: str, body: Any, *, to: str = "all", sender: str = "user", key: str | None = None
-    ) -> dict[str, Any]:
+    async def publish(self, session: str, body: Any, *, to: str = "all", key: str | None = None) -> dict[str, Any]:
         """Send a message to one role of a session, or to all."""
         sent: dict[str, Any] = await self.request(
-            "POST", f"/sessions/{session}/messages", {"body": body, "to": to, "from": sender}, key=key
+            "POST", f"/sessions/{session}/messages", {"body": body, "to": to}, key=key
         )
         return sent
 

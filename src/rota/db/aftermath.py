@@ -16,13 +16,15 @@ SELECT * FROM (
     SELECT g.workspace_id, g.lane, g.automation_id, g.session_id,
            (SELECT true FROM runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane
                AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS waited_for,
+           (SELECT true FROM runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.session_id
+               AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS turn_waits,
            a.deleted_at IS NOT NULL AS deleted, a.failures,
            (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = g.automation_id
                AND t.kind = 'after' LIMIT 1) AS awaited,
            (SELECT s.has_tasks FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = g.session_id) AS has_tasks
       FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, lane uuid, automation_id uuid, session_id uuid)
            LEFT JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id) found
- WHERE waited_for OR deleted OR failures > 0 OR awaited OR has_tasks
+ WHERE waited_for OR turn_waits OR deleted OR failures > 0 OR awaited OR has_tasks
 """
 
 COUNT_FAILURES = """
@@ -63,6 +65,7 @@ class Concerned(NamedTuple):
     automation_id: AutomationId | None
     session_id: SessionId | None
     waited_for: bool | None
+    turn_waits: bool | None
     deleted: bool
     failures: int | None
     awaited: bool | None

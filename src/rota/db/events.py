@@ -78,6 +78,16 @@ SELECT seq, kind, run_id, attempt, data, created_at FROM events
 ORDER BY seq
 """
 
+LAST_WORDS = """
+-- The newest pieces of what one attempt said, wherever it said it. Only the end of the log is read: others may have said
+-- much in the session since.
+SELECT data ->> 'text'
+  FROM (SELECT * FROM events
+         WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s ORDER BY seq DESC LIMIT 200) newest
+ WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND kind = 'output'
+ORDER BY seq DESC LIMIT 20
+"""
+
 TAIL = """
 SELECT * FROM (
     SELECT seq, kind, run_id, attempt, data, created_at FROM events
@@ -176,6 +186,14 @@ async def tail(
             TAIL, {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit}
         )
         return await cursor.fetchall()
+
+
+async def last_words(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, run_id: RunId, attempt: int
+) -> str:
+    given = {"workspace_id": workspace_id, "session_id": session_id, "run_id": run_id, "attempt": attempt}
+    pieces = [text for (text,) in await (await conn.execute(LAST_WORDS, given)).fetchall()]
+    return "".join(reversed(pieces))
 
 
 async def of_run(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, run_id: RunId) -> list[Event]:

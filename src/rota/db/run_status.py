@@ -67,6 +67,17 @@ ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """
 
+HOLD_AUTOMATED = """
+-- The same for a turn of a session that an automation's own run works in, outside the session's lane.
+SELECT r.id
+  FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
+       JOIN runs r ON r.workspace_id = g.workspace_id AND r.session_id = g.lane
+ WHERE r.automation_id IS NOT NULL AND r.lane IS DISTINCT FROM g.lane
+   AND r.status IN ('queued', 'running', 'awaiting_approval')
+ORDER BY r.workspace_id, r.id
+   FOR SHARE OF r
+"""
+
 CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
           r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted"""
 
@@ -318,7 +329,8 @@ RETURNING """
 )
 
 PROMOTE = """
--- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation.
+-- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation; a
+-- turn also waits for what its automation does in the session, which then goes on instead of ending.
 -- Who waits is looked for first: mostly it is nobody.
 WITH waiting AS MATERIALIZED (
     SELECT g.workspace_id, g.lane, w.id
@@ -326,19 +338,34 @@ WITH waiting AS MATERIALIZED (
            CROSS JOIN LATERAL (
                SELECT w.id FROM runs w
                 WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
-             ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) w)
-   UPDATE runs r SET ready_at = clock_timestamp()
-     FROM waiting g
-    WHERE r.workspace_id = g.workspace_id AND r.id = g.id
-      AND NOT EXISTS (
-              SELECT FROM runs h
-               WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
-                 AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
-      AND NOT EXISTS (
-              SELECT FROM runs h
-               WHERE h.workspace_id = g.workspace_id AND h.automation_id = g.lane AND h.lane IS NULL
-                 AND h.status IN ('queued', 'running', 'awaiting_approval') AND h.source NOT IN ('chat', 'task'))
-RETURNING r.id
+             ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) w),
+promoted AS (
+       UPDATE runs r SET ready_at = clock_timestamp()
+         FROM waiting g
+        WHERE r.workspace_id = g.workspace_id AND r.id = g.id
+          AND NOT EXISTS (
+                  SELECT FROM runs h
+                   WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
+                     AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+          AND NOT EXISTS (
+                  SELECT FROM runs h
+                   WHERE h.workspace_id = g.workspace_id AND h.automation_id = g.lane AND h.lane IS NULL
+                     AND h.status IN ('queued', 'running', 'awaiting_approval') AND h.source NOT IN ('chat', 'task'))
+          AND NOT EXISTS (
+                  SELECT FROM runs h
+                   WHERE h.workspace_id = g.workspace_id AND h.session_id = g.lane AND h.automation_id IS NOT NULL
+                     AND h.lane IS DISTINCT FROM g.lane AND h.status IN ('queued', 'running', 'awaiting_approval'))
+    RETURNING r.workspace_id, r.id, r.session_id, r.lane),
+over AS MATERIALIZED (
+    SELECT s.workspace_id, s.id
+      FROM promoted p JOIN sessions s ON s.workspace_id = p.workspace_id AND s.id = p.session_id
+     WHERE p.lane = p.session_id AND s.status IN ('done', 'failed')
+  ORDER BY s.workspace_id, s.id
+       FOR NO KEY UPDATE OF s),
+going_on AS (
+    UPDATE sessions s SET status = 'active', updated_at = now()
+      FROM over WHERE s.workspace_id = over.workspace_id AND s.id = over.id AND s.status IN ('done', 'failed'))
+SELECT id FROM promoted
 """
 
 FREE_LANES = """
@@ -348,6 +375,10 @@ SELECT DISTINCT w.workspace_id, w.lane FROM runs w
    AND NOT EXISTS (
            SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
               AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+   AND (w.lane <> w.session_id OR NOT EXISTS (
+           SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.session_id = w.session_id
+              AND h.automation_id IS NOT NULL AND h.lane IS DISTINCT FROM w.lane
+              AND h.status IN ('queued', 'running', 'awaiting_approval')))
  LIMIT %(limit)s
 """
 
@@ -592,6 +623,11 @@ async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
 async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> None:
     """Keep what is in these lanes from ending unseen until this transaction ends."""
     await conn.execute(HOLD_LANES, {"lanes": _lanes(lanes)})
+
+
+async def hold_automated(conn: Connection, sessions: Iterable[tuple[UUID, UUID]]) -> None:
+    """The same for what automations do in these sessions, outside their lanes."""
+    await conn.execute(HOLD_AUTOMATED, {"lanes": _lanes(sessions)})
 
 
 async def claim(

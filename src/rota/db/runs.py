@@ -42,14 +42,6 @@ SELECT r.trigger_id, r.idempotency_key, r.id
        JOIN runs r ON r.workspace_id = g.workspace_id AND r.trigger_id = g.trigger_id AND r.idempotency_key = g.key
 """
 
-AT_WORK_OUTSIDE_LANE = """
--- The run that an automation started in a session made for it. Chat turns of a session wait for each other in its lane.
-SELECT id FROM runs
- WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND automation_id IS NOT NULL
-   AND lane IS DISTINCT FROM session_id AND status IN ('queued', 'running', 'awaiting_approval')
- LIMIT 1
-"""
-
 QUEUED_OF = """
 SELECT id FROM runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'queued'
    AND source NOT IN ('chat', 'task')
@@ -87,13 +79,6 @@ async def page(
 async def queued_of(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> RunId | None:
     rows = await conn.execute(QUEUED_OF, {"workspace_id": workspace_id, "automation_id": automation_id})
     row = await rows.fetchone()
-    return row[0] if row else None
-
-
-async def at_work_outside_lane(conn: Connection, workspace_id: WorkspaceId, session_id: UUID) -> RunId | None:
-    row = await (
-        await conn.execute(AT_WORK_OUTSIDE_LANE, {"workspace_id": workspace_id, "session_id": session_id})
-    ).fetchone()
     return row[0] if row else None
 
 

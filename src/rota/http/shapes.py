@@ -842,7 +842,7 @@ class EventOut(Out):
 class MessageIn(In):
     body: JsonValue = Field(description="Text, or any JSON, of at most 524,288 bytes")
     to: RoleName = Field(default=ALL, description="A role of the session, `user`, or `all` others")
-    sender: RoleName = Field(default=USER, alias="from", description="Who it comes from")
+    sender: RoleName = Field(default=USER, alias="from", description="Who it comes from: `user`, who may leave it out")
 
 
 def _which(given: Any) -> str:

@@ -29,6 +29,7 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
     await budgeting.settle(conn, ended)
     concerned = await aftermath.concerned(conn, map(_concern, ended)) if ended else []
     lanes = {(each.workspace_id, each.lane) for each in concerned if each.waited_for and each.lane}
+    lanes |= {(each.workspace_id, each.session_id) for each in concerned if each.turn_waits and each.session_id}
     if lanes and await run_status.promote(conn, lanes):
         ready |= {workspace_id for workspace_id, _ in lanes}
     automated = [each for each in ended if _automated(each)]

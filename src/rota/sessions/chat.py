@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from rota.access import grants
-from rota.db import agents, runs
+from rota.db import agents
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid
 from rota.model.caller import Caller
@@ -27,14 +27,13 @@ async def turn(
     given: Any = None,
     retry_of: RunId | None = None,
 ) -> RunId:
-    """Start a turn, on a short grant of the caller, behind the turns before it. A session that had ended goes on."""
+    """Start a turn, on a short grant of the caller, behind the turns before it and what an automation does in
+    the session. A session that had ended goes on."""
     session = await changing.find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "write in this session")
     if prompt is None and given is None:
         raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
     followed_up(SessionStatus(session["status"]))
-    if await runs.at_work_outside_lane(conn, caller.workspace_id, session_id):
-        raise Conflict("Its automation is at work in this session. Write once that run has ended.", code="session_busy")
     agent = await agents.find(conn, caller.workspace_id, str(session["agent_id"]))
     assert agent, "only an imported session has none, and that is archived"
     if agent["status"] == "paused" or agent["deleted_at"]:

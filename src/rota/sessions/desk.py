@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.db import approvals, checkpoints, usage
+from rota.db import approvals, checkpoints, events, usage
 from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, Wakes, session_channel
@@ -58,6 +58,17 @@ class AttemptDesk:
     def last_line(self) -> str:
         """The last line that the agent said."""
         return self._words.last_line
+
+    async def last_words(self) -> str:
+        """The same, also of what it said over HTTP, once it has ended."""
+        workspace_id, run_id, attempt = self._attempt
+        try:
+            async with self._db.connection() as conn:
+                told = await events.last_words(conn, workspace_id, self.run.session_id, run_id, attempt)
+        except PASSING:
+            return self.last_line
+        last = next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "")
+        return self.last_line if self.last_line.endswith(last) else last
 
     async def finish(self) -> None:
         """Wait until all that was said is stored, also what was held back."""

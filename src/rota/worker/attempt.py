@@ -114,7 +114,7 @@ class Attempt:
             await self._desk.finish()
             if isinstance(outcome, Parked):
                 self.ran = ran + self.run.timeout - assignment.timeout
-            return redacted(self._named(outcome), self._redactor)
+            return redacted(await self._named(outcome), self._redactor)
         finally:
             self._hidden_in_logs.close()
             _duration(self.run.executor).observe(time.monotonic() - self._started)
@@ -185,10 +185,10 @@ class Attempt:
             case _:
                 return None
 
-    def _named(self, outcome: Outcome | None) -> Outcome | None:
+    async def _named(self, outcome: Outcome | None) -> Outcome | None:
         match outcome:
             case Succeeded(None | ""):
-                return Succeeded(self._desk.last_line)
+                return Succeeded(await self._desk.last_words())
             case Parked() if not getattr(self._executor, "resumes", False):  # a third party may not know of it
                 detail = f"The kind {self._executor.kind!r} cannot resume, and so cannot be parked."
                 return Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)

@@ -115,8 +115,14 @@ async def publish_message(
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         session = await find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "send messages to this session")
+    if body.sender != USER:
+        raise Invalid(
+            "What you send is from `user`. Only an agent at work speaks for its role, at its desk.",
+            code="not_your_role",
+            field="from",
+        )
     message = NewMessage(
-        caller.workspace_id, SessionId(session_id), body.body, body.to, body.sender, key=idempotency_key
+        caller.workspace_id, SessionId(session_id), body.body, body.to, USER, key=idempotency_key
     )
     return MessageOut.model_validate(messages.shown(await post.publish(message)))
 
