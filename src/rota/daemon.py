@@ -9,9 +9,11 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 from rota import tracing
@@ -21,8 +23,8 @@ from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import OUTWARD, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
-from rota.db.pool import Database
-from rota.errors import CannotStart
+from rota.db.pool import Database, check
+from rota.errors import CannotStart, DatabaseAway
 from rota.hiding import hide
 from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 # In this order they start; they stop in the reverse one, so that agents at work still reach the API.
 PARTS = ("api", "watch", "scheduler", "worker")
 EMBEDDED_CHECK_SECONDS = 2.0
+AWAY_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ async def serve(
         listening = (
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )
-        db, settings = await stack.enter_async_context(database(settings))
+        db, settings = await stack.enter_async_context(database(settings, stop=stop))
         ready = await stack.enter_async_context(_ready(settings, db, listening, hurry))
         for part in PARTS:
             if part in parts:
@@ -101,8 +104,11 @@ def _catch_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
 
 @asynccontextmanager
-async def database(settings: Settings) -> AsyncIterator[tuple[Database, Settings]]:
-    """Reach the database, starting the embedded one if none is given, and bring its schema up to date."""
+async def database(
+    settings: Settings, *, stop: asyncio.Event | None = None
+) -> AsyncIterator[tuple[Database, Settings]]:
+    """Reach the database, starting the embedded one if none is given, and bring its schema up to date. With `stop`, one
+    that does not answer yet is waited for until then."""
     async with AsyncExitStack() as stack:
         if not settings.database_url:
             embedded = EmbeddedPostgres(settings.home)
@@ -116,10 +122,26 @@ async def database(settings: Settings) -> AsyncIterator[tuple[Database, Settings
             prepared=settings.prepared_statements,
             answer=settings.timeouts.answer,
         )
+        if stop:
+            await _wait_for(settings.database_url, settings.database_wait_seconds, stop)
         await db.open()
         stack.push_async_callback(db.close)
         await migrate(settings.database_url)
         yield db, settings
+
+
+async def _wait_for(url: str, patience: timedelta, stop: asyncio.Event) -> None:
+    """Who starts everything at once, or restarts the database, need not know in which order things come up."""
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            return await check(url)
+        except DatabaseAway as failure:
+            if stop.is_set() or time.monotonic() >= deadline:
+                raise
+            log.warning("database.away", extra={"error": failure.message})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), AWAY_CHECK_SECONDS)
 
 
 async def _keep_running(embedded: EmbeddedPostgres) -> None:

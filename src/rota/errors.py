@@ -80,6 +80,10 @@ class CannotStart(Broken):
     code = "cannot_start"
 
 
+class DatabaseAway(CannotStart):
+    """It may be there in a moment: it starts, restarts, or is not reached yet."""
+
+
 STATUS: Mapping[type[RotaError], int] = {
     Refused: 400, Unauthenticated: 401, Forbidden: 403, NotFound: 404, Conflict: 409, TooLarge: 413, Invalid: 422,
     TooMany: 429, Busy: 503,

@@ -128,6 +128,9 @@ class Settings:
     listen_url: str = _setting(
         "", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer", secret=True
     )
+    database_wait_seconds: timedelta = _setting(
+        timedelta(minutes=1), _seconds, "seconds", "How long a start waits for a database that does not answer"
+    )
     pool_size: int = _setting(10, _count, "a whole number from 1", "Most database connections of this process")
     prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.22")
     require_rls: bool = _setting(False, _switch, "on or off", "Refuse to start the API without row-level security")

@@ -17,7 +17,7 @@ from psycopg.rows import TupleRow
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
-from rota.errors import Busy, CannotStart
+from rota.errors import Busy, CannotStart, DatabaseAway
 
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
@@ -165,7 +165,8 @@ async def check(url: str) -> None:
         async with await AsyncConnection.connect(url, connect_timeout=CONNECT_SECONDS) as conn:
             version = conn.info.server_version
     except (psycopg.Error, UnicodeError) as failure:  # a host's name that is no name at all is a UnicodeError
-        raise CannotStart(
+        error = DatabaseAway if _passes(failure) else CannotStart
+        raise error(
             f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL"
         ) from None
     if version < OLDEST:
@@ -173,6 +174,14 @@ async def check(url: str) -> None:
             f"The database {shown(url)} is PostgreSQL {version // 10000}; Rota needs {OLDEST // 10000} or newer.",
             field="ROTA_DATABASE_URL",
         )
+
+
+def _passes(failure: Exception) -> bool:
+    """Whether nobody answered, or a server that cannot yet; not one that answered that it will never let us in. Only the
+    text tells: the code of an error does not reach us before there is a connection."""
+    told = str(failure)
+    final = "FATAL" in told and not re.search("starting up|shutting down|not yet accepting|too many", told)
+    return isinstance(failure, psycopg.OperationalError) and not final
 
 
 def shown(url: str) -> str:

@@ -121,9 +121,7 @@ async def publish_message(
             code="not_your_role",
             field="from",
         )
-    message = NewMessage(
-        caller.workspace_id, SessionId(session_id), body.body, body.to, USER, key=idempotency_key
-    )
+    message = NewMessage(caller.workspace_id, SessionId(session_id), body.body, body.to, USER, key=idempotency_key)
     return MessageOut.model_validate(messages.shown(await post.publish(message)))
 
 
