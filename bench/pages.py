@@ -1,15 +1,20 @@
-"""Every page's time on the server, with as much stored as a busy house has after some years."""
+"""Every page's time on the server, with as much stored as a busy house has after half a year."""
 
-import secrets
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
+from uuid import UUID
 
 from httpx import ASGITransport, AsyncClient
+from psycopg import AsyncCursor
 
+from bench import stock
 from bench.goals import Goal, at_most
 from bench.stage import Stage, staged
 from rota.access import signing_in
@@ -17,137 +22,165 @@ from rota.access.vault import open_vault
 from rota.db.listener import Listener
 from rota.http.app import create_app
 from rota.http.context import Web
+from rota.http.shapes import cursor_of
 from rota.settings import Settings
 
 GOAL_MS = 50.0
-BATCH = 50_000
 BUSIEST = 20_000  # runs of one automation, which fires far more often than the others
+WARMING = 7  # looks before it counts: a statement is prepared after its fifth
 
-# A run's id begins with the milliseconds of its making, so those of the past get ids of the past.
-RUNS = """
-WITH listed AS (SELECT a.*, row_number() OVER (ORDER BY a.id) AS n FROM automations a WHERE a.workspace_id = %(workspace_id)s)
-INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status, source, slot, queue,
-                  pool, executor, timeout, queued_at, ready_at, started_at, finished_at, attempt, skip_reason, error_class, summary, trace_id)
-SELECT a.workspace_id,
-       (lpad(to_hex((extract(epoch FROM made.at) * 1000)::bigint), 12, '0') || '7' || substr(made.hash, 1, 3) || '8' || substr(made.hash, 4, 15))::uuid,
-       a.id, t.id, %(session_id)s, a.agent_id, a.grant_id, 1,
-       CASE WHEN made.luck = 0 THEN 'failed' WHEN made.luck < 30 THEN 'skipped' ELSE 'succeeded' END, 'schedule', made.at, a.workspace_id,
-       'default', 'command', interval '1 hour', made.at, made.at, CASE WHEN made.luck BETWEEN 1 AND 29 THEN NULL ELSE made.at + interval '40 ms' END,
-       made.at + interval '2 s', 1, CASE WHEN made.luck BETWEEN 1 AND 29 THEN 'prior_in_flight' END,
-       CASE WHEN made.luck = 0 THEN 'agent_error' END, 'All is well, and this is what was said at the end.', md5(made.hash)
-  FROM (SELECT n, now() - interval '180 days' * n / %(count)s::float8 AS at, md5(%(salt)s || n) AS hash,
-               ('x' || substr(md5(n::text), 1, 4))::bit(16)::int %% 1000 AS luck
-          FROM generate_series(%(first)s, %(first)s + %(batch)s - 1) AS n) made
-       JOIN listed a ON a.n = CASE WHEN %(one)s THEN 1 ELSE 1 + made.n %% %(automations)s END
-       JOIN LATERAL (SELECT id FROM triggers t WHERE t.workspace_id = a.workspace_id AND t.automation_id = a.id LIMIT 1) t ON true
-"""
-SESSION = """
-INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id)
-SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id FROM automations WHERE workspace_id = %s LIMIT 1
-RETURNING id
-"""
-# A session that has said much, many others that automations made, some conversations between them, and a long log.
-EVENTS = """
-INSERT INTO events (workspace_id, session_id, seq, kind, data)
-SELECT %(workspace_id)s, %(session_id)s, n, CASE WHEN n % 5 = 0 THEN 'tool' ELSE 'output' END,
-       CASE WHEN n % 5 = 0 THEN '{"name": "search", "query": "something"}' ELSE '{"text": "Some **words** of an agent."}' END::jsonb
-  FROM generate_series(1, 100000) AS n
-"""
-SAID = "UPDATE sessions SET last_seq = 100000 WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s"
-OTHERS = """
-INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id)
-SELECT s.workspace_id, gen_random_uuid(), CASE WHEN n % 1000 = 0 THEN 'interactive' ELSE 'automation' END, 'user',
-       CASE WHEN n % 1000 = 0 THEN NULL ELSE s.automation_id END, s.agent_id, s.owner_id
-  FROM sessions s, generate_series(1, 200000) AS n WHERE s.workspace_id = %(workspace_id)s AND s.id = %(session_id)s
-"""
-AUDIT = """
-INSERT INTO audit (workspace_id, id, user_id, action, object_kind, object_id, status, before, after)
-SELECT %(workspace_id)s, gen_random_uuid(), u.id, 'automation.pause', 'automation', n::text, 200, '{"status": "active"}', '{"status": "paused"}'
-  FROM (SELECT id FROM users LIMIT 1) u, generate_series(1, 200000) AS n
-"""
-SNAPSHOTS = """
-INSERT INTO snapshots (id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb)
-SELECT gen_random_uuid(), now() - interval '1 minute' * n, 'h' || n %% 3, 3, 3, 3, n %% 40, 20, 900 FROM generate_series(1, 30240) AS n
-"""
+ROOT = "/w/default"
 
 
 async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     automations, runs = (1_000, 100_000) if quick else (10_000, 1_000_000)
     async with staged() as stage:
         await stage.fill(automations, datetime.now(UTC) + timedelta(days=1), tidy=False)
-        async with stage.db.connection() as conn:
-            session = await (await conn.execute(SESSION, [stage.caller.workspace_id])).fetchone()
-            assert session
-            given = {"workspace_id": stage.caller.workspace_id, "session_id": session[0], "automations": automations}
-            for salt, count, one in (("many", runs, False), ("one", BUSIEST, True)):
-                for first in range(1, count + 1, BATCH):
-                    batch = {"first": first, "batch": min(BATCH, count), "count": count, "one": one, "salt": salt}
-                    await conn.execute(RUNS, {**given, **batch})
-            await conn.execute(SNAPSHOTS.replace("%%", "%"))
-            for statement in (EVENTS, SAID, OTHERS, AUDIT):
-                await conn.execute(statement.replace("% ", "%% "), given)
-        await stage.tidy()
-        return await _pages(stage, times=20 if quick else 60, stored=f"{automations:,} automations and {runs:,} runs")
+        await stock.fill(stage, automations=automations, runs=runs, busiest=BUSIEST)
+        figures = {"stored": f"{automations:,} automations and {runs:,} runs"}
+        looked_at = await look(stage, times=20 if quick else 60)
+    for name, seen in looked_at.items():
+        figures |= {f"{name}, {what}": value for what, value in seen.told().items()}
+    slowest = max(looked_at, key=lambda name: looked_at[name].p95)
+    return figures, [at_most(f"p95 ms of the slowest page ({slowest})", looked_at[slowest].p95, GOAL_MS)]
 
 
-async def _pages(stage: Stage, *, times: int, stored: str) -> tuple[dict[str, Any], list[Goal]]:
-    figures: dict[str, Any] = {"stored": stored}
+class Seen(NamedTuple):
+    """How long a page took, each time it was looked at; what of that this process worked, and what the database did."""
+
+    took: list[float]
+    worked: list[float]
+    asked: list[float]
+    statements: int
+
+    @property
+    def p95(self) -> float:
+        return sorted(self.took)[int(len(self.took) * 0.95)]
+
+    def told(self) -> dict[str, Any]:
+        middle = {"p50 ms": self.took, "CPU of Python, p50 ms": self.worked, "statements, p50 ms": self.asked}
+        return {
+            **{name: statistics.median(each) for name, each in middle.items()},
+            "p95 ms": self.p95,
+            "statements": self.statements,
+        }
+
+
+async def look(stage: Stage, *, times: int) -> dict[str, Seen]:
+    """Every page, as a browser of an admin asks for it."""
     with tempfile.TemporaryDirectory() as home:
         web = Web(stage.db, stage.wakes, Listener(stage.url), Settings(), open_vault(Path(home)))
         async with AsyncClient(transport=ASGITransport(create_app(web)), base_url="http://rota.test") as browser:
             async with stage.db.transaction() as conn:
                 link = await signing_in.create_link(conn, stage.caller.user_id)
             await browser.get("/sign-in", params={"token": link})
-            for name, path in (await _addresses(stage)).items():
-                figures |= await _timed(browser, name, path, times)
-    slowest = max(value for name, value in figures.items() if name.endswith("p95 ms"))
-    return figures, [at_most("server time of the slowest page, p95 ms", slowest, GOAL_MS)]
+            return {name: await _seen(browser, path, times) for name, path in (await addresses(stage)).items()}
 
 
-async def _addresses(stage: Stage) -> dict[str, str]:
-    async with stage.db.connection() as conn:
-        rows = await conn.execute(
-            "SELECT slug FROM automations WHERE workspace_id = %s ORDER BY id", [stage.caller.workspace_id]
-        )
-        slugs = [row[0] for row in await rows.fetchall()]
-        session = await (await conn.execute("SELECT id FROM sessions WHERE last_seq > 0 LIMIT 1")).fetchone()
-    root, one, busiest = "/w/default", f"/w/default/automations/{slugs[-1]}", f"/w/default/automations/{slugs[0]}"
+async def addresses(stage: Stage) -> dict[str, str]:
+    slugs = await _column(stage, "SELECT slug FROM automations ORDER BY id")
+    [talk] = await _column(stage, "SELECT id FROM sessions ORDER BY last_seq DESC LIMIT 1")
+    [run] = await _column(
+        stage,
+        "SELECT session_id FROM runs WHERE status = 'succeeded' AND automation_id IS NOT NULL ORDER BY id DESC LIMIT 1",
+    )
+    [chat] = await _column(stage, "SELECT session_id FROM runs WHERE source = 'chat' ORDER BY id DESC LIMIT 1")
+    [grant] = await _column(stage, "SELECT grant_id FROM automations ORDER BY id LIMIT 1")
+    deep = {table: cursor_of(await _middle(stage, table)) for table in ("automations", "runs", "approvals", "audit")}
+    news = cursor_of(
+        (await _column(stage, "SELECT latest_id FROM notifications ORDER BY latest_id OFFSET 1000 LIMIT 1"))[0]
+    )
+    one, busiest = f"{ROOT}/automations/{slugs[-1]}", f"{ROOT}/automations/{slugs[0]}"
+    settings = ("me", "members", f"members/{stage.caller.user_id}", "tokens", "credentials", "grants", "accounts", "audit")
     return {
-        "automations": f"{root}/automations",
-        "automations, searched in vain": f"{root}/automations?q={secrets.token_hex(4)}",
-        "automations, none needs attention": f"{root}/automations?status=attention",
+        "automations": f"{ROOT}/automations",
+        "automations, deep": f"{ROOT}/automations?cursor={deep['automations']}",
+        "automations, searched": f"{ROOT}/automations?q=automation+77",
+        "automations, searched in vain": f"{ROOT}/automations?q=nobodyiscalledso",
+        "automations, paused": f"{ROOT}/automations?status=paused",
+        "automations, needing attention": f"{ROOT}/automations?status=attention",
+        "automations, deleted": f"{ROOT}/automations?status=deleted",
+        "palette": f"{ROOT}/find?q=automation+77",
+        "new automation": f"{ROOT}/automations/new",
         "one automation": one,
-        "one automation, calendar": f"{one}?view=calendar",
-        "the busiest, calendar": f"{busiest}?view=calendar",
-        "one automation, why": f"{one}?at=2026-01-01T09:00",
+        "one automation, calendar and usage": f"{one}?view=calendar",
+        "one automation, one day": f"{one}?day={datetime.now(UTC) - timedelta(days=9):%Y-%m-%d}",
+        "one automation, why": f"{one}?at={datetime.now(UTC) - timedelta(days=9):%Y-%m-%dT09:00}",
+        "the busiest automation": busiest,
+        "the busiest automation, calendar and usage": f"{busiest}?view=calendar",
         "editor": f"{one}/edit",
-        "runs": f"{root}/runs",
-        "runs that failed": f"{root}/runs?status=failed",
-        "runs that were cancelled": f"{root}/runs?status=cancelled",
-        "session": f"{root}/sessions/{session[0] if session else ''}",
-        "fleet": f"{root}/fleet",
-        "approvals": f"{root}/approvals",
-        "session, an earlier part": f"{root}/sessions/{session[0] if session else ''}?before=50000",
-        "conversations": f"{root}/sessions",
-        "goals, of which there are none": f"{root}/sessions?kind=background",
-        "sessions of automations": f"{root}/sessions?kind=automation",
-        "you": f"{root}/settings/me",
-        "members": f"{root}/settings/members",
-        "a member, with what would end": f"{root}/settings/members/{stage.caller.user_id}",
-        "tokens": f"{root}/settings/tokens",
-        "credentials": f"{root}/settings/credentials",
-        "grants": f"{root}/settings/grants",
-        "audit log": f"{root}/settings/audit",
-        "audit log, of one thing": f"{root}/settings/audit?object_kind=automation&object_id=77",
-    }
+        "runs": f"{ROOT}/runs",
+        "runs, deep": f"{ROOT}/runs?cursor={deep['runs']}",
+        **{f"runs, {status}": f"{ROOT}/runs?status={status}" for status in ("failed", "skipped", "succeeded", "running", "queued", "cancelled")},
+        "conversations": f"{ROOT}/sessions",
+        "goals": f"{ROOT}/sessions?kind=background",
+        "goals, paused": f"{ROOT}/sessions?kind=background&status=paused",
+        "sessions of automations": f"{ROOT}/sessions?kind=automation",
+        "session": f"{ROOT}/sessions/{run}",
+        "session, a conversation": f"{ROOT}/sessions/{chat}",
+        "session of 100,000 events": f"{ROOT}/sessions/{talk}",
+        "session of 100,000 events, an earlier part": f"{ROOT}/sessions/{talk}?before=50000",
+        "approvals": f"{ROOT}/approvals",
+        "approvals, approved": f"{ROOT}/approvals?status=approved",
+        "approvals, approved, deep": f"{ROOT}/approvals?status=approved&cursor={deep['approvals']}",
+        "approvals, expired": f"{ROOT}/approvals?status=expired",
+        "notifications": f"{ROOT}/notifications",
+        "notifications, deep": f"{ROOT}/notifications?cursor={news}",
+        "notifications, unread": f"{ROOT}/notifications?unread=true",
+        "notification choices": f"{ROOT}/notifications/choices",
+        "fleet": f"{ROOT}/fleet",
+        **{f"settings, {each}": f"{ROOT}/settings/{each}" for each in settings},
+        "settings, every grant": f"{ROOT}/settings/grants?shown=all",
+        "settings, one grant": f"{ROOT}/settings/grants/{grant}",
+        "settings, audit, deep": f"{ROOT}/settings/audit?cursor={deep['audit']}",
+        "settings, audit, of one thing": f"{ROOT}/settings/audit?object_kind=automation&object_id=77",
+        "settings, audit, of one action": f"{ROOT}/settings/audit?action=automation.pause",
+        "settings, audit, refused": f"{ROOT}/settings/audit?refused=true",
+        "sign in": "/sign-in",
+        "not found": f"{ROOT}/automations/none",
+    }  # fmt: skip
 
 
-async def _timed(browser: AsyncClient, name: str, path: str, times: int) -> dict[str, float]:
-    taken = []
-    for _ in range(times + 3):
-        started = time.perf_counter()
-        answer = await browser.get(path)
-        taken.append((time.perf_counter() - started) * 1000)
-        assert answer.status_code == 200, (path, answer.status_code)
-    warm = sorted(taken[3:])
-    return {f"{name}, p50 ms": statistics.median(warm), f"{name}, p95 ms": warm[int(len(warm) * 0.95)]}
+async def _column(stage: Stage, query: str) -> list[Any]:
+    async with stage.db.connection() as conn:
+        return [row[0] for row in await (await conn.execute(query.encode())).fetchall()]
+
+
+async def _middle(stage: Stage, table: str) -> UUID:
+    """An id with about as many rows before it as after it."""
+    [found] = await _column(
+        stage, f"SELECT id FROM {table} ORDER BY id OFFSET (SELECT count(*) / 2 FROM {table}) LIMIT 1"
+    )
+    return UUID(str(found))
+
+
+async def _seen(browser: AsyncClient, path: str, times: int) -> Seen:
+    seen = Seen([], [], [], 0)
+    for at in range(times + WARMING):
+        with _statements() as asked:
+            began, worked = time.perf_counter(), time.process_time()
+            answer = await browser.get(path)
+            took, worked = time.perf_counter() - began, time.process_time() - worked
+        if answer.status_code != (404 if path.endswith("/none") else 200):
+            raise AssertionError(f"{path} answered {answer.status_code}")
+        if at >= WARMING:
+            for figures, value in ((seen.took, took), (seen.worked, worked), (seen.asked, sum(asked))):
+                figures.append(value * 1000)
+            seen = seen._replace(statements=len(asked))
+    return seen
+
+
+@contextmanager
+def _statements() -> Iterator[list[float]]:
+    """How long each statement took until its rows were there."""
+    execute, asked = AsyncCursor.execute, []
+
+    async def timed(*given: Any, **more: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await execute(*given, **more)
+        finally:
+            asked.append(time.perf_counter() - began)
+
+    with patch.object(AsyncCursor, "execute", timed):
+        yield asked

@@ -35,6 +35,7 @@ from rota.watch.prune import Prune, PruneArtifacts
 from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
+from rota.watch.tally import Tally
 from rota.worker import hire
 
 log = logging.getLogger(__name__)
@@ -212,6 +213,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
         _looping(Remind(ready.db)),
+        _looping(Tally(ready.db)),
         _looping(PruneArtifacts(ready.db, depot, keep=settings.keep_artifacts_days)),
         _looping(
             Prune(

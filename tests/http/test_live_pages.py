@@ -12,8 +12,9 @@ import pytest
 from httpx import AsyncClient
 
 from rota.http.context import Web
-from rota.http.ui import automations, live
+from rota.http.ui import automations, live, sessions
 from rota.http.ui.live import View
+from rota.http.ui.speech import Teller
 
 LIST = "/w/default/automations"
 
@@ -113,3 +114,44 @@ async def test_a_page_names_its_stream_and_the_stream_answers(admin: AsyncClient
         answer = await admin.get(address)
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         assert answer.content == b""
+
+
+async def test_every_page_has_one_stream_which_answers(admin: AsyncClient, house: Any, web: Web) -> None:
+    run = await house.ended(await house.automation({"cron": "0 9 * * *"}))
+    await house.say(run, text="One.")
+    await house.say(run, text="Two.")
+    web.closing.set()
+    session = f"/w/default/sessions/{run['session_id']}"
+    settings = [f"/w/default/settings/{each}" for each in ("credentials", "grants", "accounts", "audit")]
+    still = [
+        f"{LIST}/new",
+        f"{LIST}/errand/edit",
+        f"{LIST}/errand?view=calendar",
+        "/w/default/notifications/choices",
+        *settings,
+    ]
+    for path in (LIST, session, f"{session}?before=2", "/w/default/notifications", "/w/default/approvals", *still):
+        page = (await admin.get(path)).text
+        assert page.count("hx-sse:connect=") == 1, path
+        address = page.split('hx-sse:connect="')[1].split('"')[0].replace("&amp;", "&")
+        assert (await admin.get(address)).headers["Content-Type"].startswith("text/event-stream"), path
+
+
+async def test_the_stream_of_a_session_tells_its_top_too_and_leaves_its_place_alone(
+    asks: Any, web: Web, house: Any
+) -> None:
+    """A browser that lost the line says where in the transcript it was: the top must not change that."""
+    run = await house.started(await house.automation())
+    said = sessions.messages(web, house.caller, run["session_id"], 0, Teller())
+    feed = live.with_top(asks, web, house.caller, said, "top-0-0")
+    await house.say(run, text="Hello.")
+    assert mark(await anext(feed)) != ""
+    await house.execute(
+        "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, expires_at) "
+        "SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', now() + interval '1 hour' FROM runs"
+    )
+    while b"#asked" not in (told := await anext(feed)):
+        pass
+    assert told.startswith(b"data: ")
+    assert b">1<" in told
+    await feed.aclose()

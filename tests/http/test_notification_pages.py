@@ -82,11 +82,11 @@ async def test_the_stream_of_a_page_sends_the_bell_when_it_rings(web: Web, house
         url = type("", (), {"path": f"{ROOT}/approvals"})
 
     view = View("approvals/list.html", "approvals/_results.html", "approvals/_list.html", look)
-    stream = parts(Asked(), web, house.caller, view, "same-0")  # type: ignore[arg-type]
+    stream = parts(Asked(), web, house.caller, view, "same-0-0")  # type: ignore[arg-type]
     run = await house.ended(await house.automation(), "failed")
     await tell(house, run)
     message = (await anext(stream)).decode()
-    assert message.startswith("id: same-1\n")
+    assert message.startswith("id: same-1-0\n")
     assert 'hx-target="#bell"' in message
     assert '<span class="count">1<' in message
     await stream.aclose()

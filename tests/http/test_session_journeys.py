@@ -160,6 +160,7 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
         question = page.locator("#tail .question")
         await expect(question.locator(".words")).to_have_text("Send it? " + EVIL)
         await expect(page.locator(".heading .pill")).to_have_text("Needs approval")
+        await expect(page.locator("#asked .count")).to_have_text("1 waiting")
         await question.get_by_text("What it is about").click()
         await expect(question.locator("pre")).to_contain_text("everybody")
         note = question.get_by_label("Note to the agent")
@@ -172,6 +173,7 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
         await expect(question.first.get_by_label("Note to the agent")).to_have_value("Only the short one")
         await question.first.get_by_role("button", name=button).click()
         await expect(page.locator(".said.rota", has_text=told)).to_contain_text("“Only the short one”")
+        await expect(page.locator("#asked .count")).to_have_count(0)
         assert await was_never_reloaded(page)
         assert opened == []
         assert not await page.evaluate("window.pwned")

@@ -215,6 +215,6 @@ async def test_pages_count_what_waits_for_an_answer(admin: AsyncClient, house: A
         "SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', now() + interval '1 hour' FROM runs WHERE id = %s",
         run["id"],
     )
-    assert '<span class="count">1</span>' in (await admin.get(f"{ROOT}/runs")).text
+    assert '<span class="count">1<span class="unseen"> waiting' in (await admin.get(f"{ROOT}/runs")).text
     await house.execute("UPDATE approvals SET expires_at = now()")
     assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text

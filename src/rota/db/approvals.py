@@ -73,22 +73,22 @@ SELECT a.id, a.run_id, a.session_id, r.automation_id, r.agent_id, a.attempt, a.k
 
 SHOW = f"SELECT * FROM ({SHOWN} AND a.id = %(id)s) shown"  # noqa: S608
 
-PAGE = f"""
-SELECT * FROM ({SHOWN}
+PAGE = """
    AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    AND (%(session_id)s::uuid IS NULL OR a.session_id = %(session_id)s)
-   AND (%(owner_id)s::uuid IS NULL OR %(owner_id)s IN (s.owner_id, m.owner_id))) shown
- WHERE %(status)s::text IS NULL OR status = %(status)s
+   AND (%(owner_id)s::uuid IS NULL OR %(owner_id)s IN (s.owner_id, m.owner_id))
+"""
+
+EVERY = f"{SHOWN} {PAGE} ORDER BY a.id DESC LIMIT %(limit)s"
+
+STANDING = f"""
+-- Those that are stored so, by the index approvals_by_status; and those that nobody has swept yet, which are few.
+SELECT * FROM (
+    ({SHOWN} {PAGE} AND a.status = %(status)s AND a.status <> 'pending' ORDER BY a.id DESC LIMIT %(limit)s)
+    UNION ALL
+    (SELECT * FROM ({SHOWN} {PAGE} AND a.status = 'pending') waits WHERE status = %(status)s ORDER BY id DESC LIMIT %(limit)s)) shown
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
-
-WAITING = """
--- How many can be answered now; nobody needs to know of more than a hundred.
-SELECT count(*) FROM (
-    SELECT FROM approvals a JOIN runs r ON r.workspace_id = a.workspace_id AND r.id = a.run_id
-     WHERE a.workspace_id = %(workspace_id)s AND a.status = 'pending' AND a.expires_at > now() AND r.finished_at IS NULL
-     LIMIT 100) waiting
-"""
 
 LOCK_RUN = """
 SELECT r.session_id FROM runs r JOIN approvals a ON a.workspace_id = r.workspace_id AND a.run_id = r.id
@@ -286,7 +286,7 @@ async def page(
         "owner_id": owner_id,
     }  # fmt: skip
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(PAGE.encode(), given)
+        await cursor.execute((STANDING if status else EVERY).encode(), given)
         return await cursor.fetchall()
 
 
@@ -356,9 +356,3 @@ async def ran_before(conn: Connection, workspace_id: WorkspaceId, run_id: RunId,
     given = {"workspace_id": workspace_id, "run_id": run_id, "attempt": attempt}
     row = await (await conn.execute(RAN_BEFORE, given)).fetchone()
     return row[0] if row and row[0] is not None else timedelta()
-
-
-async def waiting(conn: Connection, workspace_id: WorkspaceId) -> int:
-    """Questions that wait for an answer; of a hundred and more, a hundred."""
-    row = await (await conn.execute(WAITING, {"workspace_id": workspace_id})).fetchone()
-    return int(row[0]) if row else 0

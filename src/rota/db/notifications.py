@@ -134,9 +134,9 @@ PAGE = f"""
 SELECT {COLUMNS} FROM notifications
  WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s
    AND latest_id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   AND (%(unread)s::boolean IS NULL OR (read_at IS NULL) = %(unread)s)
-ORDER BY latest_id DESC LIMIT %(limit)s
 """
+
+READ_OR_NOT = {None: "", True: " AND read_at IS NULL", False: " AND read_at IS NOT NULL"}
 
 FIND = f"""
 SELECT {COLUMNS} FROM notifications WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND id = %(id)s
@@ -223,8 +223,8 @@ async def page(
     limit: int,
     unread: bool | None = None,
 ) -> list[dict[str, Any]]:
-    given = {"workspace_id": workspace_id, "user_id": user_id, "before": before, "limit": limit, "unread": unread}
-    return await _rows(conn, PAGE, given)
+    given = {"workspace_id": workspace_id, "user_id": user_id, "before": before, "limit": limit}
+    return await _rows(conn, f"{PAGE}{READ_OR_NOT[unread]} ORDER BY latest_id DESC LIMIT %(limit)s", given)
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, told_id: UUID) -> dict[str, Any] | None:

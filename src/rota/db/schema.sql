@@ -628,6 +628,19 @@ CREATE TABLE usage (
     CONSTRAINT usage_recorded_check CHECK ((recorded >= (0)::numeric))
 );
 
+CREATE TABLE usage_spans (
+    workspace_id uuid NOT NULL,
+    starts_at timestamptz NOT NULL,
+    account_id uuid NOT NULL,
+    unit text NOT NULL,
+    amount numeric NOT NULL
+);
+
+CREATE TABLE usage_tallies (
+    workspace_id uuid NOT NULL,
+    until timestamptz NOT NULL
+);
+
 CREATE TABLE users (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -726,6 +739,8 @@ ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
 ALTER TABLE triggers ADD CONSTRAINT triggers_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_pkey PRIMARY KEY (workspace_id, run_id, attempt, unit);
+ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_pkey PRIMARY KEY (workspace_id, starts_at, account_id, unit);
+ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_pkey PRIMARY KEY (workspace_id);
 ALTER TABLE users ADD CONSTRAINT users_email_key UNIQUE (email);
 ALTER TABLE users ADD CONSTRAINT users_pkey PRIMARY KEY (id);
 ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (workspace_id, trigger_id, id);
@@ -738,6 +753,7 @@ CREATE UNIQUE INDEX accounts_name ON accounts USING btree (workspace_id, name);
 CREATE INDEX accounts_with_budget ON accounts USING btree (workspace_id) WHERE (budget IS NOT NULL);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX approvals_by_status ON approvals USING btree (workspace_id, status, id);
 CREATE INDEX approvals_of_run ON approvals USING btree (workspace_id, run_id);
 CREATE UNIQUE INDEX approvals_one_per_key ON approvals USING btree (workspace_id, run_id, key) WHERE ((key IS NOT NULL) AND (status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text])));
 CREATE INDEX approvals_pending ON approvals USING btree (expires_at) WHERE (status = 'pending'::text);
@@ -745,7 +761,10 @@ CREATE INDEX artifacts_by_time ON artifacts USING brin (created_at);
 CREATE INDEX artifacts_of_content ON artifacts USING btree (workspace_id, sha256) WHERE (sha256 IS NOT NULL);
 CREATE INDEX artifacts_of_session ON artifacts USING btree (workspace_id, session_id, id);
 CREATE INDEX audit_by_time ON audit USING brin (created_at);
+CREATE INDEX audit_of_action ON audit USING btree (workspace_id, action, id);
 CREATE INDEX audit_of_object ON audit USING btree (workspace_id, object_kind, object_id, id);
+CREATE INDEX audit_of_user ON audit USING btree (workspace_id, user_id, id);
+CREATE INDEX audit_refused ON audit USING btree (workspace_id, id) WHERE (code IS NOT NULL);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
@@ -852,6 +871,8 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_workspace_id_session_id_role_fkey FOREIGN
 ALTER TABLE tokens ADD CONSTRAINT tokens_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_after_automation_id_fkey FOREIGN KEY (workspace_id, after_automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_workspace_id_trigger_id_fkey FOREIGN KEY (workspace_id, trigger_id) REFERENCES triggers(workspace_id, id) ON DELETE CASCADE;

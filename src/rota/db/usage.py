@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,9 +10,10 @@ from uuid import UUID
 import orjson
 from psycopg.rows import dict_row
 
+from rota.db import tallies
 from rota.db.pool import Connection
 from rota.model.budget import Exceeded, exceeded
-from rota.model.ids import RunId, WorkspaceId
+from rota.model.ids import RunId, WorkspaceId, id_at
 
 CHARGE = """
 -- A total: written twice it charges once, and what the agent added over HTTP stays.
@@ -108,12 +109,7 @@ ORDER BY spent.day DESC, spent.subject
  LIMIT %(limit)s
 """
 
-DAYS = "SELECT day, unit, sum(amount)::float8 AS amount FROM ({spent}) every GROUP BY day, unit ORDER BY day, unit"
-
-TOTAL = """
-SELECT u.unit, sum(u.amount) FROM usage u
- WHERE u.workspace_id = %(workspace_id)s AND u.run_id >= %(since)s GROUP BY u.unit
-"""
+DAYS = "SELECT day, unit, sum(amount) AS amount FROM ({spent}) every GROUP BY day, unit"
 
 MEAN = """
 -- What a run of each automation cost of late: of its newest that have ended, at most so many.
@@ -157,16 +153,17 @@ async def by_day(
         return await cursor.fetchall()
 
 
-async def days(conn: Connection, workspace_id: WorkspaceId, span: Span) -> list[dict[str, Any]]:
-    """What was spent by day and unit."""
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(_of(span, DAYS), {"workspace_id": workspace_id, "none": NOBODY, **span._asdict()})
-        return await cursor.fetchall()
-
-
-async def total(conn: Connection, workspace_id: WorkspaceId, since: UUID) -> dict[str, Decimal]:
-    rows = await conn.execute(TOTAL, {"workspace_id": workspace_id, "since": since})
-    return dict(await rows.fetchall())
+async def days(
+    conn: Connection, workspace_id: WorkspaceId, start: datetime, end: datetime, zone: str
+) -> dict[tuple[date, str], Decimal]:
+    """What was spent by day of a zone and unit: what is summed up, and from there on what the ledger says."""
+    summed = await tallies.until(conn, workspace_id) or start
+    spent = await tallies.days(conn, workspace_id, start, min(end, summed), zone)
+    span = Span(id_at(max(start, summed)), id_at(end), zone)
+    rows = await conn.execute(_of(span, DAYS), {"workspace_id": workspace_id, "none": NOBODY, **span._asdict()})
+    for day, unit, amount in await rows.fetchall():
+        spent[day, unit] = spent.get((day, unit), Decimal()) + amount
+    return spent
 
 
 async def mean(

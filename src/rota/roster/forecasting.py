@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -11,11 +11,11 @@ from rota.db import accounts, triggers, usage
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.model.caller import Caller
-from rota.model.ids import id_at
 from rota.roster.triggers import timing
 
 MOST_TRIGGERS = 1000
 NEWEST = 20
+WEEK = 7  # days
 
 Amounts = dict[str, Decimal]
 
@@ -41,21 +41,31 @@ class Forecast(NamedTuple):
     complete: bool
 
 
-async def forecast(conn: Connection, caller: Caller) -> Forecast:
+async def forecast(conn: Connection, caller: Caller, *, most: int = MOST_TRIGGERS) -> Forecast:
     """An estimate. The triggers due first are looked at, up to a bound; `complete` says whether that was all."""
     month = await accounts.month(conn, caller.timezone)
-    found = await triggers.due_until(conn, caller.workspace_id, month.end, limit=MOST_TRIGGERS + 1)
+    found = await triggers.due_until(conn, caller.workspace_id, month.end, limit=most + 1)
     fires: Counter[UUID] = Counter()
     names: dict[UUID, Mapping[str, Any]] = {}
-    for row in found[:MOST_TRIGGERS]:
+    for row in found[:most]:
         fires[row["automation_id"]] += fires_until(row, month.end)
         names[row["automation_id"]] = row
     costs = await usage.mean(conn, caller.workspace_id, list(fires), newest=NEWEST)
     expected = [_expected(names[each], fires[each], *costs[each]) for each in fires if each in costs and costs[each][1]]
-    spent = await usage.total(conn, caller.workspace_id, id_at(month.start))
+    days = await usage.days(conn, caller.workspace_id, month.start, month.end, caller.timezone)
+    spent = _sum([{unit: amount} for (_, unit), amount in days.items()])
     estimate = _sum([spent, *(each.estimate for each in expected)])
-    complete = len(found) <= MOST_TRIGGERS
+    complete = len(found) <= most
     return Forecast(f"{month.first_day:%Y-%m}", month.end, spent, expected, estimate, complete)
+
+
+def at_pace(spent: Amounts, days: Mapping[tuple[date, str], Decimal], now: datetime, end: datetime) -> Amounts:
+    """Another estimate, for who has more schedules than can be counted while somebody waits: the rest of the month goes
+    on as the last whole week did. `now` is on the clock that the days are of."""
+    week = {now.date() - timedelta(days=ago) for ago in range(1, WEEK + 1)}
+    left = Decimal((end - now).total_seconds()) / Decimal(86400)
+    lately = _sum([{unit: amount * left / WEEK} for (day, unit), amount in days.items() if day in week])
+    return _sum([spent, lately])
 
 
 def fires_until(row: Mapping[str, Any], end: datetime) -> int:

@@ -1,1 +1,1 @@
-"""The house keepers: rescue, snapshot, prune, remind."""
+"""The house keepers: rescue, snapshot, prune, remind, tally."""

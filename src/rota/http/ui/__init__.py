@@ -14,6 +14,7 @@ from rota.http.ui import (
     files,
     fleet,
     grants,
+    live,
     members,
     memory,
     notifications,
@@ -34,7 +35,7 @@ __all__ = ["install", "problem_page"]
 def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
     talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
-    told = (runs.router, *talk, fleet.router)
+    told = (runs.router, *talk, fleet.router, live.router)
     people = (oneself.router, members.router, tokens.router)
     looked_after = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
     pages = (*work, *told, *people, *looked_after)

@@ -1,7 +1,8 @@
 """The page of accounts: what the month may cost, what it has cost by day and automation, and what it will."""
 
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from rota.db import accounts as rows
 from rota.db import usage
 from rota.errors import NotFound
-from rota.http.api.usage import USUAL_DAYS, span
+from rota.http.api.usage import USUAL_DAYS
 from rota.http.context import InUnit, Unit
 from rota.http.shapes import AccountIn, AccountPatch
 from rota.http.ui import charts, drafts, forms
@@ -22,10 +23,11 @@ from rota.model.caller import Level
 from rota.model.cron import load_zone
 from rota.model.ids import as_uuid
 from rota.roster import accounts
-from rota.roster.forecasting import forecast
+from rota.roster.forecasting import at_pace, forecast
 
 LISTED, MOST_CHARTS = 100, 4
 FIELDS = ("name", "currency", *drafts.CAPS)
+FORESEEN = 50  # schedules whose fires are counted while somebody waits
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/settings/accounts", include_in_schema=False)
 
@@ -39,12 +41,16 @@ async def accounts_page(unit: InUnit, request: Request) -> Response:
 async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Response:
     caller = unit.caller
     found = await rows.page(unit.conn, caller.workspace_id, before=None, limit=LISTED)
-    today = datetime.now(load_zone(caller.timezone)).date()
-    spent = await usage.days(unit.conn, caller.workspace_id, span(caller.timezone, None, today))
+    now = datetime.now(load_zone(caller.timezone))
+    first, end = now.date() - timedelta(days=USUAL_DAYS - 1), now.date() + timedelta(days=1)
+    start, stop = (datetime.combine(day, time(), now.tzinfo) for day in (first, end))
+    spent = await usage.days(unit.conn, caller.workspace_id, start, stop, caller.timezone)
+    expected = await forecast(unit.conn, caller, most=FORESEEN)
     facts: dict[str, Any] = {
         "accounts": await accounts.with_month(unit.conn, caller, found[::-1]),
-        "charts": _drawn(spent, today),
-        "forecast": await forecast(unit.conn, caller),
+        "charts": _drawn(spent, now.date()),
+        "forecast": expected,
+        "estimate": expected.estimate if expected.complete else at_pace(expected.spent, spent, now, expected.until),
         "figure": _figure,
         "units": UNITS,
         "is_admin": caller.level == Level.ADMIN,
@@ -56,14 +62,13 @@ def _figure(amount: Any, unit: str) -> str:
     return charts.figure(float(amount), "s" if unit == "seconds" else "")
 
 
-def _drawn(spent: Sequence[Mapping[str, Any]], today: date) -> list[tuple[str, str, charts.Chart]]:
+def _drawn(spent: Mapping[tuple[date, str], Decimal], today: date) -> list[tuple[str, str, charts.Chart]]:
     days = [today - timedelta(days=ago) for ago in range(USUAL_DAYS - 1, -1, -1)]
-    units = sorted({row["unit"] for row in spent}, key=lambda unit: (unit not in UNITS, unit))
+    units = sorted({unit for _, unit in spent}, key=lambda unit: (unit not in UNITS, unit))
     drawn = []
     for unit in units[:MOST_CHARTS]:
-        by_day = {row["day"]: row["amount"] for row in spent if row["unit"] == unit}
-        total = _figure(sum(by_day.values()), unit)
-        bars = [(day, by_day.get(day, 0.0)) for day in days]
+        total = _figure(sum(amount for (_, each), amount in spent.items() if each == unit), unit)
+        bars = [(day, float(spent.get((day, unit), 0))) for day in days]
         told = f"{unit} by day, {total} in {USUAL_DAYS} days"
         drawn.append((unit, total, charts.bars(bars, unit="s" if unit == "seconds" else "", told=told)))
     return drawn

@@ -3,27 +3,28 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from rota.db import isolation
+from rota.db import glance, isolation
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
-from rota.http.context import Unit, Web
+from rota.http.context import Shared, Signed, Unit, Web
 from rota.http.streams import STILL_HERE, EventStream
-from rota.http.ui.rendering import here, html, is_live, page, render, told_to
+from rota.http.ui.rendering import PageRoute, here, html, is_live, page, render, told_to
 from rota.model.caller import Caller
-from rota.notify import reading
 
 LOOK_SECONDS = 2.0  # when no notification comes
 SETTLE_SECONDS = 0.1  # many changes at once are shown once
 BEAT_SECONDS = 15.0
 
 _LINE_END = re.compile(r"\r\n|\r|\n")  # what ends a line of an event stream
+
+router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/top", include_in_schema=False)
 
 Facts = dict[str, Any]
 Look = Callable[[Connection, Caller], Awaitable[Facts]]
@@ -55,7 +56,9 @@ async def shown(unit: Unit, request: Request, shared: Web, view: View, live: str
     return await page(unit, request, view.page, **facts)
 
 
-async def parts(request: Request, shared: Web, caller: Caller, view: View, seen: str) -> AsyncGenerator[bytes]:
+async def parts(
+    request: Request, shared: Web, caller: Caller, view: View, seen: str, *, marked: bool = True
+) -> AsyncGenerator[bytes]:
     """The part whenever it is not what the reader has seen. Each carries the mark of its facts, so that a browser which
     lost the line says on any replica what it shows.
     """
@@ -72,7 +75,7 @@ async def parts(request: Request, shared: Web, caller: Caller, view: View, seen:
             if facts["seen"] != seen:
                 seen, spoke = facts["seen"], loop.time()
                 told = {"here": here(request), **told_to(request, caller), **facts}
-                yield message(seen, render("_live.html", part=view.part, **told))
+                yield message(seen if marked else None, render("_live.html", part=view.part, **told))
             elif loop.time() - spoke >= BEAT_SECONDS:
                 spoke = loop.time()
                 yield STILL_HERE
@@ -80,10 +83,53 @@ async def parts(request: Request, shared: Web, caller: Caller, view: View, seen:
 
 
 async def _look(view: View, conn: Connection, caller: Caller) -> Facts:
-    """With the bell, which every page has."""
+    """With what the top of every page tells."""
     facts = await view.look(conn, caller)
-    unread = await reading.unread(conn, caller)
-    return {**facts, "unread": unread, "seen": f"{facts['seen']}-{unread}"}
+    waiting = await glance.waiting(conn, caller.workspace_id, caller.user_id)
+    return {**facts, "waiting": waiting, "seen": f"{facts['seen']}-{waiting.unread}-{waiting.approvals}"}
+
+
+async def _nothing(conn: Connection, caller: Caller) -> Facts:  # noqa: ARG001
+    return {"seen": "top"}
+
+
+TOP = View("", "", "", _nothing)  # of a page that has nothing else that lives
+
+
+@router.get("")
+async def top(
+    request: Request, caller: Signed, shared: Shared, live: Live = None, last_event_id: LastEventId = None
+) -> Response:
+    """The stream of a page that does not change while it is open, but for its top."""
+    return EventStream(request, parts(request, shared, caller, TOP, last_event_id or live or ""))
+
+
+async def with_top(
+    request: Request, shared: Web, caller: Caller, lines: AsyncGenerator[bytes], mark: str
+) -> AsyncGenerator[bytes]:
+    """Two streams as one: what a page says of its own, and its top. Only the first says how far the page has come."""
+    top = parts(request, shared, caller, TOP, mark, marked=False)
+    async with aclosing(lines), aclosing(top), aclosing(_merged(lines, top)) as merged:
+        async for line in merged:
+            yield line
+
+
+async def _merged(*streams: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Whatever comes, from whichever it comes, until one of them ends."""
+    awaited = {asyncio.ensure_future(anext(each, None)): each for each in streams}
+    try:
+        while True:
+            ready, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            for each in ready:
+                stream, line = awaited.pop(each), each.result()
+                if line is None:
+                    return
+                yield line
+                awaited[asyncio.ensure_future(anext(stream, None))] = stream
+    finally:
+        for each in awaited:
+            each.cancel()
+        await asyncio.gather(*awaited, return_exceptions=True)
 
 
 async def _rest(changed: asyncio.Event, closing: asyncio.Event) -> None:
@@ -97,7 +143,8 @@ async def _rest(changed: asyncio.Event, closing: asyncio.Event) -> None:
         await asyncio.sleep(SETTLE_SECONDS)
 
 
-def message(mark: object, text: str) -> bytes:
+def message(mark: object | None, text: str) -> bytes:
     """One message of an event stream. A piece is applied whole or, when the line breaks within it, not at all."""
     data = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
-    return f"id: {mark}\n{data}\n".encode()
+    known = "" if mark is None else f"id: {mark}\n"
+    return f"{known}{data}\n".encode()

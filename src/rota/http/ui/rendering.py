@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 
 from rota import __version__
 from rota.access.signing_in import csrf_of
-from rota.db import approvals, people
+from rota.db import glance, people
 from rota.errors import RotaError
 from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, refuse
 from rota.http.errors import of_any
@@ -33,7 +33,6 @@ from rota.http.ui.strip import HEIGHT, WIDTH, strip
 from rota.model.artifact import preview_of
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
-from rota.notify import reading
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -212,7 +211,7 @@ def is_live(request: Request) -> bool:
 
 
 async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> Response:
-    """A whole page of a workspace."""
+    """A whole page of a workspace. One that `lives` has a stream of its own; any other gets one for its top alone."""
     async with unit.beyond_workspace():
         workspaces = await people.workspaces_of(unit.conn, unit.caller.user_id)
     frame = {
@@ -221,10 +220,10 @@ async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> 
         "name": unit.caller.name,
         "root": f"/w/{unit.caller.workspace_slug}",
         "sections": sections(request, unit.caller),
-        "counts": {"approvals": await approvals.waiting(unit.conn, unit.caller.workspace_id)},
     }
-    if "unread" not in facts:
-        facts["unread"] = await reading.unread(unit.conn, unit.caller)
+    if "waiting" not in facts:
+        facts["waiting"] = await glance.waiting(unit.conn, unit.caller.workspace_id, unit.caller.user_id)
+    facts.setdefault("lives", False)
     return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 
 

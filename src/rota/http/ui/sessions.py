@@ -21,7 +21,7 @@ from rota.http.shapes import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
 from rota.http.ui.graph import graph
-from rota.http.ui.live import message
+from rota.http.ui.live import message, with_top
 from rota.http.ui.rendering import PageRoute, done, is_live, page, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.http.ui.words import TASK_WORDS
@@ -75,6 +75,7 @@ async def session_page(
         "earlier": shown[0].seq if len(shown) < len(found) else None,
         "last": shown[-1].seq if shown else 0,
         "newest": before is None,
+        "lives": before is None,
         "artifacts": left[:SHOWN_ARTIFACTS],
         "more_artifacts": len(left) > SHOWN_ARTIFACTS,
         "may_write": _may_write(unit.caller, head["session"]),
@@ -178,6 +179,7 @@ async def session_stream(
     shared: Shared,
     session: str,
     after: Seq = 0,
+    live: Annotated[str, Query(max_length=64, description="What the top of the page shows already")] = "",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """What is said after `after`, rendered. Every message carries the number of its last event, so that a browser which
@@ -191,7 +193,8 @@ async def session_stream(
         start = min(read_last_event_id(last_event_id, after), found["last_seq"])
         shown = await events.tail(conn, caller.workspace_id, session_id, limit=speech.SHOWN_EVENTS, before=start + 1)
     teller = Teller(speech.fitting(shown))
-    return EventStream(request, messages(shared, caller, session_id, start, teller, zone_of(request, caller)))
+    said = messages(shared, caller, session_id, start, teller, zone_of(request, caller))
+    return EventStream(request, with_top(request, shared, caller, said, live))
 
 
 async def messages(

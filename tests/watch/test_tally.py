@@ -1,0 +1,105 @@
+"""What was spent is summed up once nobody adds to it, and read as if it had not been."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from house import House
+
+from rota.db import tallies, usage
+from rota.db.pool import Database
+from rota.model.ids import id_at
+from rota.model.tally import closed_until, made_at, quarter
+from rota.roster.forecasting import at_pace
+from rota.watch.tally import Tally
+
+NOON = datetime(2026, 11, 15, 12, 7, tzinfo=UTC)
+RUN = """
+INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor, timeout, trace_id,
+                  queued_at, finished_at)
+SELECT a.workspace_id, %(id)s, s.id, a.agent_id, a.grant_id, 1, %(status)s, 'chat', a.workspace_id, 'p', 'e', '1 h', 't', %(at)s,
+       CASE WHEN %(status)s = 'succeeded' THEN now() END
+  FROM automations a JOIN sessions s ON s.workspace_id = a.workspace_id
+"""
+SESSION = """
+INSERT INTO sessions (workspace_id, id, kind, origin, agent_id, owner_id)
+SELECT workspace_id, id, 'interactive', 'user', agent_id, owner_id FROM automations
+"""
+SPEND = """
+INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
+SELECT r.workspace_id, r.id, 1, 'tokens', %(amount)s, g.account_id FROM runs r JOIN grants g ON g.id = r.grant_id WHERE r.id = %(id)s
+"""
+
+
+@pytest.mark.parametrize(
+    ("oldest", "end"),
+    [
+        (None, NOON.replace(minute=45, hour=11)),  # the quarter that is going on, and the one before, are left alone
+        (NOON - timedelta(hours=2), NOON.replace(hour=10, minute=0)),
+        (NOON - timedelta(days=9), NOON - timedelta(hours=12, minutes=7)),  # never back
+    ],
+)
+def test_spans_are_closed_behind_the_oldest_run_that_lives(oldest: datetime | None, end: datetime) -> None:
+    start = NOON - timedelta(hours=12, minutes=7)
+    assert closed_until(start, NOON, id_at(oldest) if oldest else None) == end
+    assert closed_until(start - timedelta(days=7), NOON, None) == start - timedelta(days=6)  # a day at once
+
+
+def test_an_id_tells_when_it_was_made() -> None:
+    assert made_at(id_at(NOON)) == NOON
+    assert quarter(NOON) == NOON.replace(minute=0)
+
+
+def test_the_pace_of_a_week_goes_on() -> None:
+    days = {(NOON.date() - timedelta(days=ago), "tokens"): Decimal(70 if 1 <= ago <= 7 else 9000) for ago in range(20)}
+    assert at_pace({"tokens": Decimal(50)}, days, NOON, NOON + timedelta(days=3)) == {"tokens": Decimal(260)}
+
+
+async def spent(house: House, at: datetime, amount: int, status: str = "succeeded") -> None:
+    run_id = UUID(int=id_at(at).int + amount)
+    async with house.db.transaction() as conn:
+        await conn.execute(RUN, {"id": run_id, "status": status, "at": at})
+        await conn.execute(SPEND, {"id": run_id, "amount": amount})
+
+
+async def by_day(house: House, now: datetime, zone: str) -> dict[str, int]:
+    async with house.db.connection() as conn:
+        found = await usage.days(
+            conn, house.caller.workspace_id, now - timedelta(days=9), now + timedelta(days=1), zone
+        )  # fmt: skip
+    return {str(day): int(amount) for (day, _), amount in sorted(found.items())}
+
+
+async def test_days_are_the_same_however_much_is_summed_up(house: House, db: Database) -> None:
+    await house.automation()
+    await house.execute(SESSION)
+    now = await house.value("SELECT now()")
+    for number, hours in enumerate((200, 120, 119, 60, 26, 3)):
+        await spent(house, now - timedelta(hours=hours), 10**number)
+    await spent(house, now - timedelta(hours=30), 5_000_000, status="queued")  # it may still spend
+    zones = ("UTC", "Asia/Kathmandu", "America/Los_Angeles")
+    before = [await by_day(house, now, zone) for zone in zones]
+    keepers = [Tally(db), Tally(db)]
+    while not all([await each.once() for each in keepers]):  # as two processes would, in turn
+        assert [await by_day(house, now, zone) for zone in zones] == before
+    assert [await by_day(house, now, zone) for zone in zones] == before
+    assert await house.value("SELECT sum(amount) FROM usage_spans") == 1111  # up to the run that lives
+    assert await house.value("SELECT until < %s FROM usage_tallies", now - timedelta(hours=30))
+    await house.execute("UPDATE runs SET status = 'succeeded', finished_at = now() WHERE status = 'queued'")
+    while not await keepers[0].once():
+        pass
+    assert await house.value("SELECT sum(amount) FROM usage_spans") == 5_111_111
+    assert [await by_day(house, now, zone) for zone in zones] == before
+
+
+async def test_two_that_look_at_once_write_a_span_once(house: House, db: Database) -> None:
+    await house.automation()
+    await house.execute(SESSION)
+    now = await house.value("SELECT now()")
+    await spent(house, now - timedelta(hours=3), 7)
+    async with db.connection() as conn:
+        [standing] = await tallies.standings(conn)
+    for _ in range(2):  # the second as another process that read the same
+        await Tally(db)._move(standing)
+    assert await house.value("SELECT sum(amount) FROM usage_spans") == 7
