@@ -91,7 +91,16 @@ async def addresses(stage: Stage) -> dict[str, str]:
         (await _column(stage, "SELECT latest_id FROM notifications ORDER BY latest_id OFFSET 1000 LIMIT 1"))[0]
     )
     one, busiest = f"{ROOT}/automations/{slugs[-1]}", f"{ROOT}/automations/{slugs[0]}"
-    settings = ("me", "members", f"members/{stage.caller.user_id}", "tokens", "credentials", "grants", "accounts", "audit")
+    settings = (
+        "me",
+        "members",
+        f"members/{stage.caller.user_id}",
+        "tokens",
+        "credentials",
+        "grants",
+        "accounts",
+        "audit",
+    )
     return {
         "automations": f"{ROOT}/automations",
         "automations, deep": f"{ROOT}/automations?cursor={deep['automations']}",

@@ -16,11 +16,10 @@ from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import PageRoute, fingerprint, zone_of
 from rota.model.caller import Caller
-from rota.model.ids import id_at
 from rota.roster.automations import now_of
 
 SPAN, BUCKET = timedelta(hours=24), timedelta(minutes=10)
-LATEST, MOST_WAITING = 5_000, 10_000
+LATEST, MOST_WAITING = 20, 10_000  # runs of each stretch whose lateness is looked at; runs that wait and are counted
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/fleet", include_in_schema=False)
 
@@ -39,7 +38,7 @@ async def _fleet(conn: Connection, caller: Caller, *, shared: Web, zone: str) ->
     start = now - SPAN
     members = await workers.all_of(conn, caller.workspace_id, dead_after=shared.settings.timeouts.dead)
     history = await snapshots.over_time(conn, start=start, bucket=BUCKET)
-    late = await runs.lateness(conn, caller.workspace_id, since=id_at(start), start=start, bucket=BUCKET, limit=LATEST)
+    late = await runs.lateness(conn, caller.workspace_id, start=start, end=now, bucket=BUCKET, limit=LATEST)
     waiting = await runs.waiting(conn, caller.workspace_id, limit=MOST_WAITING)
     up = [each for each in members if each["status"] != "dead"]
     return {
