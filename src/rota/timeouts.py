@@ -9,7 +9,7 @@ from rota.errors import CannotStart
 STOP_AT = 0.85  # of the lease: who could not renew by then stops its agents
 KILL_WITHIN = 0.1  # of the lease, between TERM and KILL: together they end before the lease does
 ANSWER_WITHIN = 0.5  # of the lease: a statement that got no answer is given up while its worker can still renew
-LONGEST_KILL = timedelta(seconds=5)
+LONGEST_KILL = timedelta(seconds=4)  # so that a cancelled agent is gone within five seconds
 
 
 @dataclass(frozen=True, slots=True)

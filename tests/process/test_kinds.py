@@ -1,0 +1,233 @@
+"""Every kind under a Rota that is killed and asked to stop: nothing finished is repeated, and nothing is left."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executors.acp_agent import config as acp_config
+from executors.kinds import KINDS
+from executors.openai_wire import MODEL, Provider, calls, hangs, says
+from executors.stand_ins import lives, read_pids
+
+from rota.model.agent_config import LOCAL_KINDS
+
+from .rota import Rota, until
+
+QUICK = {
+    "ROTA_LEASE_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1", "ROTA_MAX_CONCURRENT": "8",
+    "ROTA_HTTP_ALLOW": "127.0.0.1:*",
+}  # fmt: skip
+TOOLS = """
+def count(what: str) -> int:
+    note("counted", what)
+    return 3
+
+
+def send(to: str) -> str:
+    note("sent", to)
+    return "Sent."
+
+
+def note(name, what):
+    with open(name, "a") as file:
+        file.write(what + "\\n")
+"""
+GRAPH = """
+import os, time
+from typing import TypedDict
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from letter_tools import count, note, send
+
+
+class State(TypedDict, total=False):
+    letters: int
+    report: str
+
+
+def look(state: State) -> State:
+    return {"letters": count("letters")}
+
+
+async def think(state: State, config: RunnableConfig) -> None:
+    if config["configurable"]["rota"].attempt == 1:
+        note("pids.new", str(os.getpid()))
+        os.rename("pids.new", "pids")
+        time.sleep(600)
+
+
+def post(state: State) -> State:
+    if interrupt({"question": f"Send {state['letters']} letters?", "tool": "send"})["approved"]:
+        send("all")
+    return {"report": "Sent 3 letters."}
+
+
+graph = StateGraph(State).add_sequence([look, think, post]).add_edge(START, "look")
+"""
+
+
+class House:
+    """One Rota after the other in one home; there is always one."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.rota = Rota(home, "up", "--no-starters", **QUICK)
+        self.rota.link()
+        self.token = self.rota.token()
+
+    def power_cut(self) -> None:
+        """SIGKILL for everything; then it is started again."""
+        self.rota.kill_group()
+        self.rota = Rota(self.home, "up", "--no-starters", **QUICK)
+
+    def begin(self, name: str, executor: str, config: Any, **agent: Any) -> dict[str, Any]:
+        given = {"name": name, "executor": executor, "config": config, **agent}
+        self.rota.post(self.token, "/agents", given)
+        run: dict[str, Any] = self.rota.post(self.token, f"/agents/{name}/runs", {"prompt": "Send the letters."})
+        return run
+
+    def run(self, run: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.rota.get(self.token, f"/runs/{run['id']}")
+        return found
+
+    def status(self, run: dict[str, Any]) -> str:
+        found: str = self.run(run)["status"]
+        return found
+
+    def ended(self, run: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = until(lambda: found if (found := self.run(run))["finished_at"] else None)
+        return found
+
+    def directory(self, run: dict[str, Any]) -> Path:
+        found = until(lambda: list((self.home / "sessions").glob(f"*/{run['session_id']}")))
+        place: Path = found[0]
+        return place
+
+    def at_work(self, run: dict[str, Any]) -> list[int]:
+        place = self.directory(run)
+        pids: list[int] = until(lambda: read_pids(place))
+        return pids
+
+    def notes(self, run: dict[str, Any]) -> dict[str, str]:
+        names = ("done.txt", "counted", "sent")
+        return {each.name: each.read_text() for each in self.directory(run).iterdir() if each.name in names}
+
+    def used(self, run: dict[str, Any]) -> list[dict[str, Any]]:
+        events = self.rota.get(self.token, f"/sessions/{run['session_id']}/events?limit=100")["items"]
+        return [each["data"] for each in events if each["kind"] == "tool"]
+
+    def question(self, run: dict[str, Any]) -> dict[str, Any]:
+        until(lambda: self.status(run) == "awaiting_approval")
+        waiting = self.rota.get(self.token, "/approvals?status=pending")["items"]
+        [found] = [each for each in waiting if each["run_id"] == run["id"]]
+        asked: dict[str, Any] = found
+        return asked
+
+    def answer(self, run: dict[str, Any], answer: str) -> dict[str, Any]:
+        self.rota.post(self.token, f"/approvals/{self.question(run)['id']}", {"answer": answer})
+        return self.ended(run)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    opened = House(tmp_path_factory.mktemp("kinds") / "home")
+    yield opened
+    opened.rota.stop()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "letter_tools.py").write_text(TOOLS)
+    (tmp_path / "letters_graph.py").write_text(GRAPH)
+    return tmp_path
+
+
+def test_what_was_finished_and_asked_outlives_two_power_cuts(house: House, code: Path) -> None:
+    """SIGKILL of the whole group while agents work and a question waits, and again while all of them wait."""
+    with Provider(calls(("count", {"what": "letters"}), usage=(100, 10)), hangs) as provider:
+        steps, pushes = (
+            house.begin("steps", "acp", acp_config("steps")),
+            house.begin("pushes", "acp", acp_config("pushes")),
+        )
+        graph = house.begin(
+            "graph", "langgraph", {"graph": "letters_graph:graph", "path": str(code), "result_key": "report"}
+        )
+        model = house.begin(
+            "model", "llm", model_config(house, provider, code), credentials={"OPENAI_API_KEY": "openai"}
+        )
+        pids = [*house.at_work(steps), *house.at_work(graph)]
+        until(lambda: len(provider.asked) == 2)
+        until(lambda: house.status(pushes) == "awaiting_approval")
+        provider.answers += [calls(("send", {"to": "all"}), usage=(200, 20)), says("Sent 3 letters.", usage=(300, 30))]
+        house.power_cut()
+        until(lambda: not any(lives(pid) for pid in pids))
+
+        assert house.question(model)["detail"] == {"tool": "send", "arguments": {"to": "all"}}
+        assert house.question(graph)["question"] == "Send 3 letters?"
+        stepped = house.ended(steps)
+        house.power_cut()
+        ended = {"pushes": house.answer(pushes, "yes"), "model": house.answer(model, "approve")}
+        ended["graph"] = house.answer(graph, "approve")
+
+    assert (stepped["status"], stepped["attempt"], stepped["rescues"]) == ("succeeded", 2, 1)
+    told = {name: (run["status"], run["summary"], run["rescues"]) for name, run in ended.items()}
+    assert told == {
+        "pushes": ("succeeded", "Answered: yes.", 0),
+        "model": ("succeeded", "Sent 3 letters.", 1),
+        "graph": ("succeeded", "Sent 3 letters.", 1),
+    }
+    assert house.notes(steps) == {"done.txt": "one\ntwo\n"}
+    assert house.notes(pushes) == {"done.txt": "one\npush yes\n"}
+    assert house.notes(model) == house.notes(graph) == {"counted": "letters\n", "sent": "all\n"}
+    assert [each["why"] for each in house.used(steps) if each.get("resumed")] == ["interrupted"]
+    assert [each["why"] for each in house.used(pushes) if each.get("resumed")] == ["answered"]
+    assert [each["name"] for each in house.used(model)] == ["count", "resume", "resume", "send"]
+    assert [each["finished"] for each in house.used(model) if each["name"] == "resume"] == [["count"], ["count"]]
+    assert [each["next"] for each in house.used(graph) if each["name"] == "resume"] == [["think"], ["post"]]
+    assert [each["node"] for each in house.used(graph) if each["name"] == "node"] == ["look", "think", "post"]
+    spent = {"input_tokens": 600, "output_tokens": 60, "tokens": 660, "money": 0.0012}
+    assert ended["model"]["usage"] == pytest.approx(spent)
+    assert set(provider.keys) == {"Bearer sk-canary-of-the-vault"}
+    assert "sk-canary" not in str(house.used(model))
+
+
+def model_config(house: House, provider: Provider, code: Path) -> dict[str, Any]:
+    house.rota.post(house.token, "/credentials", {"name": "openai", "value": "sk-canary-of-the-vault"})
+    tools = [{"function": "letter_tools:count"}, {"function": "letter_tools:send", "approval": True}]
+    prices = {"input": 1, "output": 10}
+    return {"model": MODEL, "base_url": provider.url, "path": str(code), "tools": tools, "prices": prices}
+
+
+def test_a_cancelled_agent_of_any_kind_is_gone_within_five_seconds_with_all_its_children(
+    house: House, tmp_path: Path
+) -> None:
+    """Each has children that leave its group, and one that ignores the request to end."""
+    with Provider(hangs) as service:
+        remote = house.begin("cancelled-http", "http", {"url": service.url})
+        local = [
+            house.begin(f"cancelled-{kind.name}", kind.name, kind.behave("forks", tmp_path / kind.name))
+            for kind in KINDS
+            if kind.name in LOCAL_KINDS
+        ]
+        pids = [pid for run in local for pid in house.at_work(run)]
+        assert len(pids) == 5 * len(local)
+        assert all(lives(pid) for pid in pids)
+        until(lambda: service.asked)
+        before = time.monotonic()
+        for run in (remote, *local):
+            house.rota.post(house.token, f"/runs/{run['id']}/cancel")
+        until(lambda: not any(lives(pid) for pid in pids), within=5)
+        assert service.hung_up.wait(max(0.0, before + 5 - time.monotonic()))
+        assert {house.ended(run)["status"] for run in (remote, *local)} == {"cancelled"}
+
+
+def test_an_agent_that_is_asked_to_end_may_tidy_up(house: House) -> None:
+    run = house.begin("waits", "acp", acp_config("waits"))
+    [pid] = house.at_work(run)
+    house.rota.post(house.token, f"/runs/{run['id']}/cancel")
+    assert house.ended(run)["status"] == "cancelled"
+    assert house.notes(run) == {"done.txt": "cancel\n"}
+    assert not lives(pid)
