@@ -58,7 +58,7 @@ def test_the_first_start_has_something_to_look_at_and_stops_without_leaving_a_pr
     rota = start()
     token = (rota.link(), rota.token())[1]
     first = until(lambda: [run for run in rota.get(token, "/runs")["items"] if run["status"] == "succeeded"])
-    assert len(rota.get(token, "/automations")["items"]) == 4
+    assert len(rota.get(token, "/automations")["items"]) == 6
     assert first
     ready = urllib.request.urlopen(f"{rota.url()}/readyz", timeout=10)
     assert json.load(ready) == {"ready": True, "missing_migrations": []}
@@ -77,17 +77,6 @@ def _gone(processes: list[psutil.Process]) -> bool:
 
 def _no_postmaster(home: Path) -> bool:
     return not list(home.rglob("postmaster.pid"))
-
-
-def test_the_digest_starter_reads_rotas_own_runs_with_the_token_of_its_attempt(start: Any) -> None:
-    rota = start()
-    rota.link()
-    token = rota.token()
-    until(lambda: [run for run in rota.get(token, "/runs")["items"] if run["status"] == "succeeded"])
-    digest = rota.post(token, "/automations/weekday-digest/run")
-    done = until(lambda: (run := rota.get(token, f"/runs/{digest['id']}"))["finished_at"] and run)
-    assert done["status"] == "succeeded", done
-    assert re.fullmatch(r"\d+ runs since the start, 0 failed\.", done["summary"])
 
 
 def test_no_starters_leaves_them_out(start: Any) -> None:

@@ -1,11 +1,17 @@
-"""Four automations that do something real without any key or network, so that there is something to look at."""
+"""Automations that do something real without any key or network, so that there is something to look at.
 
+Each kind that can work so has one; those whose library is not installed are left out.
+"""
+
+import sys
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rota.db.pool import Connection
+from rota.model.agent_config import EXTRAS
 from rota.model.caller import Caller
 from rota.roster import agents, automations
 
@@ -23,7 +29,22 @@ def _agents() -> list[dict[str, Any]]:
         {"name": "Counter", "executor": "python", "config": {"function": "rota.starters.agents:count"}},
         {"name": "Digest", "executor": "python", "config": {"function": "rota.starters.agents:digest"}},
         {"name": "Folder watch", "executor": "python", "config": {"function": "rota.starters.folder:watch"}},
+        {
+            "name": "Diary",
+            "executor": "acp",
+            "config": {"argv": [sys.executable, str(files("rota.starters") / "diary.py")]},
+        },
+        {
+            "name": "Disk trend",
+            "executor": "langgraph",
+            "config": {"graph": "rota.starters.trend:graph", "result_key": "report"},
+        },
     ]
+
+
+def _has_its_library(agent: dict[str, Any]) -> bool:
+    kind = agent["executor"]
+    return kind not in EXTRAS or find_spec(EXTRAS[kind]) is not None
 
 
 def _automations(now: datetime) -> list[dict[str, Any]]:
@@ -38,6 +59,15 @@ def _automations(now: datetime) -> list[dict[str, Any]]:
             "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "08:30"}],
         },
         {
+            "name": "Diary of this machine", "agent": "diary", "prompt": "Write into the diary how the machine is.",
+            "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "17:00"}],
+            "session": "same", "approval_expires": "12h",
+        },
+        {
+            "name": "Disk over time", "agent": "disk-trend", "input": {"folder": str(Path.cwd())}, "session": "same",
+            "triggers": [{"mode": "interval", "every": 6, "unit": "hours"}],
+        },
+        {
             "name": "Counting on", "agent": "counter", "prompt": "Count one further.", "session": "same",
             "triggers": [{"mode": "interval", "every": 5, "unit": "minutes"}], "run_immediately": True,
         },
@@ -50,8 +80,9 @@ def _automations(now: datetime) -> list[dict[str, Any]]:
 
 async def install(conn: Connection, caller: Caller) -> None:
     """Save the starters, in the transaction that made the workspace: all of them or none."""
-    for agent in _agents():
-        await agents.create(conn, caller, agent)
+    usable = [agent for agent in _agents() if _has_its_library(agent)]
+    slugs = {(await agents.create(conn, caller, agent))[0]["slug"] for agent in usable}
     for automation in _automations(datetime.now(UTC)):
-        forms = automation.pop("triggers")
-        await automations.create(conn, caller, automation, forms)
+        if automation["agent"] in slugs:
+            forms = automation.pop("triggers")
+            await automations.create(conn, caller, automation, forms)
