@@ -6,15 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable
+from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, wire
 from rota.client.desk import NoDesk
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
-from rota.errors import Busy, Conflict, Invalid, Unauthenticated
+from rota.client.wire import BlockingWire
+from rota.errors import Broken, Busy, Conflict, Invalid, Unauthenticated
 from rota.model.duration import parse_duration
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -26,6 +28,7 @@ class Server(ThreadingHTTPServer):
     answers: list[Answer | None]
     keys: list[str | None]
     ids: list[str | None]
+    tokens: list[str | None]
 
     @property
     def url(self) -> str:
@@ -40,6 +43,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.keys.append(self.headers.get("Idempotency-Key"))
         self.server.ids.append(self.headers.get("Last-Event-ID"))
+        self.server.tokens.append(self.headers.get("Authorization"))
         answer = self.server.answers.pop(0)
         if answer:
             answer(self)
@@ -54,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(*answers: Answer | None) -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.answers, server.keys, server.ids = list(answers), [], []
+        server.answers, server.keys, server.ids, server.tokens = list(answers), [], [], []
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -176,6 +180,56 @@ def test_there_is_no_desk_outside_of_a_run() -> None:
     for kind in (Desk, AsyncDesk):
         with pytest.raises(NoDesk, match="ROTA_RUN_ID, ROTA_TOKEN are not set"):
             kind.here({"ROTA_URL": "http://x", "ROTA_WORKSPACE": "w"})
+
+
+OVER = {"code": "attempt_over", "detail": "over"}
+
+
+def test_a_token_that_is_over_is_read_anew_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is adopted goes on with the next attempt's token, and what it was about to write is written once."""
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    pauses: list[float] = []
+
+    async def adopted(_: BlockingWire, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            file.write_text("second\n")
+
+    monkeypatch.setattr(BlockingWire, "pause", adopted)
+    with serving(told(401, **OVER), told(200)) as server:
+        given = {"ROTA_URL": server.url, "ROTA_WORKSPACE": "w", "ROTA_RUN_ID": "r", "ROTA_TOKEN_FILE": str(file)}
+        with Desk.here(given) as desk:
+            desk.say("Hello")
+    assert server.tokens == ["Bearer first", "Bearer second"]
+    assert len(set(server.keys)) == 1
+    assert len(pauses) == 2
+
+
+def test_a_token_that_nobody_renews_ends_the_agents_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    monkeypatch.setattr(wire, "ADOPTED_WITHIN", 0.0)
+    with serving(told(401, **OVER)) as server:
+        desk = Desk(server.url, token_file=file, workspace="w", run_id="r")
+        with desk, pytest.raises(Unauthenticated):
+            desk.say("Hello")
+
+
+def test_any_other_refusal_of_a_token_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    with serving(told(401, code="unauthenticated", detail="who?")) as server:
+        desk = Desk(server.url, token_file=file, workspace="w", run_id="r")
+        with desk, pytest.raises(Unauthenticated, match="who"):
+            desk.say("Hello")
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    desk = Desk("http://x", token_file=tmp_path / "nowhere", workspace="w", run_id="r")
+    with desk, pytest.raises(Broken, match="nowhere") as broken:
+        desk.say("Hello")
+    assert broken.value.code == "no_desk"
 
 
 @pytest.mark.parametrize("left", [1e-9, 0.0999983, 1 / 3, 29.9999999, 30.0, 3600.0])

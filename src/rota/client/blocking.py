@@ -67,8 +67,8 @@ class Client(_Blocking):
 class Desk(_Blocking):
     """`AsyncDesk` without `await`."""
 
-    def __init__(self, url: str, *, token: str, **options: Any) -> None:
-        wire = BlockingWire(url, {"Authorization": f"Bearer {token}"})
+    def __init__(self, url: str, *, token: str = "", **options: Any) -> None:
+        wire = BlockingWire(url, {"Authorization": f"Bearer {token}"} if token else {})
         self._inside = AsyncDesk(url, token=token, wire=wire, **options)
 
     @classmethod

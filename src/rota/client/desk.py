@@ -24,7 +24,8 @@ class NoDesk(Broken):
 def given_here(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Where the desk is, as a worker tells its agents."""
     found = os.environ if environment is None else environment
-    missing = [name for name in GIVEN if not found.get(name)]
+    file = found.get("ROTA_TOKEN_FILE")
+    missing = [name for name in GIVEN if not found.get(name) and not (file and name == "ROTA_TOKEN")]
     if missing:
         raise NoDesk(
             f"There is no desk here: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. "
@@ -32,18 +33,28 @@ def given_here(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         )
     return {
         "url": found["ROTA_URL"], "workspace": found["ROTA_WORKSPACE"], "run_id": found["ROTA_RUN_ID"],
-        "token": found["ROTA_TOKEN"],
+        **({"token_file": Path(file)} if file else {"token": found["ROTA_TOKEN"]}),
     }  # fmt: skip
 
 
 class AsyncDesk:
-    """Once the attempt is over, every call raises `Unauthenticated` with the code `attempt_over`."""
+    """Once the attempt is over, every call raises `Unauthenticated` with the code `attempt_over`; with a `token_file`
+    only after waiting for a new token in it, for a while."""
 
     def __init__(
-        self, url: str, *, token: str, workspace: str, run_id: str, patience: float = 30.0, wire: Wire | None = None
+        self,
+        url: str,
+        *,
+        token: str = "",
+        token_file: Path | None = None,
+        workspace: str,
+        run_id: str,
+        patience: float = 30.0,
+        wire: Wire | None = None,
     ) -> None:
         self._prefix = f"/api/v1/workspaces/{quote(workspace, safe='')}/runs/{quote(run_id, safe='')}/desk"
-        self.line = Line(wire or AsyncWire(url, {"Authorization": f"Bearer {token}"}), patience=patience)
+        wire = wire or AsyncWire(url, {"Authorization": f"Bearer {token}"} if token else {})
+        self.line = Line(wire, patience=patience, token_file=token_file)
 
     @classmethod
     def here(cls, environment: Mapping[str, str] | None = None, **options: Any) -> "AsyncDesk":

@@ -15,13 +15,15 @@ from typing import Any, Protocol
 
 import httpx
 
-from rota.errors import STATUS, Broken, Refused, RotaError
+from rota.errors import STATUS, Broken, Refused, RotaError, Unauthenticated
 
 ERRORS: Mapping[int, type[RotaError]] = {status: kind for kind, status in STATUS.items()}
 TOLD = {"title", "status", "code", "detail", "field"}
 ANSWERS_WITHIN = 30.0
 PASSING = {502, 503, 504}
 PIECE = 262_144
+ADOPTED_WITHIN = 180.0
+LOOK_AGAIN = 0.5
 
 
 class Unreachable(Broken):
@@ -132,14 +134,40 @@ def _later(content: Callable[[], bytes | Iterable[bytes]] | None) -> Any:
 
 
 class Line:
-    """Sends calls until they are answered, for as long as `patience` lasts."""
+    """Sends calls until they are answered, for as long as `patience` lasts.
 
-    def __init__(self, wire: Wire, *, patience: float) -> None:
+    A `token_file` is written anew when another attempt adopts the agent that calls; it is read when the token in it is
+    worth nothing any more."""
+
+    def __init__(self, wire: Wire, *, patience: float, token_file: Path | None = None) -> None:
         self.wire = wire
         self._patience = patience
+        self._token_file = token_file
 
     async def send(self, call: Call) -> httpx.Response:
-        options, until, tries = call.options(), time.monotonic() + self._patience, 0
+        options = call.options()
+        if self._token_file is None:
+            return await self._send(call, options)
+        token = read_token(self._token_file)
+        while True:
+            options["headers"]["Authorization"] = f"Bearer {token}"
+            try:
+                return await self._send(call, options)
+            except Unauthenticated as over:
+                if over.code != "attempt_over":
+                    raise
+                token = await self._next_token(self._token_file, token, over)
+
+    async def _next_token(self, file: Path, token: str, over: Unauthenticated) -> str:
+        until = time.monotonic() + ADOPTED_WITHIN
+        while (found := read_token(file)) == token:
+            if time.monotonic() >= until:
+                raise over
+            await self.wire.pause(LOOK_AGAIN)
+        return found
+
+    async def _send(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
+        until, tries = time.monotonic() + self._patience, 0
         while True:
             try:
                 answer = await self.wire.request(call, options)
@@ -155,6 +183,13 @@ class Line:
     async def json(self, call: Call) -> Any:
         answer = await self.send(call)
         return answer.json() if answer.content else None
+
+
+def read_token(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError as failure:
+        raise Broken(f"The token cannot be read from {file}: {failure.strerror}.", code="no_desk") from None
 
 
 def unreachable(failure: httpx.TransportError) -> Unreachable:
