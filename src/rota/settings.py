@@ -15,7 +15,10 @@ from rota.timeouts import Timeouts
 
 PREFIX = "ROTA_"
 # Names that stand in the environment of agents and of the test suite; Rota itself doesn't read them here.
-FOREIGN = ("ROTA_RUN_ID", "ROTA_SESSION_ID", "ROTA_TOKEN", "ROTA_ATTEMPT", "ROTA_IDEMPOTENCY_KEY")
+FOREIGN = (
+    *("ROTA_RUN_ID", "ROTA_SESSION_ID", "ROTA_TOKEN", "ROTA_ATTEMPT", "ROTA_IDEMPOTENCY_KEY"),
+    *("ROTA_TOKEN_FILE", "ROTA_PROMPT_FILE", "ROTA_ASSIGNMENT_FILE"),
+)
 FOREIGN_PREFIX = "ROTA_TEST_"
 MOST = 1_000_000_000
 
@@ -30,6 +33,12 @@ def _path(value: str) -> Path:
 
 def _slug(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
+        raise ValueError
+    return value
+
+
+def _label(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
         raise ValueError
     return value
 
@@ -161,6 +170,14 @@ class Settings:
         (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http"
     )
     local_agents: bool = _setting(True, _switch, "on or off", "Whether agents may be programs on this server")
+    kubernetes_config: str = _setting(
+        "", _text, "a path", "Kubeconfig for agents of kind kubernetes; else the cluster around, or ~/.kube/config"
+    )
+    kubernetes_context: str = _setting("", _text, "a name", "Context of that file; else its current one")
+    kubernetes_namespace: str = _setting(
+        "", _label, "a name of Kubernetes", "Where Jobs of agents are made; else where the context or this pod is"
+    )
+    kubernetes_url: str = _setting("", _url, "a URL", "How pods reach the API, if not by ROTA_URL")
     rate_limit: int = _setting(
         50, _whole, "a whole number", "Requests a second of one token or login; 0 for any number"
     )

@@ -87,7 +87,8 @@ DEFAULTS = {variable(each.name): each.default for each in fields(Settings)}
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_setting_that_is_named_exists(page: Path) -> None:
-    given_to_agents = {name for name in column(AGENTS, "variable") if name.startswith("ROTA_")}
+    tables = (AGENTS, KIND_PAGES["kubernetes"])
+    given_to_agents = {name for each in tables for name in column(each, "variable") if name.startswith("ROTA_")}
     named = set(re.findall(r"\bROTA_[A-Z_]+\b", text_of(page)))
     assert named - DEFAULTS.keys() - given_to_agents - {"ROTA_TEST_DATABASE_URL"} == set()
 

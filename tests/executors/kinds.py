@@ -10,12 +10,14 @@ from textwrap import dedent, indent
 from typing import Any, Protocol
 
 import pytest
+from executors import clusters
 from executors.http_agent import END, Request, Server, chunk, chunked, line, response
 from executors.stand_ins import RecordingDesk
 
 from rota.executors.acp import AcpExecutor
 from rota.executors.command import CommandExecutor
 from rota.executors.http import HttpExecutor
+from rota.executors.kubernetes import KubernetesExecutor
 from rota.executors.langgraph import LanggraphExecutor
 from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
@@ -336,6 +338,41 @@ class Langgraph:
         return event[0] == "checkpoint" or event[:2] == ("tool", "node")
 
 
+class Kubernetes:
+    """Its agent is a pod, which outlives its worker, has a home of its own, and whose log is known line by line."""
+
+    name = "kubernetes"
+    crowd = 10
+    longest_prompt = 900_000
+    prelude = Command.prelude.replace(
+        """
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            text.startswith("Looking") and print(flush=True)
+""",
+        """
+            event(type="say", text=text)
+""",
+    ).replace('kind, key, attempt = "command"', 'kind, key, attempt = "kubernetes"')
+
+    def executor(self, grace: timedelta) -> Executor:
+        return KubernetesExecutor(
+            kubeconfig=clusters.shared().kubeconfig, grace=grace, patience=timedelta(seconds=0.05)
+        )
+
+    def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
+        if how in {"shows its environment", "shows its directory", "uses too much memory", "writes in halves"}:
+            pytest.skip("A pod has a home and limits of its own, and its log has whole lines: see test_kubernetes.py")
+        flood = {"floods": 20_000_000, "floods a little": 10_000_000}.get(how)  # a kubelet keeps 10 MB of a log
+        body = dedent(FLOODING.format(flood) if flood else BEHAVIOURS.get(how, how))
+        program = IMPORTS + dedent(self.prelude) + body
+        place = {"working_dir": str(directory.with_name("session"))}
+        return {"image": "agents/python:3", "command": [sys.executable, "-c", program], **place, **config}
+
+    def missing(self) -> tuple[Mapping[str, Any], str]:
+        return {"image": "missing/no-such-agent:1"}, "no-such-agent"
+
+
 class Waiting:
     """Says something, waits at a pipe, and says the rest."""
 
@@ -392,4 +429,4 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(line(type="done") + END)
 
 
-KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm(), Langgraph()]
+KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm(), Langgraph(), Kubernetes()]

@@ -181,6 +181,8 @@ async def test_the_loop_goes_on_turning_during_a_flood(run: Run) -> None:
 async def test_an_agent_and_its_descendants_die_with_a_killed_worker(
     kind: Kind, how: str, behave: Callable[..., Mapping[str, Any]], directory: Path
 ) -> None:
+    if kind.name == "kubernetes":
+        pytest.skip("Its agent is adopted: see test_kubernetes.py")
     words = [sys.executable, stand_ins.__file__, kind.name, json.dumps(behave(how)), str(directory)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     worker = subprocess.Popen(words, env=env)
@@ -229,8 +231,11 @@ async def test_an_agent_works_in_its_sessions_own_directory(run: Run, desk: Reco
     assert desk.text == f"{directory}0o700"
 
 
-async def test_a_long_prompt_that_nobody_reads_does_not_hold_up_the_agent(run: Run, desk: RecordingDesk) -> None:
-    assert isinstance(await run("completes", prompt="Write! " * 800_000), Succeeded)
+async def test_a_long_prompt_that_nobody_reads_does_not_hold_up_the_agent(
+    kind: Kind, run: Run, desk: RecordingDesk
+) -> None:
+    prompt = "Write! " * (getattr(kind, "longest_prompt", 5_600_000) // 7 // 2)
+    assert isinstance(await run("completes", prompt=prompt), Succeeded)
     assert desk.text == "A poem."
 
 
@@ -242,7 +247,7 @@ async def test_garbage_becomes_text_that_can_be_stored(run: Run, desk: Recording
     assert await run("writes garbage") == Succeeded()
     assert "\0" not in desk.text
     assert "0123456789" in desk.text
-    assert desk.text.endswith("\ufffd")
+    assert desk.text.rstrip("\n").endswith("\ufffd")
     desk.text.encode()
 
 

@@ -82,7 +82,7 @@ def test_asking_which_kinds_there_are_imports_none() -> None:
 def test_no_service_imports_the_library_of_a_kind_before_an_agent_of_it_runs() -> None:
     program = "import sys, rota.daemon, rota.executors as e; e.load(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    heavy = {*EXTRAS.values(), "openai", "anthropic", "langchain_core", "langsmith"}
+    heavy = {*EXTRAS.values(), "aiohttp", "openai", "anthropic", "langchain_core", "langsmith"}
     assert heavy & set(loaded.stdout.split()) == set()
 
 

@@ -206,7 +206,10 @@ def test_parts_can_run_in_processes_of_their_own_on_one_database(start: Any, tmp
     done = until(lambda: [run for run in api.get(token, "/runs")["items"] if run["status"] == "succeeded"])
     assert done[0]["summary"] == "hello"
     [alive] = api.get(token, "/workers")["items"]
-    assert (alive["places"], alive["kinds"]) == (2, ["command", "python", "http", "acp", "llm", "langgraph"])
+    assert (alive["places"], alive["kinds"]) == (
+        2,
+        ["command", "python", "http", "acp", "llm", "langgraph", "kubernetes"],
+    )
     assert worker.stop() == 0
     assert scheduler.stop() == 0
     assert api.get(token, "/workers")["items"] == []

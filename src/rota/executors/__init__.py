@@ -23,6 +23,7 @@ BUILT_IN = {
     "acp": "rota.executors.acp:AcpExecutor",
     "llm": "rota.executors.llm:LlmExecutor",
     "langgraph": "rota.executors.langgraph:LanggraphExecutor",
+    "kubernetes": "rota.executors.kubernetes:KubernetesExecutor",
 }
 
 log = logging.getLogger(__name__)

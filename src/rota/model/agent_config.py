@@ -31,8 +31,9 @@ from rota.model.config_fields import (
     read_texts,
     read_wait,
 )
+from rota.model.kubernetes_config import check_kubernetes
 
-KINDS = ("command", "python", "http", "acp", "llm", "langgraph")
+KINDS = ("command", "python", "http", "acp", "llm", "langgraph", "kubernetes")
 LOCAL_KINDS = frozenset({"command", "python", "acp", "llm", "langgraph"})  # they run programs on the worker's machine
 BARRED = "Agents of the kind “{kind}” run programs on this server, and it does not allow that (ROTA_LOCAL_AGENTS)."
 DESK_TOOLS = (
@@ -369,9 +370,10 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
     "acp": _check_acp,
     "llm": _check_llm,
     "langgraph": _check_langgraph,
+    "kubernetes": lambda config, _which: check_kubernetes(config),
 }
 # Kinds that need more than Rota itself, each with a module that its extra brings.
-EXTRAS = {"acp": "acp", "llm": "pydantic_ai", "langgraph": "langgraph"}
+EXTRAS = {"acp": "acp", "llm": "pydantic_ai", "langgraph": "langgraph", "kubernetes": "kubernetes"}
 
 
 def missing_extra(kind: str) -> str:

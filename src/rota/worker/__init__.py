@@ -28,6 +28,13 @@ def hire(settings: Settings, db: Database, wakes: Wakes, vault: Vault, *, url: s
             llm={"grace": timeouts.kill},
             langgraph={"grace": timeouts.kill},
             http={"grace": timeouts.kill, "allow": settings.http_allow},
+            kubernetes={
+                "grace": timeouts.kill,
+                "kubeconfig": settings.kubernetes_config,
+                "context": settings.kubernetes_context,
+                "namespace": settings.kubernetes_namespace,
+                "url": settings.kubernetes_url,
+            },
         ),
         url=url,
         home=settings.home,

@@ -1,0 +1,148 @@
+"""The Job of one run and its pod as the cluster last told them: listed once, then watched, listed anew when need be."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+
+from rota.executors.kubernetes.cluster import JOBS, PODS, Cluster, Refused, Unreachable
+from rota.executors.kubernetes.manifest import RUN, Object, name_of
+from rota.model.ids import RunId
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+GONE = 410
+
+
+class _TooOld(Exception):
+    """The cluster no longer knows the version up to which was heard."""
+
+
+class Mirror:
+    def __init__(self, cluster: Cluster, run_id: RunId) -> None:
+        self._cluster = cluster
+        self._labels = {"labelSelector": f"{RUN}={run_id}"}
+        self._field = {"fieldSelector": f"metadata.name={name_of(run_id)}"}
+        self._jobs: dict[str, Object] = {}
+        self._pods: dict[str, Object] = {}
+        self._changed = asyncio.Event()
+        self._refusal: Refused | None = None
+        self._listed: set[str] = set()
+        self._seen = 0
+        self.last_pod: Object | None = None  # also when it is gone
+
+    @property
+    def job(self) -> Object | None:
+        return next(iter(self._jobs.values()), None)
+
+    @property
+    def pod(self) -> Object | None:
+        """The one of this Job; a Job that was replaced may leave others for a while."""
+        uid = self.job["metadata"]["uid"] if self.job else None
+        return next((pod for pod in self._pods.values() if _owner(pod) == uid), None)
+
+    @property
+    def pods(self) -> list[Object]:
+        return list(self._pods.values())
+
+    def see(self, job: Object) -> None:
+        """What an answer told is known before it is heard."""
+        self._jobs[job["metadata"]["name"]] = job
+        self._seen += 1
+        if self.last_pod is not None and _owner(self.last_pod) != job["metadata"]["uid"]:
+            self.last_pod = None
+
+    async def ready(self) -> None:
+        """Until both were listed: what is missing in a later list is gone."""
+        while self._listed < {JOBS, PODS}:
+            await self.change()
+
+    async def change(self, within: float | None = None) -> None:
+        """Wait until something is heard. What the cluster refuses to tell is raised here."""
+        if self._refusal is not None:
+            raise self._refusal
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._changed.wait()
+        self._changed.clear()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def keep(self) -> None:
+        """Follow both, until cancelled."""
+        await asyncio.gather(
+            self._follow(JOBS, self._field, self._jobs), self._follow(PODS, self._labels, self._pods, self._keep_pod)
+        )
+
+    def _keep_pod(self) -> None:
+        self.last_pod = self.pod or self.last_pod
+
+    async def _follow(
+        self, kind: str, query: dict[str, str], found: dict[str, Object], heard: Callable[[], None] = lambda: None
+    ) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                version = await self._list(kind, query, found, heard)
+                pause = FIRST_PAUSE
+                while True:
+                    version = await self._watch(kind, query, version, found, heard)
+                    await asyncio.sleep(FIRST_PAUSE)  # a server that ends every watch at once is not stormed
+            except _TooOld:
+                continue
+            except Refused as refusal:
+                if not refusal.passing:
+                    self._refusal = refusal
+                    self._changed.set()
+                    return
+            except Unreachable:
+                pass
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _list(self, kind: str, query: dict[str, str], found: dict[str, Object], heard: Callable[[], None]) -> str:
+        seen = self._seen
+        listed = await self._cluster.list(kind, **query)
+        if seen == self._seen:  # else the list may be older than what was seen meanwhile
+            found.clear()
+        self._listed.add(kind)
+        found.update({each["metadata"]["name"]: each for each in listed.get("items") or []})
+        heard()
+        self._changed.set()
+        return str(listed["metadata"]["resourceVersion"])
+
+    async def _watch(
+        self, kind: str, query: dict[str, str], version: str, found: dict[str, Object], heard: Callable[[], None]
+    ) -> str:
+        """Hear one answer to its end; a watch ends now and then, and is taken up where it ended."""
+        try:
+            async with aclosing(self._cluster.watch(kind, version, **query)) as events:
+                async for event in events:
+                    version = _take(event, found)
+                    heard()
+                    self._changed.set()
+        except Refused as refusal:
+            if refusal.status == GONE:
+                raise _TooOld from refusal
+            raise
+        return version
+
+
+def _take(event: Object, found: dict[str, Object]) -> str:
+    """Keep what an event tells; gives the version up to which was heard."""
+    if event["type"] == "ERROR":
+        raise _error(event["object"])
+    about = event["object"]["metadata"]
+    if event["type"] == "DELETED":
+        found.pop(about["name"], None)
+    elif event["type"] != "BOOKMARK":
+        found[about["name"]] = event["object"]
+    return str(about["resourceVersion"])
+
+
+def _error(status: Object) -> Exception:
+    code = int(status.get("code") or 500)
+    return _TooOld() if code == GONE else Refused(max(code, 500), str(status.get("message") or code))
+
+
+def _owner(pod: Object) -> str | None:
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((each["uid"] for each in owners if each.get("controller")), None)
