@@ -1,5 +1,6 @@
 """The page of the fleet: how late runs start, over the whole day."""
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -36,5 +37,6 @@ async def test_lateness_is_told_for_every_stretch_of_the_day_from_its_newest_run
         (timedelta(hours=2), 4.0, 4.0),
     ]  # the first is not of the newest three
     page = (await admin.get("/w/default/fleet")).text
+    assert re.search(r"Waiting here</dt>\s*<dd>0\b", page)
     assert "Start late by" in page
     assert "no runs yet" not in page

@@ -85,8 +85,8 @@ async def parts(
 async def _look(view: View, conn: Connection, caller: Caller) -> Facts:
     """With what the top of every page tells."""
     facts = await view.look(conn, caller)
-    waiting = await glance.waiting(conn, caller.workspace_id, caller.user_id)
-    return {**facts, "waiting": waiting, "seen": f"{facts['seen']}-{waiting.unread}-{waiting.approvals}"}
+    told = await glance.waiting(conn, caller.workspace_id, caller.user_id)
+    return {**facts, "glance": told, "seen": f"{facts['seen']}-{told.unread}-{told.approvals}"}
 
 
 async def _nothing(conn: Connection, caller: Caller) -> Facts:  # noqa: ARG001

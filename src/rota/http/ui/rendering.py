@@ -221,8 +221,8 @@ async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> 
         "root": f"/w/{unit.caller.workspace_slug}",
         "sections": sections(request, unit.caller),
     }
-    if "waiting" not in facts:
-        facts["waiting"] = await glance.waiting(unit.conn, unit.caller.workspace_id, unit.caller.user_id)
+    if "glance" not in facts:
+        facts["glance"] = await glance.waiting(unit.conn, unit.caller.workspace_id, unit.caller.user_id)
     facts.setdefault("lives", False)
     return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 
