@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from rota.access import signing_in
 from rota.db import events
 from rota.db.events import NewEvent
+from rota.http.context import COOKIE
 from rota.model.ids import SessionId
 
 from . import api_client
@@ -65,6 +67,32 @@ async def test_an_export_holds_the_whole_session_and_shows_it_again_elsewhere(
     assert end == {"end": {"events": len(here)}}
     assert [line["event"] for line in lines if "event" in line] == here
     assert (await elsewhere.get("/runs")).json()["items"] == []
+    shown = await api.pages(f"/sessions/{session}/tasks", 100)
+    assert [(each["key"], each["status"], each["summary"]) for each in shown] == [
+        ("a", "done", "Done."),
+        ("b", "ready", None),
+    ]
+    assert await elsewhere.pages(f"/sessions/{begun['id']}/tasks", 1) == shown
+    [role] = (await elsewhere.get(f"/sessions/{begun['id']}/roles")).json()["items"]
+    assert (role["name"], role["agent"], role["agent_id"]) == ("worker", "worker-bee", None)
+    again = await exported(elsewhere, begun["id"])
+    assert [line for line in again if "role" in line or "task" in line] == [
+        line for line in lines if "role" in line or "task" in line
+    ]
+
+
+async def test_the_page_of_an_imported_session_shows_its_tasks(office: Office, api: Api, site: Any) -> None:
+    lines = await exported(api, await told(office, api, lines=1))
+    session = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    async with office.db.transaction() as conn:
+        login = await signing_in.sign_in(conn, await signing_in.create_link(conn, office.caller.user_id))
+    async with site.client() as browser:
+        page = await browser.get(
+            f"/w/{office.caller.workspace_slug}/sessions/{session}", headers={"Cookie": f"{COOKIE}={login}"}
+        )
+    assert page.status_code == 200
+    assert page.text.count('<g class="node ') == 2  # the graph
+    assert "Do a." in page.text
 
 
 async def test_an_imported_session_is_only_read(office: Office, api: Api) -> None:
@@ -92,6 +120,12 @@ EVENT = {
 }
 
 
+TASK: dict[str, Any] = {
+    "id": "01a1e0db-2cd9-7826-809d-0931e0e98701", "key": "a", "role": "worker", "status": "done", "prompt": "Do a.",
+    "created_at": "2026-01-01T00:00:00+00:00",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("lines", "line", "about"),
     [
@@ -109,16 +143,31 @@ EVENT = {
         ([HEAD, {"event": EVENT}, {"end": {"events": 2}}], 3, "lines are missing"),
         ([HEAD, {"end": {"events": 0}}, {"event": EVENT}], 3, "after the end"),
         ([HEAD, {"surprise": {}}], 2, "no `surprise`"),
+        ([HEAD, {"role": {"name": "All of them", "agent": "a"}}], 2, "role.name"),
+        ([HEAD, {"role": {"name": "judge", "agent": 7}}], 2, "role.agent"),
+        (
+            [HEAD, {"role": {"name": "judge", "agent": "a"}}, {"role": {"name": "judge", "agent": "b"}}],
+            3,
+            "earlier line",
+        ),
+        ([HEAD, {"task": {**TASK, "id": "x"}}], 2, "task.id"),
+        ([HEAD, {"task": {**TASK, "status": "odd"}}], 2, "task.status"),
+        ([HEAD, {"task": {**TASK, "key": None}}], 2, "task.key"),
+        ([HEAD, {"task": {**TASK, "depends_on": "a"}}], 2, "task.depends_on"),
+        ([HEAD, {"task": {**TASK, "depends_on": ["a"]}}], 2, "task.depends_on"),
+        ([HEAD, {"task": {**TASK, "started_at": "soon"}}], 2, "task.started_at"),
+        ([HEAD, {"task": {**TASK, "timeout": -1}}], 2, "task.timeout"),
+        ([HEAD, {"task": {**TASK, "depends_on": [TASK["id"]]}}], 2, "circle"),
     ],
 )
 async def test_a_line_that_is_wrong_is_named_and_nothing_is_kept(
     office: Office, api: Api, lines: list[Any], line: int, about: str
 ) -> None:
-    before = await office.count("sessions", "events")
+    before = await office.count("sessions", "events", "imported_parts")
     told = refused(await api.post("/sessions/import", {"lines": lines}), 422, "invalid_export", "lines")
     assert told["detail"].startswith(f"Line {line}: ")
     assert about in told["detail"]
-    assert await office.count("sessions", "events") == before
+    assert await office.count("sessions", "events", "imported_parts") == before
 
 
 async def test_an_import_that_broke_off_goes_on_with_its_next_line(api: Api) -> None:

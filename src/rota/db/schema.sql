@@ -248,6 +248,16 @@ CREATE TABLE identities (
     created_at timestamptz DEFAULT now() NOT NULL
 );
 
+CREATE TABLE imported_parts (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    what text NOT NULL,
+    name text NOT NULL,
+    line integer NOT NULL,
+    data jsonb NOT NULL,
+    CONSTRAINT imported_parts_what_check CHECK ((what = ANY (ARRAY['role'::text, 'task'::text])))
+);
+
 CREATE TABLE logins (
     secret_hash bytea NOT NULL,
     user_id uuid NOT NULL,
@@ -712,6 +722,7 @@ ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id,
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE identities ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
+ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_pkey PRIMARY KEY (workspace_id, session_id, what, name);
 ALTER TABLE logins ADD CONSTRAINT logins_id_key UNIQUE (id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
@@ -842,6 +853,7 @@ ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE identities ADD CONSTRAINT identities_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);

@@ -8,6 +8,7 @@ import orjson
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from rota.db import imports
 from rota.db.pool import Connection
 from rota.model.ids import SessionId, WorkspaceId
 
@@ -49,7 +50,8 @@ UPDATE sessions SET status = %(to)s, updated_at = now()
 """
 
 IMPORTED = """
-UPDATE sessions SET imported = %(imported)s, last_seq = %(last_seq)s, updated_at = now()
+UPDATE sessions
+   SET imported = %(imported)s, last_seq = %(last_seq)s, has_tasks = has_tasks OR %(has_tasks)s, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND imported IS NOT NULL AND status = 'archived'
 """
 
@@ -169,10 +171,16 @@ async def keep_tasks(conn: Connection, workspace_id: WorkspaceId, session_id: Se
 
 
 async def imported(
-    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, facts: Mapping[str, Any], *, last_seq: int
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    session_id: SessionId,
+    facts: Mapping[str, Any],
+    *,
+    last_seq: int,
+    has_tasks: bool,
 ) -> None:
     """How far the import of a locked session has come."""
-    given = {"workspace_id": workspace_id, "id": session_id, "last_seq": last_seq}
+    given = {"workspace_id": workspace_id, "id": session_id, "last_seq": last_seq, "has_tasks": has_tasks}
     await conn.execute(IMPORTED, {**given, "imported": Jsonb(dict(facts))})
 
 
@@ -188,7 +196,8 @@ async def settle(
 async def roles(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(ROLES, {"workspace_id": workspace_id, "session_id": session_id})
-        return await cursor.fetchall()
+        found = await cursor.fetchall()
+    return found or await imports.roles(conn, (workspace_id, session_id))
 
 
 async def add_role(

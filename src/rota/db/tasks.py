@@ -8,6 +8,7 @@ from uuid import UUID
 import orjson
 from psycopg.rows import args_row, dict_row
 
+from rota.db import imports
 from rota.db.pool import Connection
 from rota.model.ids import RunId, SessionId, TaskId, WorkspaceId, as_uuid
 from rota.model.task import Known, NewTask
@@ -275,15 +276,16 @@ async def page(
     limit: int | None = None,
     batch: UUID | None = None,
 ) -> list[dict[str, Any]]:
-    """Tasks in the order in which they were added."""
+    """Tasks in the order in which they were added; of an imported session, those that it had."""
     conditions = (" AND t.id > %(after)s" if after else "") + (" AND t.batch = %(batch)s" if batch else "")
     given = {"workspace_id": where[0], "session_id": where[1], "after": after, "limit": limit, "batch": batch}
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(f"{SHOWN}{conditions} ORDER BY t.id LIMIT %(limit)s".encode(), given)
-        return await cursor.fetchall()
+        found = await cursor.fetchall()
+    return found if found or batch else await imports.tasks(conn, where, after=after, limit=limit)
 
 
 async def counts(conn: Connection, where: Where) -> dict[str, int]:
     """How many tasks stand how."""
     rows = await conn.execute(COUNTS, {"workspace_id": where[0], "session_id": where[1]})
-    return dict(await rows.fetchall())
+    return dict(await rows.fetchall()) or await imports.counts(conn, where)

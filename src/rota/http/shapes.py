@@ -724,7 +724,7 @@ class RoleIn(In):
 
 class RoleOut(Out):
     name: str
-    agent_id: UUID
+    agent_id: UUID | None = Field(description="Null in an imported session, whose agents are elsewhere")
     agent: str
     created_at: datetime
 

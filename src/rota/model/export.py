@@ -10,11 +10,15 @@ from typing import Any
 from uuid import UUID
 
 from rota.errors import Invalid
+from rota.model.message import ROLE
 
 VERSION = 1
 KINDS = frozenset({"run", "task", "message", "output", "tool", "approval", "artifact", "session"})
 SESSION_KINDS = frozenset({"interactive", "automation", "background"})
+TASK_STATUSES = frozenset({"pending", "ready", "running", "done", "failed", "skipped"})
 LARGEST_SEQ = 2**63 - 1
+LONGEST = 1_000_000
+MOST_NEEDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,16 @@ class ImportedEvent:
     attempt: int | None
     data: dict[str, Any]
     created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedPart:
+    """A role, or a task as it stood. `name` is the task's id."""
+
+    what: str
+    name: str
+    line: int
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,8 @@ def read_head(line: Any, number: int = 1) -> Head:
     return Head(identity, session["kind"], title[:200], goal, facts)
 
 
-def read_line(line: Any, number: int) -> ImportedEvent | End | None:
-    """A later line: an event, the end, or None for a role or task, whose story the events tell."""
+def read_line(line: Any, number: int) -> ImportedEvent | ImportedPart | End:
+    """A later line: a role, a task, an event or the end."""
     if not isinstance(line, Mapping) or len(line) != 1:
         raise _wrong(number, 'a line is {"event": …}, {"task": …}, {"role": …} or {"end": …}')
     [(what, value)] = line.items()
@@ -76,8 +90,11 @@ def read_line(line: Any, number: int) -> ImportedEvent | End | None:
             return _event(value, number)
         case "end":
             return End(_whole(value.get("events"), number, "end.events", least=0))
-        case "task" | "role":
-            return None
+        case "role":
+            agent = _text(value.get("agent"), number, "role.agent", most=200)
+            return ImportedPart("role", _role(value.get("name"), number, "role.name"), number, {"agent": agent})
+        case "task":
+            return ImportedPart("task", _uuid(value.get("id"), number, "task.id"), number, _task(value, number))
         case _:
             raise _wrong(number, f"there is no `{str(what)[:40]}` in an export")
 
@@ -98,6 +115,49 @@ def _event(value: Mapping[str, Any], number: int) -> ImportedEvent:
     )
 
 
+def _task(value: Mapping[str, Any], number: int) -> dict[str, Any]:
+    if value.get("status") not in TASK_STATUSES:
+        raise _wrong(number, f"`task.status` must be one of {', '.join(sorted(TASK_STATUSES))}")
+    needs = value.get("depends_on", [])
+    if not isinstance(needs, list) or len(needs) > MOST_NEEDED:
+        raise _wrong(number, f"`task.depends_on` must be a list of at most {MOST_NEEDED:,} ids")
+    texts = {
+        name: None if value.get(name) is None else _text(value[name], number, f"task.{name}", most=LONGEST)
+        for name in ("prompt", "reason", "summary", "error_class", "error_detail")
+    }
+    ids = {
+        name: None if value.get(name) is None else _uuid(value[name], number, f"task.{name}")
+        for name in ("run_id", "added_by_run")
+    }
+    times = {
+        name: None if value.get(name) is None else _instant(value[name], number, f"task.{name}")
+        for name in ("started_at", "finished_at")
+    }
+    return {
+        "key": _text(value.get("key"), number, "task.key", most=200),
+        "role": _role(value.get("role"), number, "task.role"),
+        "status": value["status"],
+        "input": value.get("input"),
+        "depends_on": [_uuid(each, number, "task.depends_on") for each in needs],
+        "timeout": _whole(value.get("timeout", 3600), number, "task.timeout", least=0, most=2**31 - 1),
+        "max_attempts": _whole(value.get("max_attempts", 1), number, "task.max_attempts", least=1, most=2**31 - 1),
+        "created_at": _instant(value.get("created_at"), number, "task.created_at"),
+        **texts, **ids, **times,
+    }  # fmt: skip
+
+
+def _text(value: Any, number: int, field: str, *, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise _wrong(number, f"`{field}` must be text of at most {most:,} characters")
+    return value
+
+
+def _role(value: Any, number: int, field: str) -> str:
+    if not isinstance(value, str) or not ROLE.fullmatch(value):
+        raise _wrong(number, f"`{field}` must be the name of a role")
+    return value
+
+
 def _whole(value: Any, number: int, field: str, *, least: int, most: int = LARGEST_SEQ) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise _wrong(number, f"`{field}` must be a whole number from {least}")
@@ -111,13 +171,13 @@ def _uuid(value: Any, number: int, field: str) -> str:
         raise _wrong(number, f"`{field}` must be an id") from None
 
 
-def _instant(value: Any, number: int) -> str:
+def _instant(value: Any, number: int, field: str = "event.created_at") -> str:
     try:
         moment = datetime.fromisoformat(value)
     except (ValueError, TypeError):
         moment = None
     if moment is None or moment.tzinfo is None or not 1970 <= moment.year <= 9998:
-        raise _wrong(number, "`event.created_at` must be a time with an offset")
+        raise _wrong(number, f"`{field}` must be a time with an offset")
     return moment.isoformat()
 
 

@@ -3,23 +3,24 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import orjson
 
-from rota.db import events, isolation, sessions, tasks
+from rota.db import events, imports, isolation, sessions, tasks
 from rota.db.pool import Connection, Database
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
-from rota.model.export import VERSION, End, ImportedEvent, read_head, read_line
+from rota.model.export import VERSION, End, ImportedEvent, ImportedPart, read_head, read_line
 from rota.model.ids import SessionId, WorkspaceId, new_id
 from rota.model.session import SessionStatus
 from rota.sessions import changing
 
 PAGE = 500
 HEAD = ("id", "kind", "status", "origin", "title", "goal", "automation_id", "agent_slug", "created_at", "updated_at")
-TASK = ("id", "key", "role", "status", "prompt", "input", "depends_on", "run_id", "reason", "summary", "created_at",
-        "started_at", "finished_at")  # fmt: skip
+TASK = ("id", "key", "role", "status", "prompt", "input", "depends_on", "run_id", "reason", "summary", "error_class",
+        "error_detail", "max_attempts", "added_by_run", "created_at", "started_at", "finished_at")  # fmt: skip
 
 
 async def export(db: Database, workspace_id: WorkspaceId, session_id: SessionId) -> AsyncIterator[bytes]:
@@ -34,7 +35,7 @@ async def export(db: Database, workspace_id: WorkspaceId, session_id: SessionId)
     for role in roles:
         yield _line({"role": {"name": role["name"], "agent": role["agent"]}})
     async for page in _task_pages(db, *where):
-        yield b"".join(_line({"task": {name: task[name] for name in TASK}}) for task in page)
+        yield b"".join(_line({"task": _task(task)}) for task in page)
     count, after = 0, 0
     while after < session["last_seq"]:
         async with isolation.in_workspace(db, workspace_id) as conn:
@@ -59,6 +60,10 @@ async def _task_pages(
             after = page[-1]["id"]
         if len(page) < PAGE:
             return
+
+
+def _task(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: task[name] for name in TASK}, "timeout": int(task["timeout"].total_seconds())}
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
@@ -100,6 +105,7 @@ async def _take(conn: Connection, where: tuple[WorkspaceId, SessionId], lines: S
         raise NotFound("There is no such session.")
     imported, last = session["imported"], session["last_seq"]
     read: list[ImportedEvent] = []
+    parts: list[ImportedPart] = []
     for number, line in enumerate(lines, start=imported["lines"] + 1):
         if imported["complete"]:
             raise Invalid(f"Line {number}: nothing comes after the end.", code="invalid_export", field="lines")
@@ -113,11 +119,27 @@ async def _take(conn: Connection, where: tuple[WorkspaceId, SessionId], lines: S
                     raise Invalid(told, code="invalid_export", field="lines", line=number)
                 read.append(event)
                 last = event.seq
-            case None:
-                pass
+            case ImportedPart() as part:
+                parts.append(part)
     counted = {"lines": imported["lines"] + len(lines), "events": imported["events"] + len(read)}
     await events.restore(conn, *where, [asdict(event) for event in read])
-    await sessions.imported(conn, *where, {**imported, **counted}, last_seq=last)
+    await _keep(conn, where, parts)
+    has_tasks = any(part.what == "task" for part in parts)
+    await sessions.imported(conn, *where, {**imported, **counted}, last_seq=last, has_tasks=has_tasks)
+
+
+async def _keep(conn: Connection, where: tuple[WorkspaceId, SessionId], parts: Sequence[ImportedPart]) -> None:
+    if not parts:
+        return
+    kept = await imports.add(conn, where, [asdict(part) for part in parts])
+    if again := next((part for part in parts if part.line not in kept), None):
+        told = f"Line {again.line}: this {again.what} stands on an earlier line."
+        raise Invalid(told, code="invalid_export", field="lines", line=again.line)
+    try:
+        TopologicalSorter(await imports.needs(conn, where)).prepare()
+    except CycleError:
+        told = f"Line {parts[-1].line}: up to here tasks wait for each other in a circle."
+        raise Invalid(told, code="invalid_export", field="lines", line=parts[-1].line) from None
 
 
 def _check_count(count: int, found: int, number: int) -> None:
