@@ -7,8 +7,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from rota.access import signing_in
+from rota.db import people
+from rota.errors import Conflict
 from rota.http.context import COOKIE
 from rota.model.ids import UserId
+from rota.roster import members
 
 from ..http import api_client
 from ..http.api_client import DAILY, UNKNOWN, Api, Office, Site, example, furnish, made, refused
@@ -62,6 +65,7 @@ async def test_an_admin_gets_no_way_to_be_somebody_who_belongs_elsewhere_too(off
     theirs = await furnish(site)
     body = {"email": next(EMAILS)}
     elsewhere = made(await (await theirs.api()).post("/members", body))
+    await office.execute("UPDATE users SET admitted_by = NULL WHERE id = %s", elsewhere["id"])  # proved to be themself
     api = await office.api()
     here = made(await api.post("/members", {**body, "name": "Mallory's name"}))
     assert (here["id"], here["link"]) == (elsewhere["id"], None)
@@ -173,12 +177,127 @@ async def test_what_is_no_member_is_not_there(api: Api) -> None:
         refused(answer, 404, "not_found")
 
 
-async def test_a_disabled_account_is_told_so(office: Office, api: Api) -> None:
-    user_id = await office.member("member")
-    theirs = await token_of(office, str(user_id))
-    await office.execute("UPDATE users SET disabled_at = now() WHERE id = %s", user_id)
+# Switching off ------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_switched_off_is_let_in_nowhere_until_they_are_switched_on(office: Office, api: Api) -> None:
+    member = made(await api.post("/members", {"email": next(EMAILS)}))
+    async with office.db.transaction() as conn:
+        login = await signing_in.sign_in(conn, member["link"].partition("token=")[2])
+    theirs, path = await token_of(office, member["id"]), f"/members/{member['id']}"
+    automation = made(await theirs.post("/automations", example(name="Theirs", schedule=DAILY)))
+    made(await theirs.post(f"/automations/{automation['id']}/run"))
+    at_work = await office.claim()
+    assert made(await api.patch(path, {"disabled": True}), 200)["disabled"] is True
     refused(await theirs.get("/agents"), 401, "account_disabled")
-    assert made(await api.get(f"/members/{user_id}"), 200)["disabled"] is True
+    refused(await Api(api.client, api.workspace, at_work.token).get("/agents"), 401, "attempt_over")
+    client = office.site.client(cookies={COOKIE: login})
+    refused(await client.get(api.url("/agents")), 401, "unauthenticated")
+    assert made(await api.get(f"/automations/{automation['id']}"), 200)["grant_problem"] == "grant_revoked"
+    assert made(await api.get(path), 200)["disabled"] is True
+    assert made(await api.patch(path, {"disabled": False}), 200)["disabled"] is False
+    made(await theirs.get("/agents"), 200)
+    refused(await client.get(api.url("/agents")), 401, "unauthenticated")  # they sign in anew
+    audited = made(await api.get("/audit", action="member.change"), 200)["items"]
+    assert [(each["before"], each["after"]) for each in audited] == [
+        ({"disabled": True}, {"disabled": False}), ({"disabled": False}, {"disabled": True}),
+    ]  # fmt: skip
+    await office.fail(at_work)
+
+
+async def test_an_admin_switches_off_neither_the_last_admin_nor_who_belongs_elsewhere_too(
+    office: Office, api: Api, site: Site
+) -> None:
+    refused(await api.patch(f"/members/{office.caller.user_id}", {"disabled": True}), 409, "last_admin")
+    theirs = await furnish(site)
+    both = await office.member("viewer")
+    async with office.db.transaction() as conn:
+        await people.add_member(conn, theirs.caller.workspace_id, both, "viewer")
+    for off in (True, False):
+        refused(await api.patch(f"/members/{both}", {"disabled": off}), 409, "member_elsewhere")
+    assert made(await api.get(f"/members/{both}"), 200)["disabled"] is False
+
+
+async def test_the_operator_switches_anybody_off_everywhere_and_every_workspace_is_told(
+    office: Office, api: Api, site: Site
+) -> None:
+    other = await furnish(site)
+    email = next(EMAILS)
+    member = made(await api.post("/members", {"email": email}))
+    async with office.db.transaction() as conn:
+        await people.add_member(conn, other.caller.workspace_id, member["id"], "admin")
+    theirs = await token_of(office, member["id"])
+    automation = made(await theirs.post("/automations", example(name="Theirs", schedule=DAILY)))
+    for off, changed in ((True, True), (True, False), (False, True)):
+        async with office.db.transaction() as conn:
+            assert await members.switch_as_operator(conn, f" {email.upper()}", off=off) is changed
+        if off:
+            refused(await theirs.get("/agents"), 401, "account_disabled")
+    assert made(await theirs.get(f"/automations/{automation['id']}"), 200)["grant_problem"] == "grant_revoked"
+    for each in (api, await other.api()):
+        last = made(await each.get("/audit", action="member.change"), 200)["items"][0]
+        assert (last["user"], last["object_id"], last["after"]) == (None, member["id"], {"disabled": False})
+    await office.execute("UPDATE users SET email = %s WHERE id = %s", last_admin := next(EMAILS), other.caller.user_id)
+    await office.execute("UPDATE members SET level = 'viewer' WHERE user_id = %s", member["id"])
+    async with office.db.transaction() as conn:
+        with pytest.raises(Conflict) as told:
+            await members.switch_as_operator(conn, last_admin, off=True)
+    assert told.value.code == "last_admin"
+
+
+# One account, several workspaces ------------------------------------------------------------------------------------
+
+
+async def test_who_makes_an_account_cannot_be_that_person_in_another_workspace(office: Office, site: Site) -> None:
+    """An admin knows the password or link they gave, so the account stays theirs until its person has proved itself."""
+    theirs = await furnish(site)
+    mallory, victim = await theirs.api(), await office.api()
+    for body in ({}, {"password": "known to its maker"}):
+        email = next(EMAILS)
+        made(await mallory.post("/members", {"email": email, **body}))
+        told = refused(await victim.post("/members", {"email": email}), 409, "account_unproven", "email")
+        assert "rota sign-in --user" in told["detail"]
+        async with office.db.transaction() as conn:
+            link = await members.link_as_operator(conn, email)
+        here = made(await victim.post("/members", {"email": email}))
+        assert here["link"] is None
+        async with office.db.transaction() as conn:
+            assert await signing_in.sign_in(conn, link)
+        kept = "SELECT password_hash FROM users WHERE id = %s"
+        assert await office.value(kept, here["id"]) is None  # what the maker knows is worth nothing
+
+
+async def test_a_link_makes_an_account_its_workspaces_again(office: Office, api: Api, site: Site) -> None:
+    theirs = await furnish(site)
+    email = next(EMAILS)
+    member = made(await api.post("/members", {"email": email}))
+    async with office.db.transaction() as conn:
+        await members.link_as_operator(conn, email)
+    link = made(await api.post(f"/members/{member['id']}/link"))["link"].partition("token=")[2]
+    refused(await (await theirs.api()).post("/members", {"email": email}), 409, "account_unproven", "email")
+    async with office.db.transaction() as conn:
+        login = await signing_in.sign_in(conn, link)
+    await office.execute("INSERT INTO identities VALUES ('https://id.example.org', %s, %s)", email, member["id"])
+    made(await (await theirs.api()).post("/members", {"email": email}))  # whom an identity provider knows may come in
+    client = office.site.client(cookies={COOKIE: login})
+    refused(await client.get(api.url("/agents")), 401, "unauthenticated")  # but not who holds the link's login
+
+
+async def test_a_link_and_an_invitation_elsewhere_never_miss_each_other(office: Office, api: Api, site: Site) -> None:
+    theirs = await furnish(site)
+    elsewhere = await theirs.api()
+    email = next(EMAILS)
+    member = made(await api.post("/members", {"email": email}))
+    await office.execute("UPDATE users SET admitted_by = NULL WHERE id = %s", member["id"])
+    async with office.db.transaction() as conn:
+        await conn.execute("SELECT FROM users WHERE id = %s FOR UPDATE", [member["id"]])
+        tries = [
+            asyncio.create_task(api.post(f"/members/{member['id']}/link")),
+            asyncio.create_task(elsewhere.post("/members", {"email": email})),
+        ]
+        await site.waiting_for_a_lock(2)
+    answers = await asyncio.gather(*tries)
+    assert sorted(each.status_code for each in answers) == [201, 409], [each.text for each in answers]
 
 
 # The workspace ------------------------------------------------------------------------------------------------------

@@ -16,8 +16,11 @@ from httpx import AsyncClient, Response
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
+from rota.access import passwords, signing_in
+from rota.db import people
 from rota.http.app import create_app
 from rota.http.context import COOKIE, Web
+from rota.model.ids import UserId, new_id
 
 from .conftest import visiting
 
@@ -214,9 +217,6 @@ async def test_without_a_level_only_who_was_invited_comes_in(house_with: Any, pr
         refused = await come_back(client, sent)
         assert refused.status_code == 403
         assert "invited" in refused.text
-        from rota.db import people
-        from rota.model.ids import UserId, new_id
-
         async with house.db.transaction() as conn:
             user_id = UserId(new_id())
             await people.add_user(conn, user_id, "Ada", "ada@example.org")
@@ -229,6 +229,29 @@ async def test_without_a_level_only_who_was_invited_comes_in(house_with: Any, pr
         sent = await leave(client)
         provider.will_say(sent)
         assert (await come_back(client, sent)).status_code == 401
+
+
+async def test_who_made_an_account_for_somebody_cannot_use_it_once_its_person_came(
+    browser: AsyncClient, provider: Provider, house: Any, visit: Any
+) -> None:
+    """Else whoever invites an address first, with a password, shares the account of its owner."""
+    async with house.db.transaction() as conn:
+        user_id = UserId(new_id())
+        await people.add_user(conn, user_id, "Ada", "ada@example.org", admitted_by=house.caller.workspace_id)
+        await people.add_member(conn, house.caller.workspace_id, user_id, "viewer")
+        await people.set_password(conn, user_id, await passwords.hashed("known to its maker"))
+        login = await signing_in.sign_in(conn, await signing_in.create_link(conn, user_id))
+        link = await signing_in.create_link(conn, user_id)
+    sent = await leave(browser)
+    provider.will_say(sent)
+    assert (await come_back(browser, sent)).status_code == 303
+    assert (await browser.get("/api/v1/workspaces/default/me")).json()["id"] == str(user_id)
+    async with visit() as maker:
+        typed = {"email": "ada@example.org", "password": "known to its maker"}
+        assert (await maker.post("/sign-in/password", data=typed)).status_code == 401
+        assert (await maker.get("/sign-in", params={"token": link})).status_code == 401
+        maker.cookies.set(COOKIE, login)
+        assert (await maker.get("/api/v1/workspaces/default/me")).status_code == 401
 
 
 async def test_other_domains_are_not_let_in(house_with: Any, provider: Provider, house: Any) -> None:

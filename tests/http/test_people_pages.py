@@ -143,6 +143,24 @@ async def test_a_new_link_is_shown_once_and_not_for_who_belongs_elsewhere(admin:
     assert "belongs to another workspace too" in refused.text
 
 
+async def test_an_account_is_switched_off_and_on(admin: AsyncClient, house: Any, visit: Callable[[], Any]) -> None:
+    ada = await member(house)
+    one = f"{ROOT}/members/{ada}"
+    async with visit() as theirs:
+        await sign_in(theirs, house, ada)
+        assert (await submit(admin, f"{one}/change", disabled="true")).status_code == 303
+        assert (await theirs.get(one)).status_code == 303
+    assert "Switched off" in (await admin.get(f"{ROOT}/members")).text
+    assert (await submit(admin, f"{one}/change", disabled="maybe")).status_code == 422
+    assert (await submit(admin, f"{one}/change", disabled="false")).status_code == 303
+    assert "Switched off" not in (await admin.get(one)).text
+    await house.execute("INSERT INTO workspaces (id, slug, name) VALUES (%s, 'other', 'Other')", UNKNOWN)
+    await house.execute("INSERT INTO members (workspace_id, user_id, level) VALUES (%s, %s, 'viewer')", UNKNOWN, ada)
+    refused = await submit(admin, f"{one}/change", disabled="true")
+    assert refused.status_code == 409
+    assert "whoever runs the server can switch them off or on" in refused.text
+
+
 async def test_who_is_no_admin_sees_members_and_changes_nothing(
     guest: AsyncClient, house: Any, admin: AsyncClient
 ) -> None:

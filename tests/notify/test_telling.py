@@ -224,6 +224,7 @@ async def test_the_low_budget_of_an_account_is_told_to_the_admins(office: Office
         await telling.of_low_budgets(conn, [(workspace_id, account, "80 of 100 money are spent this month.")])
     [one] = await told(api)
     assert one["account_id"] == str(account)
+    assert one["path"] == f"/settings/accounts#a-{account}"
     assert await told(member) == []
 
 

@@ -109,6 +109,7 @@ class Provider:
         if known and (known.get("disabled") or known.get("disabled_at")):
             raise Unauthenticated("This account is disabled. Ask whoever runs this server.", code="account_disabled")
         user_id = UserId(known["id"]) if known else await self._join(conn, email, str(claims.get("name") or ""))
+        await people.prove(conn, user_id)
         if not await identities.find(conn, self.issuer, subject):
             await identities.add(conn, self.issuer, subject, user_id)
         return user_id

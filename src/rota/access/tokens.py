@@ -5,9 +5,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from rota.access.signing_in import add_token, create_token
-from rota.db import people
+from rota.access.signing_in import add_token
+from rota.db import audit, people
 from rota.db import tokens as rows
+from rota.db.audit import Entry
 from rota.db.pool import Connection
 from rota.errors import Forbidden, NotFound
 from rota.model.caller import Caller
@@ -55,10 +56,13 @@ async def create_as_operator(
     conn: Connection, workspace: str, name: str, *, email: str | None = None, **options: Any
 ) -> str:
     """A token of the workspace's first admin, or of the member with this e-mail."""
-    user_id = await _member(conn, await _workspace(conn, workspace), email) if email else None
-    if email and not user_id:
-        raise NotFound(f"The workspace {workspace!r} has no member {email!r}.", field="user")
-    return await create_token(conn, workspace, name, user_id=user_id, **options)
+    workspace_id = await _workspace(conn, workspace)
+    user_id = await _member(conn, workspace_id, email) if email else await people.first_admin(conn, workspace_id)
+    if not user_id:
+        raise NotFound(f"The workspace {workspace!r} has no {f'member {email!r}' if email else 'admin'}.", field="user")
+    token_id, secret = await add_token(conn, workspace_id, user_id, name, **options)
+    await audit.add(conn, Entry(workspace_id, None, "token.create", "token", str(token_id), 200, after={"name": name}))
+    return secret
 
 
 async def all_of(conn: Connection, workspace: str) -> list[dict[str, Any]]:
@@ -70,6 +74,7 @@ async def revoke_as_operator(conn: Connection, workspace: str, token_id: UUID) -
     if not await rows.find(conn, workspace_id, token_id):
         raise NotFound(f"The workspace {workspace!r} has no such token.", field="token")
     await rows.revoke(conn, workspace_id, token_id)
+    await audit.add(conn, Entry(workspace_id, None, "token.delete", "token", str(token_id), 200))
 
 
 async def _workspace(conn: Connection, ref: str) -> WorkspaceId:

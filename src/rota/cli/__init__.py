@@ -18,6 +18,7 @@ COMMANDS = {
     "sessions": "Follow a session live, export it, and import it elsewhere.",
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
     "sign-in": "Print a new link to sign in with.",
+    "users": "List people, and switch their accounts off and on.",
 }
 
 

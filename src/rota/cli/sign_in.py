@@ -14,16 +14,25 @@ from rota.settings import Settings
 @options.home
 @options.host
 @options.port
-def command(home: Path | None, host: str | None, port: int | None) -> None:
-    """Print a link that signs the workspace's admin in, once. For a server that `rota serve` runs."""
+@click.option("--user", help="E-mail address of whom it signs in; else the workspace's first admin")
+def command(home: Path | None, host: str | None, port: int | None, user: str | None) -> None:
+    """Print a link that signs somebody in, once. For a server that `rota serve` runs.
+
+    With --user, the passwords, links and logins that an admin may have had a hand in end: who opens the link is that
+    person, and may be invited by any workspace.
+    """
     settings = options.settings_with(home=home, host=host, port=port)
-    click.echo(asyncio.run(_link(settings)))
+    click.echo(asyncio.run(_link(settings, user)))
 
 
-async def _link(settings: Settings) -> str:
+async def _link(settings: Settings, user: str | None) -> str:
     from rota.access import signing_in  # noqa: PLC0415 — after the options were checked
+    from rota.roster import members  # noqa: PLC0415
     from rota.roster.first_start import settle_in  # noqa: PLC0415
 
     async with database(settings) as (db, _), db.transaction() as conn:
         caller = (await settle_in(conn, settings.workspace)).caller
-        return f"{address(settings, None)}/sign-in?token={await signing_in.create_link(conn, caller.user_id)}"
+        secret = (
+            await members.link_as_operator(conn, user) if user else await signing_in.create_link(conn, caller.user_id)
+        )
+        return f"{address(settings, None)}/sign-in?token={secret}"

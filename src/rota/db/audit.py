@@ -18,7 +18,11 @@ class Table(NamedTuple):
     ref: str = "id"
     id: str = "id"
     workspace: str = "workspace_id"
+    more: str = "'{}'"
 
+
+# Of a person, and the same in every workspace.
+DISABLED = "(SELECT jsonb_build_object('disabled', u.disabled_at IS NOT NULL) FROM users u WHERE u.id = t.user_id)"
 
 # What can be looked at before and after a change.
 TABLES = {
@@ -31,14 +35,14 @@ TABLES = {
     "session": Table("sessions"),
     "grant": Table("grants"),
     "token": Table("tokens"),
-    "member": Table("members", "user_id", "user_id"),
+    "member": Table("members", "user_id", "user_id", more=DISABLED),
     "account": Table("accounts"),
     "credential": Table("credentials", "name"),
     "target": Table("notification_targets", "id"),
 }
 
 LOOK = """
-SELECT to_jsonb(t) || jsonb_build_object('id', t.{id}) FROM {table} t
+SELECT to_jsonb(t) || jsonb_build_object('id', t.{id}) || {more} FROM {table} t
  WHERE t.{workspace} = %(workspace_id)s AND (t.{id} = %(id)s OR t.{ref}::text = %(ref)s) ORDER BY t.{id} DESC LIMIT 1
 """
 
@@ -51,7 +55,7 @@ VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(token_id)s, %(run_id)s, %(ip)s,
 PAGE = """
 SELECT a.id, a.created_at, a.user_id, u.name AS user, a.token_id, a.run_id, a.ip, a.action, a.object_kind, a.object_id,
        a.status, a.code, a.before, a.after
-  FROM audit a JOIN users u ON u.id = a.user_id
+  FROM audit a LEFT JOIN users u ON u.id = a.user_id
  WHERE a.workspace_id = %(workspace_id)s
    AND a.id < coalesce(%(cursor)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 """
@@ -70,7 +74,7 @@ REFUSED = {True: "a.code IS NOT NULL", False: "a.code IS NULL"}
 
 class Entry(NamedTuple):
     workspace_id: WorkspaceId
-    user_id: UserId
+    user_id: UserId | None  # None: whoever runs the server
     action: str
     object_kind: str
     object_id: str | None
@@ -100,7 +104,7 @@ async def look(conn: Connection, workspace_id: WorkspaceId, kind: str, ref: str)
     if kind not in TABLES:
         return None
     table = TABLES[kind]
-    query = LOOK.format(table=table.name, ref=table.ref, id=table.id, workspace=table.workspace)
+    query = LOOK.format(table=table.name, ref=table.ref, id=table.id, workspace=table.workspace, more=table.more)
     given = {"workspace_id": workspace_id, "id": as_uuid(ref), "ref": ref}
     row = await (await conn.execute(query.encode(), given)).fetchone()
     return row[0] if row else None

@@ -141,7 +141,7 @@ async def revoke(
 
 
 async def revoke_of_user(
-    conn: Connection, workspace_id: WorkspaceId, user_id: UserId, revoked_by: UserId
+    conn: Connection, workspace_id: WorkspaceId, user_id: UserId, revoked_by: UserId | None
 ) -> list[GrantId]:
     given = {"workspace_id": workspace_id, "user_id": user_id, "revoked_by": revoked_by}
     return [grant_id for (grant_id,) in await (await conn.execute(REVOKE_OF_USER, given)).fetchall()]

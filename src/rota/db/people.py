@@ -17,9 +17,38 @@ WAS_FURNISHED = "SELECT EXISTS (SELECT FROM agents WHERE workspace_id = %(worksp
 
 ADD_WORKSPACE = "INSERT INTO workspaces (id, slug, name) VALUES (%(id)s, %(slug)s, %(name)s)"
 
-ADD_USER = "INSERT INTO users (id, name, email) VALUES (%(id)s, %(name)s, %(email)s)"
+ADD_USER = """
+INSERT INTO users (id, name, email, admitted_by) VALUES (%(id)s, %(name)s, %(email)s, %(admitted_by)s)
+"""
 
-FIND_USER = "SELECT id, name, disabled_at FROM users WHERE email = %(email)s"
+FIND_USER = """
+SELECT u.id, u.name, u.disabled_at, u.admitted_by,
+       EXISTS (SELECT FROM identities i WHERE i.user_id = u.id) AS is_identified
+  FROM users u WHERE u.email = %(email)s
+"""
+
+# Somebody's row, held: who admits them and who takes them into another workspace never miss each other.
+ADMIT = "UPDATE users SET admitted_by = %(workspace_id)s WHERE id = %(user_id)s"
+
+PROVE = """
+-- Whatever an admin could have made or learnt ends: only what the person has from now on signs them in.
+WITH proved AS (UPDATE users SET admitted_by = NULL, password_hash = NULL
+                 WHERE id = %(user_id)s AND admitted_by IS NOT NULL RETURNING id),
+     links AS (DELETE FROM sign_in_links l USING proved p WHERE l.user_id = p.id)
+DELETE FROM logins l USING proved p WHERE l.user_id = p.id
+"""
+
+SWITCH = """
+UPDATE users SET disabled_at = CASE WHEN %(off)s THEN now() END
+ WHERE id = %(user_id)s AND (disabled_at IS NOT NULL) <> %(off)s
+"""
+
+EVERYBODY = """
+SELECT u.id, u.name, u.email, u.disabled_at IS NOT NULL AS disabled,
+       coalesce(array_agg(w.slug ORDER BY w.slug) FILTER (WHERE w.id IS NOT NULL), '{}') AS workspaces
+  FROM users u LEFT JOIN members m ON m.user_id = u.id AND m.removed_at IS NULL LEFT JOIN workspaces w ON w.id = m.workspace_id
+ GROUP BY u.id ORDER BY u.email NULLS FIRST, u.id
+"""
 
 ADD_MEMBER = """
 -- Nothing for who is a member already; somebody who was removed comes back.
@@ -29,7 +58,8 @@ ON CONFLICT (workspace_id, user_id) DO UPDATE SET level = excluded.level, create
 """
 
 FIRST_ADMIN = """
-SELECT m.user_id FROM members m WHERE m.workspace_id = %(workspace_id)s AND m.level = 'admin' AND m.removed_at IS NULL
+SELECT m.user_id FROM members m JOIN users u ON u.id = m.user_id
+ WHERE m.workspace_id = %(workspace_id)s AND m.level = 'admin' AND m.removed_at IS NULL AND u.disabled_at IS NULL
 ORDER BY m.created_at LIMIT 1
 """
 
@@ -117,12 +147,42 @@ async def add_workspace(conn: Connection, workspace_id: WorkspaceId, slug: str, 
     await conn.execute(ADD_WORKSPACE, {"id": workspace_id, "slug": slug, "name": name})
 
 
-async def add_user(conn: Connection, user_id: UserId, name: str, email: str | None = None) -> None:
-    await conn.execute(ADD_USER, {"id": user_id, "name": name, "email": email})
+async def add_user(
+    conn: Connection,
+    user_id: UserId,
+    name: str,
+    email: str | None = None,
+    *,
+    admitted_by: WorkspaceId | None = None,
+) -> None:
+    """`admitted_by`: the workspace whose admins give it its way in."""
+    await conn.execute(ADD_USER, {"id": user_id, "name": name, "email": email, "admitted_by": admitted_by})
 
 
-async def find_user(conn: Connection, email: str) -> dict[str, Any] | None:
-    return await _one(conn, FIND_USER, {"email": email})
+async def find_user(conn: Connection, email: str, *, lock: bool = False) -> dict[str, Any] | None:
+    return await _one(conn, FIND_USER + (" FOR NO KEY UPDATE OF u" if lock else ""), {"email": email})
+
+
+async def admit(conn: Connection, user_id: UserId, workspace_id: WorkspaceId) -> None:
+    """From now on admins of this workspace could sign in as them."""
+    await conn.execute(ADMIT, {"user_id": user_id, "workspace_id": workspace_id})
+
+
+async def prove(conn: Connection, user_id: UserId) -> None:
+    """They are themself: an identity provider or who runs the server says so. Nothing for who was that before."""
+    await conn.execute(PROVE, {"user_id": user_id})
+
+
+async def switch(conn: Connection, user_id: UserId, *, off: bool) -> bool:
+    """Whether that changed anything."""
+    return (await conn.execute(SWITCH, {"user_id": user_id, "off": off})).rowcount == 1
+
+
+async def everybody(conn: Connection) -> list[dict[str, Any]]:
+    """All people of the server, with the workspaces they belong to. For its operator."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(EVERYBODY)
+        return await cursor.fetchall()
 
 
 async def add_member(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, level: str) -> bool:

@@ -111,7 +111,7 @@ CREATE TABLE audit (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
-    user_id uuid NOT NULL,
+    user_id uuid,
     token_id uuid,
     run_id uuid,
     ip text,
@@ -658,6 +658,7 @@ CREATE TABLE users (
     password_hash text,
     created_at timestamptz DEFAULT now() NOT NULL,
     disabled_at timestamptz,
+    admitted_by uuid,
     CONSTRAINT users_email_check CHECK ((email = lower(email)))
 );
 
@@ -887,4 +888,5 @@ ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_workspace_id_fkey FOREIGN KEY
 ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
+ALTER TABLE users ADD CONSTRAINT users_admitted_by_fkey FOREIGN KEY (admitted_by) REFERENCES workspaces(id);
 ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_workspace_id_trigger_id_fkey FOREIGN KEY (workspace_id, trigger_id) REFERENCES triggers(workspace_id, id) ON DELETE CASCADE;

@@ -245,8 +245,8 @@ class GrantStory(GrantOut):
 class AuditOut(Out):
     id: UUID
     created_at: datetime
-    user_id: UUID
-    user: str
+    user_id: UUID | None = Field(description="Null: whoever runs the server")
+    user: str | None
     token_id: UUID | None
     run_id: UUID | None = Field(description="Set if an agent at work asked")
     ip: str | None
@@ -1009,7 +1009,8 @@ class MemberIn(In):
 
 
 class MemberPatch(In):
-    level: LevelName
+    level: LevelName = "viewer"
+    disabled: bool = Field(default=False, description="True: they are let in no more, until it is false again")
 
 
 class MemberOut(Out):
@@ -1017,7 +1018,7 @@ class MemberOut(Out):
     name: str
     email: str | None = Field(description="For admins, and one's own; else null")
     level: LevelName
-    disabled: bool = Field(description="Their account is disabled by who runs the server")
+    disabled: bool = Field(description="Their account is switched off: they are let in nowhere")
     created_at: datetime
 
 

@@ -46,5 +46,7 @@ def path(told: Mapping[str, Any]) -> str | None:
             return f"/sessions/{told['session_id']}#a-{told['approval_id']}"
         case Kind.GRANT_EXPIRING:
             return f"/settings/grants/{told['grant_id']}"
+        case Kind.BUDGET_LOW if told["account_id"]:
+            return f"/settings/accounts#a-{told['account_id']}"
         case Kind.PAUSED | Kind.BUDGET_LOW:
             return f"/automations/{told['automation_id']}" if told["automation_id"] else None

@@ -4,12 +4,15 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.access import signing_in
-from rota.db import members, people, tokens
+from rota.db import audit, members, people, tokens
+from rota.db import grants as grant_rows
+from rota.db.audit import Entry
 from rota.db.pool import Connection
 from rota.errors import Conflict, NotFound
 from rota.model.caller import Caller, Level
-from rota.model.ids import UserId, new_id
+from rota.model.ids import UserId, WorkspaceId, new_id
 from rota.roster import grants
+from rota.runs import cancelling
 
 
 class Person(NamedTuple):
@@ -24,15 +27,30 @@ async def find(conn: Connection, caller: Caller, user_id: UUID) -> dict[str, Any
     return found
 
 
-async def person(conn: Connection, email: str, name: str) -> Person:
+async def person(conn: Connection, caller: Caller, email: str, name: str) -> Person:
     """Whoever has this e-mail address on this server, or a new account. One that was there is left as it is: an admin
     here has no say over what somebody signs in with elsewhere. Looks beyond the workspace."""
-    found = await people.find_user(conn, email)
+    found = await people.find_user(conn, email, lock=True)
     if found:
+        await _must_be_themself(conn, caller, found)
         return Person(UserId(found["id"]), False)
     user_id = UserId(new_id())
-    await people.add_user(conn, user_id, name, email)
+    await people.add_user(conn, user_id, name, email, admitted_by=caller.workspace_id)
     return Person(user_id, True)
+
+
+async def _must_be_themself(conn: Connection, caller: Caller, found: dict[str, Any]) -> None:
+    """Another workspace's admins gave this account its way in, and could use it: it comes in here only as whom an
+    identity provider knows, or once who runs the server has given it a way in of its own."""
+    if found["admitted_by"] in {None, caller.workspace_id}:
+        return
+    if not found["is_identified"]:
+        raise Conflict(
+            "Admins of another workspace made this account and could sign in as it. The person signs in with your"
+            " identity provider first, or with a link that whoever runs the server makes: `rota sign-in --user`.",
+            code="account_unproven", field="email",
+        )  # fmt: skip
+    await people.prove(conn, UserId(found["id"]))
 
 
 async def join(conn: Connection, caller: Caller, user_id: UserId, level: Level) -> dict[str, Any]:
@@ -45,12 +63,16 @@ async def join(conn: Connection, caller: Caller, user_id: UserId, level: Level) 
 async def new_link(conn: Connection, caller: Caller, user_id: UserId) -> str:
     """A one-time sign-in link for a member of this workspace only: who opens it is that person everywhere. Looks beyond
     the workspace."""
+    await people.admit(conn, user_id, caller.workspace_id)  # first: nobody else takes them in meanwhile
+    await _must_be_ours(conn, caller, user_id, "give them a link")
+    return await signing_in.create_link(conn, user_id)
+
+
+async def _must_be_ours(conn: Connection, caller: Caller, user_id: UserId, to: str) -> None:
     if await members.is_elsewhere(conn, caller.workspace_id, user_id):
         raise Conflict(
-            "This person belongs to another workspace too; whoever runs the server can give them a link.",
-            code="member_elsewhere",
+            f"This person belongs to another workspace too; whoever runs the server can {to}.", code="member_elsewhere"
         )
-    return await signing_in.create_link(conn, user_id)
 
 
 async def set_level(conn: Connection, caller: Caller, user_id: UUID, level: Level) -> list[UUID]:
@@ -62,6 +84,23 @@ async def set_level(conn: Connection, caller: Caller, user_id: UUID, level: Leve
     if level == Level.VIEWER and before != Level.VIEWER:
         return await grants.revoke_all_of(conn, caller, UserId(user_id))
     return []
+
+
+async def switch_off(conn: Connection, caller: Caller, user_id: UUID) -> list[UUID]:
+    """Let a member of this workspace only in no more, until they are switched on again: their logins and grants end,
+    their tokens rest. The ids of the runs that a worker must stop."""
+    caller.must_be(Level.ADMIN, "switch somebody off")
+    await _hold(conn, caller, user_id, loses_admin=True)
+    return await grants.revoke_all_of(conn, caller, UserId(user_id))
+
+
+async def switch(conn: Connection, caller: Caller, user_id: UUID, *, off: bool) -> None:
+    """The account itself. Looks beyond the workspace."""
+    caller.must_be(Level.ADMIN, "switch somebody off or on")
+    await people.switch(conn, UserId(user_id), off=off)  # first: nobody else takes them in meanwhile
+    await _must_be_ours(conn, caller, UserId(user_id), "switch them off or on")
+    if off:
+        await people.shut_out(conn, UserId(user_id))
 
 
 async def remove(conn: Connection, caller: Caller, user_id: UUID) -> list[UUID]:
@@ -84,3 +123,52 @@ async def _hold(conn: Connection, caller: Caller, user_id: UUID, *, loses_admin:
     if loses_admin and admins == [user_id]:
         raise Conflict("This is the workspace's last admin. Make somebody else an admin first.", code="last_admin")
     return Level(level)
+
+
+# For whoever can reach the database -----------------------------------------------------------------------------------
+
+
+async def link_as_operator(conn: Connection, email: str) -> str:
+    """A one-time link for anybody, by which they prove to be themself: what an admin could know of them ends."""
+    user_id = await _somebody(conn, email)
+    await people.prove(conn, user_id)
+    for workspace in await people.workspaces_of(conn, user_id):
+        await _tell(conn, workspace["id"], "member.link", user_id)
+    return await signing_in.create_link(conn, user_id)
+
+
+async def switch_as_operator(conn: Connection, email: str, *, off: bool) -> bool:
+    """Let somebody in nowhere any more, or again. Whether that changed anything."""
+    user_id = await _somebody(conn, email)
+    if not await people.switch(conn, user_id, off=off):
+        return False
+    for workspace in await people.workspaces_of(conn, user_id):
+        if off:
+            await _end_grants(conn, workspace, user_id)
+        facts = {"before": {"disabled": not off}, "after": {"disabled": off}}
+        await _tell(conn, workspace["id"], "member.change", user_id, **facts)
+    if off:
+        await people.shut_out(conn, user_id)
+    return True
+
+
+async def _somebody(conn: Connection, email: str) -> UserId:
+    found = await people.find_user(conn, email.strip().lower(), lock=True)
+    if not found:
+        raise NotFound(f"Nobody on this server has the e-mail address {email!r}.", field="user")
+    return UserId(found["id"])
+
+
+async def _end_grants(conn: Connection, workspace: dict[str, Any], user_id: UserId) -> None:
+    """Workers stop what runs on them at their next heartbeat."""
+    if not await members.lock_admins(conn, workspace["id"]):  # they count no more
+        raise Conflict(
+            f"This is the last admin of the workspace {workspace['slug']!r}. Make somebody else an admin first.",
+            code="last_admin",
+        )
+    ended = await grant_rows.revoke_of_user(conn, workspace["id"], user_id, None)
+    await cancelling.stop_grants(conn, workspace["id"], ended)
+
+
+async def _tell(conn: Connection, workspace_id: WorkspaceId, action: str, user_id: UserId, **facts: Any) -> None:
+    await audit.add(conn, Entry(workspace_id, None, action, "member", str(user_id), 200, **facts))

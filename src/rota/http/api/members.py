@@ -48,7 +48,7 @@ async def invite(unit: Unit, shared: Web, body: MemberIn) -> tuple[dict[str, Any
     """The member, and their sign-in link if they need one."""
     password = passwords.check(body.password.get_secret_value()) if body.password else None
     async with unit.beyond_workspace():
-        person = await members.person(unit.conn, body.email, body.name or body.email.partition("@")[0])
+        person = await members.person(unit.conn, unit.caller, body.email, body.name or body.email.partition("@")[0])
         if person.is_new and password:
             await people.set_password(unit.conn, person.id, await passwords.hashed(password))
     member = await members.join(unit.conn, unit.caller, person.id, Level(body.level))
@@ -64,10 +64,25 @@ async def get_member(unit: InUnit, member_id: UUID) -> MemberOut:
 
 @router.patch("/{member_id}")
 async def change_member(unit: InUnit, member_id: UUID, body: MemberPatch) -> MemberOut:
-    """Raise or lower a member. The grants of who becomes a viewer end, with what runs on them. Answers 409 for the last
-    admin. For admins."""
-    stop(unit, await members.set_level(unit.conn, unit.caller, member_id, Level(body.level)))
+    """Raise or lower a member, or switch their account off or on. The grants of who becomes a viewer or is switched off
+    end, with what runs on them; who is switched off is signed out, and their tokens rest. Answers 409 for the last
+    admin, and for switching who belongs to another workspace too. For admins."""
+    await apply(unit, member_id, body)
     return MemberOut.model_validate(await members.find(unit.conn, unit.caller, member_id))
+
+
+async def apply(unit: Unit, member_id: UUID, body: MemberPatch) -> None:
+    unit.caller.must_be(Level.ADMIN, "change a member")
+    given = body.given()
+    if "level" in given:
+        stop(unit, await members.set_level(unit.conn, unit.caller, member_id, Level(body.level)))
+    if "disabled" not in given:
+        return
+    if body.disabled:
+        stop(unit, await members.switch_off(unit.conn, unit.caller, member_id))
+    await members.find(unit.conn, unit.caller, member_id)
+    async with unit.beyond_workspace():
+        await members.switch(unit.conn, unit.caller, member_id, off=body.disabled)
 
 
 @router.delete("/{member_id}", status_code=204)

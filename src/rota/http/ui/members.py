@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from rota.db import members as rows
 from rota.errors import NotFound
-from rota.http.api.members import invite, link_for, seen_by, shut_out, stop
+from rota.http.api.members import apply, invite, link_for, seen_by, shut_out, stop
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes import MemberIn, MemberPatch, cursor_of, read_cursor
@@ -93,17 +93,16 @@ def _id(ref: str) -> UUID:
 
 @router.post("/{member}/change")
 async def change(unit: InUnit, request: Request, member: str) -> Response:
-    """Raise or lower them."""
+    """Raise or lower them, or switch their account off or on: one form each."""
     found = await members.find(unit.conn, unit.caller, _id(member))
-    typed = await forms.typed(request, "level")
+    typed = {name: text for name, text in (await forms.typed(request, "level", "disabled")).items() if text}
     try:
         async with unit.conn.transaction():
-            level = Level(MemberPatch.model_validate(typed).level)
-            stop(unit, await members.set_level(unit.conn, unit.caller, found["id"], level))
+            await apply(unit, found["id"], MemberPatch.model_validate(typed))
     except forms.WRONG as wrong:
-        return await _member(unit, request, found["id"], forms.rejected(request, wrong, "level", typed))
-    article = "an" if level == Level.ADMIN else "a"
-    return done(request, f"{_home(unit)}/{member}", f"{found['name']} is {article} {level} now.")
+        of = "disabled" if "disabled" in typed else "level"
+        return await _member(unit, request, found["id"], forms.rejected(request, wrong, of, typed))
+    return done(request, f"{_home(unit)}/{member}", f"{found['name']} is changed.")
 
 
 @router.post("/{member}/link")

@@ -1,0 +1,75 @@
+"""`rota users`: the people of a server, for whoever can reach the database."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rota.cli import options
+from rota.daemon import database
+from rota.settings import Settings
+
+
+@click.group("users")
+def command() -> None:
+    """List people, and switch their accounts off and on."""
+
+
+@command.command("list")
+@options.home
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a line")
+def list_(home: Path | None, as_json: bool) -> None:
+    """Show everybody who has an account, and the workspaces they belong to."""
+
+    async def look(conn: Any) -> list[dict[str, Any]]:
+        from rota.db import people  # noqa: PLC0415 — after the options were checked
+
+        return await people.everybody(conn)
+
+    for each in asyncio.run(_with(options.settings_with(home=home), look)):
+        click.echo(json.dumps(each, default=str) if as_json else _line(each))
+
+
+@command.command("disable")
+@click.argument("email")
+@options.home
+def disable(email: str, home: Path | None) -> None:
+    """Let somebody in nowhere any more.
+
+    They are signed out, their tokens rest, and their grants end with what runs on them. Refused for the last admin of
+    a workspace.
+    """
+    changed = _switch(home, email, off=True)
+    click.echo(f"{email} is switched off." if changed else f"{email} was switched off already.")
+
+
+@command.command("enable")
+@click.argument("email")
+@options.home
+def enable(email: str, home: Path | None) -> None:
+    """Let somebody in again. Their tokens work again; grants that ended stay ended."""
+    changed = _switch(home, email, off=False)
+    click.echo(f"{email} is switched on." if changed else f"{email} was not switched off.")
+
+
+def _line(person: dict[str, Any]) -> str:
+    off = "  (switched off)" if person["disabled"] else ""
+    return f"{person['email'] or '-':40} {', '.join(person['workspaces']) or '-':24} {person['name']}{off}"
+
+
+def _switch(home: Path | None, email: str, *, off: bool) -> bool:
+    async def switch(conn: Any) -> bool:
+        from rota.roster import members  # noqa: PLC0415
+
+        return await members.switch_as_operator(conn, email, off=off)
+
+    changed: bool = asyncio.run(_with(options.settings_with(home=home), switch))
+    return changed
+
+
+async def _with(settings: Settings, do: Callable[[Any], Awaitable[Any]]) -> Any:
+    async with database(settings) as (db, _), db.transaction() as conn:
+        return await do(conn)
