@@ -38,6 +38,9 @@ UNAUDITED = {
     ("POST", "/sessions/{session_id}/artifacts"): "so it does every artifact, whose content is taken in piece by piece",
 }
 
+# They open their unit themselves, once the password is judged: test_people_pages.py and the tests below find their rows.
+LATER = {("PUT", "/me/password"), ("POST", "/w/{workspace}/settings/me/password")}
+
 
 def unaudited(method: str, path: str) -> bool:
     return (method, path.partition("?")[0].replace("{session}", "{session_id}")) in UNAUDITED
@@ -73,7 +76,7 @@ async def test_no_route_can_change_something_without_the_log(site: Site) -> None
     assert len(found) > len(WRITES)
     silent = {(method, path.removeprefix(ROOTS[0])) for method, path, given in found if not needs(given, context._unit)}
     told_in_the_session = {each for each in silent if each[1].startswith("/runs/{run_id}/desk/")}
-    assert silent - told_in_the_session == set(UNAUDITED)
+    assert silent - told_in_the_session == set(UNAUDITED) | LATER
 
 
 async def test_every_change_writes_one_row(office: Office, api: Api) -> None:
