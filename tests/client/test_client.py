@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, wire
-from rota.client.desk import NoDesk
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
-from rota.client.wire import BlockingWire
+from rota.client.wire import BlockingWire, NoDesk
 from rota.errors import Broken, Busy, Conflict, Invalid, Unauthenticated
 from rota.model.duration import parse_duration
 

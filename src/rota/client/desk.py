@@ -9,16 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from rota.client.rota import LONGEST_WAIT, waiting
-from rota.client.wire import AsyncWire, Call, Line, Wire, opened
-from rota.errors import Broken, NotFound
+from rota.client.wire import AsyncWire, Call, Line, NoDesk, Wire, opened
+from rota.errors import NotFound
 
 GIVEN = ("ROTA_URL", "ROTA_WORKSPACE", "ROTA_RUN_ID", "ROTA_TOKEN")
-
-
-class NoDesk(Broken):
-    """This process is no agent at work."""
-
-    code = "no_desk"
 
 
 def given_here(environment: Mapping[str, str] | None = None) -> dict[str, Any]:

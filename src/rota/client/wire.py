@@ -32,6 +32,12 @@ class Unreachable(Broken):
     code = "unreachable"
 
 
+class NoDesk(Broken):
+    """This process is no agent at work."""
+
+    code = "no_desk"
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """`content` gives the body anew for each try; `key` makes the tries one write."""
@@ -189,7 +195,7 @@ def read_token(file: Path) -> str:
     try:
         return file.read_text().strip()
     except OSError as failure:
-        raise Broken(f"The token cannot be read from {file}: {failure.strerror}.", code="no_desk") from None
+        raise NoDesk(f"The token cannot be read from {file}: {failure.strerror}.") from None
 
 
 def unreachable(failure: httpx.TransportError) -> Unreachable:
