@@ -1,19 +1,26 @@
 """Every kind under a Rota that is killed and asked to stop: nothing finished is repeated, and nothing is left."""
 
+import os
+import shlex
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from executors import clusters
 from executors.acp_agent import config as acp_config
-from executors.kinds import KINDS
+from executors.kinds import KINDS, Kubernetes
 from executors.openai_wire import MODEL, Provider, calls, hangs, says
 from executors.stand_ins import lives, read_pids
 
 from rota.model.agent_config import LOCAL_KINDS
 
-from .rota import Rota, until
+from .rota import ROTA, Rota, until
 
 QUICK = {
     "ROTA_LEASE_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1", "ROTA_MAX_CONCURRENT": "8",
@@ -69,19 +76,73 @@ graph = StateGraph(State).add_sequence([look, think, post]).add_edge(START, "loo
 """
 
 
+POD = """
+set -eu
+echo one >> done.txt
+{rota} desk say "One."
+echo $$ > pids.new
+mv pids.new pids
+cat go
+echo two >> done.txt
+{rota} desk say "Two."
+echo '{{"type": "done", "summary": "Both."}}'
+"""
+
+
+class Door:
+    """One address for whichever Rota there is, as pods have it."""
+
+    def __init__(self) -> None:
+        self.url = ""  # of the Rota behind it
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._listening.accept()
+                threading.Thread(target=self._connect, args=(caller,), daemon=True).start()
+
+    def _connect(self, caller: socket.socket) -> None:
+        behind = urlsplit(self.url)
+        with caller, suppress(OSError), socket.create_connection((behind.hostname or "", behind.port or 0)) as rota:
+            threading.Thread(target=_pass_on, args=(caller, rota), daemon=True).start()
+            _pass_on(rota, caller)
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+
+
 class House:
     """One Rota after the other in one home; there is always one."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.rota = Rota(home, "up", "--no-starters", **QUICK)
-        self.rota.link()
+        self.door = Door()
+        self.rota = self._up()
         self.token = self.rota.token()
+
+    def _up(self) -> Rota:
+        cluster = {
+            "ROTA_KUBERNETES_CONFIG": clusters.shared().kubeconfig, "ROTA_KUBERNETES_URL": self.door.address,
+        }  # fmt: skip
+        rota = Rota(self.home, "up", "--no-starters", **QUICK, **cluster)
+        rota.link()
+        self.door.url = rota.url()
+        return rota
 
     def power_cut(self) -> None:
         """SIGKILL for everything; then it is started again."""
         self.rota.kill_group()
-        self.rota = Rota(self.home, "up", "--no-starters", **QUICK)
+        self.rota = self._up()
 
     def begin(self, name: str, executor: str, config: Any, **agent: Any) -> dict[str, Any]:
         given = {"name": name, "executor": executor, "config": config, **agent}
@@ -136,6 +197,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     opened = House(tmp_path_factory.mktemp("kinds") / "home")
     yield opened
     opened.rota.stop()
+    opened.door.close()
 
 
 @pytest.fixture
@@ -158,16 +220,21 @@ def test_what_was_finished_and_asked_outlives_two_power_cuts(house: House, code:
         model = house.begin(
             "model", "llm", model_config(house, provider, code), credentials={"OPENAI_API_KEY": "openai"}
         )
+        pod = begin_pod(house, code / "pod")
         pids = [*house.at_work(steps), *house.at_work(graph)]
+        [outside] = until(lambda: read_pids(code / "pod"))
         until(lambda: len(provider.asked) == 2)
         until(lambda: house.status(pushes) == "awaiting_approval")
         provider.answers += [calls(("send", {"to": "all"}), usage=(200, 20)), says("Sent 3 letters.", usage=(300, 30))]
         house.power_cut()
         until(lambda: not any(lives(pid) for pid in pids))
+        assert lives(outside)
+        (code / "pod" / "go").write_text("")  # it may call before the next attempt has begun, with a token that is over
 
         assert house.question(model)["detail"] == {"tool": "send", "arguments": {"to": "all"}}
         assert house.question(graph)["question"] == "Send 3 letters?"
         stepped = house.ended(steps)
+        check_that_it_was_adopted(house, pod, code / "pod")
         house.power_cut()
         ended = {"pushes": house.answer(pushes, "yes"), "model": house.answer(model, "approve")}
         ended["graph"] = house.answer(graph, "approve")
@@ -194,6 +261,26 @@ def test_what_was_finished_and_asked_outlives_two_power_cuts(house: House, code:
     assert "sk-canary" not in str(house.used(model))
 
 
+def begin_pod(house: House, place: Path) -> dict[str, Any]:
+    place.mkdir()
+    os.mkfifo(place / "go")
+    script = POD.format(rota=shlex.quote(str(ROTA)))
+    config = {"image": "agents/shell:1", "command": ["sh", "-c", script], "working_dir": str(place)}
+    return house.begin("pod", "kubernetes", config)
+
+
+def check_that_it_was_adopted(house: House, run: dict[str, Any], place: Path) -> None:
+    """One process did all of it, and went on at the desk of the next attempt."""
+    ended = house.ended(run)
+    told = (ended["status"], ended["summary"], ended["attempt"], ended["rescues"])
+    assert told == ("succeeded", "Both.", 2, 1)
+    assert (place / "done.txt").read_text() == "one\ntwo\n"
+    assert [each["why"] for each in house.used(run) if each["name"] == "resume"] == ["adopted from attempt 1"]
+    events = house.rota.get(house.token, f"/sessions/{run['session_id']}/events?limit=100")["items"]
+    assert [each["data"]["text"] for each in events if each["kind"] == "output"] == ["One.", "Two."]
+    assert clusters.shared().objects(run["id"], "Secret") == []
+
+
 def model_config(house: House, provider: Provider, code: Path) -> dict[str, Any]:
     house.rota.post(house.token, "/credentials", {"name": "openai", "value": "sk-canary-of-the-vault"})
     tools = [{"function": "letter_tools:count"}, {"function": "letter_tools:send", "approval": True}]
@@ -212,16 +299,18 @@ def test_a_cancelled_agent_of_any_kind_is_gone_within_five_seconds_with_all_its_
             for kind in KINDS
             if kind.name in LOCAL_KINDS
         ]
+        pod = house.begin("cancelled-pod", "kubernetes", Kubernetes().behave("forks", tmp_path / "pod" / "code"))
         pids = [pid for run in local for pid in house.at_work(run)]
-        assert len(pids) == 5 * len(local)
+        pids += until(lambda: read_pids(tmp_path / "pod" / "session"))
+        assert len(pids) == 5 * len(local) + 5
         assert all(lives(pid) for pid in pids)
         until(lambda: service.asked)
         before = time.monotonic()
-        for run in (remote, *local):
+        for run in (remote, pod, *local):
             house.rota.post(house.token, f"/runs/{run['id']}/cancel")
-        until(lambda: not any(lives(pid) for pid in pids), within=5)
+        until(lambda: not any(lives(pid) for pid in pids) and not clusters.shared().objects(pod["id"]), within=5)
         assert service.hung_up.wait(max(0.0, before + 5 - time.monotonic()))
-        assert {house.ended(run)["status"] for run in (remote, *local)} == {"cancelled"}
+        assert {house.ended(run)["status"] for run in (remote, pod, *local)} == {"cancelled"}
 
 
 def test_an_agent_that_is_asked_to_end_may_tidy_up(house: House) -> None:
