@@ -505,8 +505,8 @@ class Double:
         if image != image.lower():
             self._say(name, {"waiting": {"reason": "InvalidImageName", "message": f"couldn't parse image {image}"}})
             return False
-        if image.startswith(("missing/", "unreachable/")):
-            why = "not found" if image.startswith("missing/") else "dial tcp: i/o timeout"
+        if image.startswith(("missing/", "unreachable/")) or ":no-such-" in image:
+            why = "dial tcp: i/o timeout" if image.startswith("unreachable/") else "not found"
             self._say(name, {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull "{image}": {why}'}})
             self._say(
                 name, {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling "{image}": {why}'}}

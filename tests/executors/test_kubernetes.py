@@ -645,3 +645,12 @@ def test_a_line_without_end_does_not_fill_the_worker() -> None:
 def test_the_time_since_which_a_log_is_asked_for_is_in_whole_seconds() -> None:
     assert Told(b"2026-11-16T02:00:00.123456789Z", 1).since == "2026-11-16T02:00:00Z"
     assert Told().since is None
+
+
+def test_a_log_goes_on_also_when_the_clock_of_the_node_is_put_back() -> None:
+    """Its times are of its zone, where an hour comes twice a year."""
+    summer, winter = b"2026-10-25T02:59:59.9+02:00 summer\n", b"2026-10-25T02:00:00.1+01:00 winter\n"
+    lines = Stamped(Told())
+    assert lines.feed(summer) == b"summer\n"
+    assert lines.told.since == "2026-10-25T00:59:59Z"
+    assert Stamped(lines.told).feed(summer + winter) == b"winter\n"

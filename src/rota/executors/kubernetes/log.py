@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 LONGEST_LINE = 1_000_000
 
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
 _STAMPS = re.compile(rb"^[^ \n]* ?", re.MULTILINE)
 
 
@@ -21,8 +23,8 @@ class Told:
     @property
     def since(self) -> str | None:
         """For the log's `sinceTime`, which knows whole seconds only."""
-        whole = re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", self.stamp.decode())
-        return f"{whole[0]}Z" if whole and self.stamp.endswith(b"Z") else None
+        second, _ = order(self.stamp)
+        return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if second else None
 
 
 def read_told(text: str | None) -> Told:
@@ -92,7 +94,10 @@ def _stamp(line: bytes) -> bytes:
     return line[: len(line) if (end := line.find(b" ")) < 0 else end]
 
 
-def order(stamp: bytes) -> tuple[bytes, bytes]:
-    """Times of one zone in their order; the kubelet leaves out zeros at the end of a fraction."""
-    seconds, _, fraction = stamp.removesuffix(b"Z").partition(b".")
-    return seconds, fraction.ljust(9, b"0")
+def order(stamp: bytes) -> tuple[int, int]:
+    """Seconds and nanoseconds. A node writes times of its own zone, which may change while an agent works."""
+    match = _TIME.fullmatch(stamp.decode(errors="replace"))
+    if match is None:
+        return 0, 0
+    second = datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
+    return int(second.timestamp()), int((match[2] or "").ljust(9, "0")[:9])
