@@ -283,6 +283,55 @@ async def test_script_in_any_field_runs_nowhere(rota: Any, sit: Any) -> None:
     assert [each for each in reader.complaints if "422" not in each] == []
 
 
+FORMS = (
+    "settings/me", "settings/members", "settings/tokens", "settings/credentials", "settings/accounts", "notifications/choices",
+    "sessions", "automations/remembers",
+)  # fmt: skip
+FILL = """(text) => {
+    const forms = [...document.querySelectorAll("main form[method=post]")].map((form) => {
+        const all = [...form.querySelectorAll("input[type=text], input[type=email], input[type=url], textarea")];
+        return [form, all.filter((each) => !each.closest("[hidden]"))];
+    });
+    for (const [form, fields] of forms) {
+        form.noValidate = true;
+        for (const each of fields) each.value = each.type === "email" ? `"${text}"@example.com` : text;
+    }
+    return forms.map(([form, fields], at) => [at, fields.length, form.getAttribute("action")]).filter(([, length]) => length);
+}"""
+
+
+async def test_script_in_the_fields_of_every_other_form_runs_nowhere(rota: Any, sit: Any) -> None:
+    saved = rota.automation("Remembers", "true")
+    rota.api("PUT", f"/automations/{saved['slug']}/memory/last", {"value": 1})
+    reader = await sit()
+    page = await reader.page()
+    ran: list[str] = []
+
+    async def dismissed(dialog: Any) -> None:
+        ran.append(dialog.message)
+        await dialog.dismiss()
+
+    page.on("dialog", dismissed)
+    sent = 0
+    for path in FORMS:
+        await page.goto(f"{rota.url}/w/default/{path}")
+        for at, _, action in await page.evaluate(FILL, NASTY):
+            await page.goto(f"{rota.url}/w/default/{path}")
+            await page.evaluate(FILL, NASTY)
+            async with page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+                await page.locator("main form[method=post]").nth(at).evaluate("form => form.requestSubmit()")
+            assert (await answered.value).status < 500, action
+            await page.wait_for_load_state("load")
+            sent += 1
+    assert sent >= len(FORMS)
+    rota.api("PATCH", "/me", {"name": "Local admin"})
+    for path in (*FORMS, "settings/audit", "settings/tokens?shown=all"):
+        await page.goto(f"{rota.url}/w/default/{path}")
+        assert await page.locator("img, main script, [onerror], a[href^=javascript]").count() == 0, path
+    assert ran == []
+    assert [each for each in reader.complaints if "CSP" in each] == []
+
+
 async def test_a_first_visit_says_times_in_the_readers_zone_without_moving_anything(rota: Any, sit: Any) -> None:
     saved = rota.automation("Timely", "true", schedule={"cron": "0 9 * * *", "timezone": "UTC"})
     run = rota.api("POST", f"/automations/{saved['slug']}/run")
@@ -331,4 +380,81 @@ async def test_a_failure_rings_the_bell_which_leads_to_the_session_and_its_retry
     again = page.locator(".news li", has_text="Rings failed")
     await expect(again).to_have_count(2)  # the first was read by following it; the retry failed anew
     await expect(again.nth(1)).not_to_have_class(re.compile("fresh"))
+    assert reader.complaints == []
+
+
+async def test_a_grant_is_revoked_and_what_ran_on_it_stops_until_it_is_renewed(
+    rota: Any, sit: Any, tmp_path: Path
+) -> None:
+    saved = rota.automation("On a grant", SPEAKS % {"gate": tmp_path / "never", "said": "%s"}, schedule={"every": "1s"})
+    reader = await sit()
+    session = await reader.page(start(rota, saved))
+    await expect(session.locator(".heading .pill")).to_have_text("Running")
+    page = await reader.page("/w/default/settings/grants")
+    row = page.locator("tr", has_text="On a grant")
+    await row.get_by_role("button", name="Revoke").click()
+    await expect(row.locator(".pill")).to_have_text("Revoked")
+    await expect(session.locator(".heading .pill")).to_have_text("Failed")
+    await expect(session.locator(".trouble")).to_contain_text("grant")
+    ledger = await reader.page(f"{LIST}/{saved['slug']}")
+    await expect(ledger.locator(".ledger tr", has_text="grant was revoked").first).to_be_visible()
+    await row.get_by_role("button", name="Renew").click()
+    await expect(row.locator(".pill")).to_have_text("Valid")
+    await expect(ledger.locator(".ledger .pill").first).to_have_text("Running")
+    rota.api("DELETE", f"/automations/{saved['slug']}")
+    for run in rota.api("GET", f"/automations/{saved['id']}/runs")["items"]:
+        if run["finished_at"] is None:
+            rota.api("POST", f"/runs/{run['id']}/cancel")
+    assert reader.complaints == []
+
+
+async def tab_to(page: Page, name: str) -> None:
+    """Press Tab until the control of this name has the focus."""
+    for _ in range(120):
+        await page.keyboard.press("Tab")
+        found = await page.evaluate(
+            "(e => e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText)(document.activeElement)"
+        )
+        if (found or "").strip().split("\n")[0].startswith(name):
+            return
+    raise AssertionError(f"Tab never reached {name!r}")
+
+
+async def test_an_automation_is_made_looked_after_and_deleted_by_keyboard_alone(rota: Any, sit: Any) -> None:
+    """From page to page by the letters that the help tells, through forms by Tab; no pointer anywhere."""
+    reader = await sit()
+    page = await reader.page(LIST)
+    press, write_down = page.keyboard.press, page.keyboard.type
+    await press("n")
+    await expect(page.locator("h1")).to_have_text("New automation")
+    await tab_to(page, "Name")
+    await write_down("Made by keys")
+    await tab_to(page, "Prompt")
+    await write_down("Do it by keys.")
+    await tab_to(page, "Weekly")  # the kinds are one group, through which the arrows lead
+    await press("ArrowLeft")
+    await expect(page.locator("#preview .told")).to_have_text("Every hour at :00")
+    await tab_to(page, "Create automation")
+    await press("Enter")
+    await expect(page.locator("h1")).to_have_text("Made by keys")
+    await tab_to(page, "Active")
+    await press("Enter")
+    await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    for letter, title in (("r", "Runs"), ("c", "Sessions"), ("p", "Approvals"), ("f", "Fleet"), ("b", "Notifications")):
+        await press("g")
+        await press(letter)
+        await expect(page.locator("h1")).to_have_text(title)
+    await press("g")
+    await press("s")
+    await expect(page).to_have_url(re.compile("/settings/"))
+    await press("g")
+    await press("a")
+    await expect(page.locator("h1")).to_have_text("Automations")
+    await press("j")
+    await expect(page.locator("tr.chosen")).to_contain_text("Made by keys")
+    await press("Enter")
+    await expect(page.locator("h1")).to_have_text("Made by keys")
+    await tab_to(page, "Delete")
+    await press("Enter")
+    await expect(page.locator("#notice")).to_contain_text("Made by keys is deleted.")
     assert reader.complaints == []

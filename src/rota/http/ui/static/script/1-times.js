@@ -99,6 +99,9 @@
     menu.querySelector("summary").focus();
   });
 
+  // On a phone the way through the pages is longer than the screen: show where one is.
+  for (const each of document.querySelectorAll("nav [aria-current]")) each.scrollIntoView({ block: "nearest", inline: "center" });
+
   refresh();
   addCopyButtons();
   setInterval(() => document.hidden || refresh(), 1000);
