@@ -117,7 +117,11 @@ BEHAVIOURS = {
 
 
 class Kind(Protocol):
-    """One kind under test. `crowd` is how many of its agents are started at once."""
+    """One kind under test. `crowd` is how many of its agents are started at once.
+
+    With `runs_as`, its processes are started, heard and stopped by the code of another kind: what concerns nothing else
+    is shown there.
+    """
 
     name: str
     crowd: int
@@ -288,7 +292,8 @@ class Llm:
     """Its behaviours are those of its model, a function in the child: what that says is what it yields."""
 
     name = "llm"
-    crowd = 4  # each loads large libraries
+    runs_as = "python"
+    crowd = 2  # each loads large libraries
     prelude = """
         kind, key, attempt = "llm", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
     """
@@ -313,7 +318,8 @@ class Langgraph:
     """Its behaviours are those of a node."""
 
     name = "langgraph"
-    crowd = 4  # each loads large libraries
+    runs_as = "python"
+    crowd = 2  # each loads large libraries
     prelude = """
         context = config["configurable"]["rota"]
         kind, key, attempt = "langgraph", context.idempotency_key, context.attempt
@@ -427,6 +433,12 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(chunked("application/x-ndjson") + line(type="say", text="Looking …"))
     writer.write(line(type="tool", name="search", query="rhymes") + line(type="usage", unit="tokens", amount=12))
     writer.write(line(type="done") + END)
+
+
+def shown_by(kind: Kind) -> Kind:
+    """The kind whose code runs its processes."""
+    runs_as = getattr(kind, "runs_as", kind.name)
+    return next(each for each in KINDS if each.name == runs_as)
 
 
 KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm(), Langgraph(), Kubernetes()]

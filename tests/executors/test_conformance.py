@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from executors import stand_ins
-from executors.kinds import KINDS, Kind, events, told
+from executors.kinds import KINDS, Kind, events, shown_by, told
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Lost
@@ -32,6 +32,9 @@ Assign = Callable[..., Assignment]
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
     param: Kind = request.param
+    if request.node.get_closest_marker("process") and shown_by(param) is not param:
+        assert type(param.executor(timedelta())).execute is type(shown_by(param).executor(timedelta())).execute
+        pytest.skip(f"its processes are those of {shown_by(param).name!r}")
     return param
 
 
@@ -136,6 +139,7 @@ async def test_an_agent_that_ignores_the_request_is_killed_after_the_grace(
     assert grace.total_seconds() <= time.monotonic() - before < 5
 
 
+@pytest.mark.process
 async def test_a_second_cancellation_does_not_wait_for_the_grace(
     kind: Kind, behave: Callable[..., Mapping[str, Any]], assign: Assign, desk: RecordingDesk, directory: Path
 ) -> None:
@@ -149,10 +153,12 @@ async def test_a_second_cancellation_does_not_wait_for_the_grace(
     assert not lives(pid)
 
 
+@pytest.mark.process
 async def test_an_agent_that_dies_by_a_signal_has_failed_with_its_name(run: Run) -> None:
     assert await run("dies") == Failed(ErrorClass.AGENT_ERROR, "killed by signal SIGSEGV")
 
 
+@pytest.mark.process
 async def test_a_flood_grows_neither_the_transcript_nor_the_worker(kind: Kind, run: Run, desk: RecordingDesk) -> None:
     attempt = run("floods", {"output_limit": "2MB"})
     process = psutil.Process()
@@ -167,6 +173,7 @@ async def test_a_flood_grows_neither_the_transcript_nor_the_worker(kind: Kind, r
     assert events(kind, desk) == [("usage", "tokens", 7)]  # what was used is charged all the same
 
 
+@pytest.mark.process
 async def test_the_loop_goes_on_turning_during_a_flood(run: Run) -> None:
     attempt, longest = run("floods a little", {"output_limit": "2MB"}), 0.0
     while not attempt.done():
@@ -231,6 +238,7 @@ async def test_an_agent_works_in_its_sessions_own_directory(run: Run, desk: Reco
     assert desk.text == f"{directory}0o700"
 
 
+@pytest.mark.process
 async def test_a_long_prompt_that_nobody_reads_does_not_hold_up_the_agent(
     kind: Kind, run: Run, desk: RecordingDesk
 ) -> None:
@@ -239,10 +247,12 @@ async def test_a_long_prompt_that_nobody_reads_does_not_hold_up_the_agent(
     assert desk.text == "A poem."
 
 
+@pytest.mark.process
 async def test_an_agent_may_close_its_output_and_go_on(run: Run) -> None:
     assert await run("closes stdout") == Succeeded()
 
 
+@pytest.mark.process
 async def test_garbage_becomes_text_that_can_be_stored(run: Run, desk: RecordingDesk) -> None:
     assert await run("writes garbage") == Succeeded()
     assert "\0" not in desk.text
@@ -251,6 +261,7 @@ async def test_garbage_becomes_text_that_can_be_stored(run: Run, desk: Recording
     desk.text.encode()
 
 
+@pytest.mark.process
 async def test_a_letter_that_arrives_in_two_halves_is_whole(run: Run, desk: RecordingDesk, directory: Path) -> None:
     make_pipe(directory)
     attempt = run("writes in halves")
@@ -266,6 +277,7 @@ async def test_tools_and_usage_reach_the_desk_in_order(kind: Kind, run: Run, des
     assert events(kind, desk) == [told(kind, "search", {"query": "rhymes"}), ("usage", "tokens", 12)]
 
 
+@pytest.mark.process
 async def test_an_agent_cannot_use_more_memory_than_it_may(run: Run) -> None:
     outcome = await run("uses too much memory", {"limits": {"memory": "500MB"}})
     assert isinstance(outcome, Failed)

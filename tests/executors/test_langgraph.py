@@ -12,6 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
@@ -367,6 +368,33 @@ async def test_a_long_thread_does_not_grow_its_checkpoint_but_by_what_it_holds(w
     sizes = [len(each["data"]) for each in line.of("checkpoint")]
     assert len(sizes) > 100
     assert max(sizes) < 2 * sizes[5]
+
+
+def _joined(state: list[int], writes: list[list[int]]) -> list[int]:
+    return [*state, *(each for write in writes for each in write)]
+
+
+async def test_a_channel_of_differences_is_made_of_what_is_kept_and_no_more(work: Any, line: Line) -> None:
+    class State(TypedDict, total=False):
+        number: int
+        seen: Annotated[list[int], DeltaChannel(_joined, snapshot_frequency=4)]
+
+    failing = {7: Fails(), 10: Fails()}
+
+    def count(state: State) -> Any:
+        number = state.get("number", 0) + 1
+        failing.get(number, lambda: None)()
+        return {"number": number, "seen": [number]}
+
+    graph = StateGraph(State).add_node(count).add_edge(START, "count")
+    graph.add_conditional_edges("count", lambda state: "count" if state["number"] < 40 else "__end__")
+    for again in (False, True):
+        with pytest.raises(OSError, match="no ink"):
+            await work(graph, again=again)
+    result = await work(graph, again=True, config={"result_key": "seen"})
+    assert result == str(list(range(1, 41)))
+    sizes = [len(each["data"]) for each in line.of("checkpoint")]
+    assert max(sizes) < 3 * max(sizes[:12])
 
 
 async def test_a_state_that_the_desk_refuses_fails_for_good(work: Any, line: Line) -> None:
