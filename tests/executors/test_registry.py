@@ -80,7 +80,8 @@ def test_asking_which_kinds_there_are_imports_none() -> None:
 
 
 def test_no_service_imports_the_library_of_a_kind_before_an_agent_of_it_runs() -> None:
-    program = "import sys, rota.daemon, rota.executors as e; e.load(); print(*sys.modules)"
+    services = "rota.daemon, rota.http.app, rota.scheduler.tick, rota.watch.rescue, rota.worker.worker, rota.starters"
+    program = f"import sys, {services}, rota.executors as e; e.load(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {*EXTRAS.values(), "aiohttp", "openai", "anthropic", "langchain_core", "langsmith"}
     assert heavy & set(loaded.stdout.split()) == set()

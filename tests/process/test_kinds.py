@@ -74,6 +74,25 @@ def post(state: State) -> State:
 
 graph = StateGraph(State).add_sequence([look, think, post]).add_edge(START, "look")
 """
+SPENDING = """
+from typing import TypedDict
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+from letter_tools import note
+
+
+class State(TypedDict, total=False):
+    asked: int
+
+
+def ask(state: State, config: RunnableConfig) -> State:
+    note("counted", "60")
+    config["configurable"]["rota"].usage("tokens", 60)
+    return {"asked": state.get("asked", 0) + 1}
+
+
+graph = StateGraph(State).add_node(ask).add_edge(START, "ask").add_edge("ask", "ask")
+"""
 
 
 POD = """
@@ -204,9 +223,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def code(tmp_path: Path) -> Path:
     (tmp_path / "letter_tools.py").write_text(TOOLS)
     (tmp_path / "letters_graph.py").write_text(GRAPH)
+    (tmp_path / "spending_graph.py").write_text(SPENDING)
     return tmp_path
 
 
+@pytest.mark.timeout(300)  # three starts, in place of nine in three tests
 def test_what_was_finished_and_asked_outlives_two_power_cuts(house: House, code: Path) -> None:
     """SIGKILL of the whole group while agents work and a question waits, and again while all of them wait."""
     with Provider(calls(("count", {"what": "letters"}), usage=(100, 10)), hangs) as provider:
@@ -286,6 +307,16 @@ def model_config(house: House, provider: Provider, code: Path) -> dict[str, Any]
     tools = [{"function": "letter_tools:count"}, {"function": "letter_tools:send", "approval": True}]
     prices = {"input": 1, "output": 10}
     return {"model": MODEL, "base_url": provider.url, "path": str(code), "tools": tools, "prices": prices}
+
+
+def test_a_graph_goes_no_step_further_than_its_budget_and_the_ledger_is_exact(house: House, code: Path) -> None:
+    config = {"graph": "spending_graph:graph", "path": str(code)}
+    house.rota.post(house.token, "/agents", {"name": "spending", "executor": "langgraph", "config": config})
+    automation = {"name": "Spending", "agent": "spending", "prompt": "Spend.", "schedule": {"every": "1d"}}
+    house.rota.post(house.token, "/automations", {**automation, "budget": {"per_run": {"tokens": 100}}})
+    run = house.ended(house.rota.post(house.token, "/automations/spending/run"))
+    assert (run["status"], run["error_class"], run["usage"]["tokens"]) == ("failed", "budget_exceeded", 120)
+    assert house.notes(run) == {"counted": "60\n60\n"}
 
 
 def test_a_cancelled_agent_of_any_kind_is_gone_within_five_seconds_with_all_its_children(
