@@ -231,12 +231,12 @@ def _not_reserved(named: dict[str, str], at: str) -> dict[str, str]:
 def _resources(value: object, at: str) -> tuple[dict[str, str], dict[str, str]]:
     """Requests and limits. What is not said is the default, but a default never contradicts what is said."""
     fields = Fields(value, "requests limits", at)
-    requests, limits = fields.read("requests", _quantities) or {}, fields.read("limits", _quantities) or {}
-    for name, text in requests.items():
+    asked, limits = fields.read("requests", _quantities) or {}, fields.read("limits", _quantities) or {}
+    for name, text in asked.items():
         if name in limits and _amount(text) > _amount(limits[name]):
             raise Invalid(f"is more than limits.{name}, {limits[name]}", field=f"{at}.requests.{name}")
-    all_limits = {name: _larger(text, requests.get(name)) for name, text in LIMITS.items()} | limits
-    all_requests = {name: _smaller(text, limits.get(name)) for name, text in REQUESTS.items()} | requests
+    all_limits = {name: _larger(text, asked.get(name)) for name, text in LIMITS.items()} | limits
+    all_requests = {name: _smaller(text, limits.get(name)) for name, text in REQUESTS.items()} | asked
     return all_requests, all_limits
 
 
