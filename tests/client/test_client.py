@@ -15,7 +15,7 @@ from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, wire
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
 from rota.client.wire import BlockingWire, NoDesk
-from rota.errors import Broken, Busy, Conflict, Invalid, Unauthenticated
+from rota.errors import Broken, Busy, Conflict, Invalid, TooMany, Unauthenticated
 from rota.model.duration import parse_duration
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -72,6 +72,8 @@ def told(code_of_http: int, /, **body: Any) -> Answer:
         data = json.dumps(body).encode()
         request.send_response(code_of_http)
         request.send_header("Content-Length", str(len(data)))
+        if "retry_after" in body:
+            request.send_header("Retry-After", str(body["retry_after"]))
         request.end_headers()
         request.wfile.write(data)
 
@@ -111,6 +113,15 @@ def test_a_write_that_broke_off_is_repeated_with_its_key() -> None:
     assert len(server.keys) == 3
     assert len(set(server.keys)) == 1
     assert server.keys[0]
+
+
+def test_who_asked_too_often_waits_and_asks_again_unless_that_takes_too_long() -> None:
+    soon, late = (told(429, retry_after=wait, code="rate_limited", detail="Later.") for wait in (0, 100))
+    with serving(soon, told(201, id=7)) as server, Client(server.url, token="t") as client:
+        assert client.publish("s", "hello") == {"id": 7}
+    assert len(set(server.keys)) == 1
+    with serving(late) as server, Client(server.url, token="t", patience=50) as client, pytest.raises(TooMany):
+        client.publish("s", "hello")
 
 
 def test_each_write_has_a_key_of_its_own_unless_one_is_given() -> None:

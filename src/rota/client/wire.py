@@ -20,7 +20,8 @@ from rota.errors import STATUS, Broken, Refused, RotaError, Unauthenticated
 ERRORS: Mapping[int, type[RotaError]] = {status: kind for kind, status in STATUS.items()}
 TOLD = {"title", "status", "code", "detail", "field"}
 ANSWERS_WITHIN = 30.0
-PASSING = {502, 503, 504}
+TOO_MANY = 429
+PASSING = {TOO_MANY, 502, 503, 504}
 PIECE = 262_144
 ADOPTED_WITHIN = 180.0
 LOOK_AGAIN = 0.5
@@ -175,20 +176,28 @@ class Line:
     async def _send(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
         until, tries = time.monotonic() + self._patience, 0
         while True:
+            wait = 0.0
             try:
                 answer = await self.wire.request(call, options)
             except httpx.TransportError as failure:
                 if time.monotonic() >= until:
                     raise unreachable(failure) from failure
             else:
-                if answer.status_code not in PASSING or time.monotonic() >= until:
+                wait = asked_to_wait(answer)
+                if answer.status_code not in PASSING or time.monotonic() + wait >= until:
                     return checked(answer)
             tries += 1
-            await self.wire.pause(min(0.05 * 2**tries, 2.0))
+            await self.wire.pause(max(wait, min(0.05 * 2**tries, 2.0)))
 
     async def json(self, call: Call) -> Any:
         answer = await self.send(call)
         return answer.json() if answer.content else None
+
+
+def asked_to_wait(answer: httpx.Response) -> float:
+    """Seconds, by a server that was asked too often."""
+    asked = answer.headers.get("Retry-After", "0")
+    return float(asked) if answer.status_code == TOO_MANY and asked.isdecimal() else 0.0
 
 
 def read_token(file: Path) -> str:
