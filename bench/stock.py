@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from psycopg import AsyncConnection
+
 from bench.stage import Stage
 from rota.db.pool import Connection
 from rota.watch.tally import Tally
@@ -152,16 +154,17 @@ STATEMENTS = (
 async def fill(stage: Stage, *, automations: int, runs: int, busiest: int) -> None:
     """The first automation of all has `busiest` runs more than the others."""
     given = {"automations": automations, "runs": runs, "busiest": busiest, "spoken": SPOKEN}
-    async with stage.db.connection() as conn:
+    # A connection of its own: those of the pool hang up on a statement that takes half a minute.
+    async with await AsyncConnection.connect(stage.url, autocommit=True) as conn:
         for setting in ("synchronous_commit = off", "maintenance_work_mem = '256MB'", "work_mem = '128MB'"):
             await conn.execute(f"SET {setting}".encode())
         async with conn.transaction(), _bare(conn, FILLED):  # one: what it calls now stays the same
             await conn.execute(ID)
             for each in STATEMENTS:
                 await conn.execute(_filled_in(each, given))
-        await _tallied(stage)
         await conn.execute("VACUUM (ANALYZE, PARALLEL 2)")
-        await conn.execute("RESET ALL")
+        await _tallied(stage)
+        await conn.execute("VACUUM ANALYZE usage_spans")
 
 
 async def _tallied(stage: Stage) -> None:

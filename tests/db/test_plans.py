@@ -9,7 +9,7 @@ import pytest
 from house import House
 from psycopg.pq import ExecStatus
 
-from rota.db import aftermath, attempts, automations, events, queues, run_status, runs, sessions, triggers
+from rota.db import aftermath, attempts, automations, events, queues, run_status, runs, sessions, tallies, triggers
 from rota.db.pool import Connection, PatientConnection
 
 LARGE = {"triggers", "automations", "runs", "sessions", "events", "revisions"}
@@ -79,6 +79,8 @@ HOT = {
     "automations": automations.SHOWN + " AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s",
     "sessions": sessions.SHOWN + " AND s.id < %(before)s ORDER BY s.id DESC LIMIT %(limit)s",
     "an origin": sessions.ORIGIN,
+    "how far usage is summed up": tallies.STANDINGS,
+    "how late runs were": runs.LATENESS,
 }
 
 

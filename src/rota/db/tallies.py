@@ -11,12 +11,15 @@ from rota.db.pool import Connection
 from rota.model.ids import WorkspaceId, id_at
 
 STANDINGS = """
--- How far each workspace is summed up, or where its ledger begins; and its oldest run that may still spend.
+-- How far each workspace is summed up, or where its ledger begins; and its oldest run that may still spend: the first of
+-- those that live, not of all in their order (OFFSET 0), of which a million may have ended.
 SELECT w.id, t.until, now(),
        CASE WHEN t.until IS NULL THEN (
            SELECT u.run_id FROM usage u WHERE u.workspace_id = w.id ORDER BY u.workspace_id, u.run_id LIMIT 1) END,
-       (SELECT r.id FROM runs r
-         WHERE r.workspace_id = w.id AND r.status IN ('queued', 'running', 'awaiting_approval') ORDER BY r.id LIMIT 1)
+       (SELECT live.id FROM (
+           SELECT r.id FROM runs r
+            WHERE r.workspace_id = w.id AND r.status IN ('queued', 'running', 'awaiting_approval') OFFSET 0) live
+      ORDER BY live.id LIMIT 1)
   FROM workspaces w LEFT JOIN usage_tallies t ON t.workspace_id = w.id
 ORDER BY w.id
 """
