@@ -193,8 +193,8 @@ async def test_waiting_is_not_running_time(house: House, db: Database, shift: An
         [attempt] = at_work.worker.attempts.values()
         attempt._started -= 3600
         await house.execute("UPDATE approvals SET asked_at = asked_at - interval '1 hour'")
-        attempt._time_is_up(timedelta(seconds=1))
-        await until(lambda: asyncio.sleep(0, isinstance(attempt._clock, asyncio.TimerHandle)))
+        attempt.time_is_up()
+        await until(lambda: asyncio.sleep(0, attempt._looking is not None and attempt._looking.done()))
         assert await is_(house, "awaiting_approval")
         await answer()
         await waited.wait()

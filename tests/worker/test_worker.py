@@ -273,14 +273,14 @@ async def test_a_second_run_now_while_one_is_queued_is_refused_with_its_id(house
 
 
 async def test_two_runs_can_never_hold_one_lane(house: House, run_now: Any) -> None:
-    """The guard itself: without runs_one_per_lane this update would pass."""
+    """The guard itself: without live_runs_one_per_lane this update would pass."""
     automation = await house.automation(overlap="queue_all")
     await run_now(automation)
     await house.execute(
         "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
     )
     await run_now(automation)
-    with pytest.raises(psycopg.errors.UniqueViolation, match="runs_one_per_lane"):
+    with pytest.raises(psycopg.errors.UniqueViolation, match="live_runs_one_per_lane"):
         await house.execute("UPDATE runs SET ready_at = now() WHERE status = 'queued'")
 
 

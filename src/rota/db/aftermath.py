@@ -12,18 +12,22 @@ from rota.model.ids import AutomationId, SessionId, WorkspaceId
 CONCERNED = """
 -- Of the lanes, automations and sessions whose runs ended, those where more is to be done. Usually none. It must be a statement of its
 -- own: who came to wait while the end was being written is seen by a new snapshot only.
+-- LATERAL … LIMIT: a plain join is planned as a hash over all automations.
 SELECT * FROM (
     SELECT g.workspace_id, g.lane, g.automation_id, g.session_id,
-           (SELECT true FROM runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane
+           (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane
                AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS waited_for,
-           (SELECT true FROM runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.session_id
+           (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.session_id
                AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS turn_waits,
-           a.deleted_at IS NOT NULL AS deleted, a.failures,
+           a.deleted, a.failures,
            (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = g.automation_id
                AND t.kind = 'after' LIMIT 1) AS awaited,
            (SELECT s.has_tasks FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = g.session_id) AS has_tasks
       FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, lane uuid, automation_id uuid, session_id uuid)
-           LEFT JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id) found
+           LEFT JOIN LATERAL (
+               SELECT a.deleted_at IS NOT NULL AS deleted, a.failures FROM automations a
+                WHERE a.workspace_id = g.workspace_id AND a.id = g.automation_id LIMIT 1) a ON true
+    OFFSET 0) found
  WHERE waited_for OR turn_waits OR deleted OR failures > 0 OR awaited OR has_tasks
 """
 
@@ -54,8 +58,7 @@ UPDATE grants g SET revoked_at = now()
   FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
        JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id AND a.deleted_at IS NOT NULL
  WHERE g.workspace_id = a.workspace_id AND g.id = a.grant_id AND g.revoked_at IS NULL
-   AND NOT EXISTS (SELECT FROM runs r WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
-                      AND r.status IN ('queued', 'running', 'awaiting_approval'))
+   AND NOT EXISTS (SELECT FROM live_runs r WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id)
 """
 
 
@@ -81,7 +84,7 @@ async def concerned(
     conn: Connection, ended: Iterable[tuple[UUID, UUID | None, UUID | None, UUID | None]]
 ) -> list[Concerned]:
     """Of these workspaces, lanes, automations and sessions, those where more is to be done."""
-    given = [{"workspace_id": w, "lane": lane, "automation_id": a, "session_id": s} for w, lane, a, s in set(ended)]
+    given = [{"workspace_id": w, "lane": lane, "automation_id": a, "session_id": s} for w, lane, a, s in ended]
     rows = await conn.execute(CONCERNED, {"ended": orjson.dumps(given).decode()})
     return [Concerned(*row) for row in await rows.fetchall()]
 

@@ -41,8 +41,11 @@ SELECT set_config('synchronous_commit', 'off', true), pg_notify(channel, payload
 MOST_NAMED = 200  # PostgreSQL takes 8,000 bytes
 
 
+SESSIONS = "rota_sessions"
+
+
 def session_channel(session_id: UUID) -> str:
-    return f"rota_sessions:{session_id}"
+    return f"{SESSIONS}:{session_id}"
 
 
 def _channel(topic: str) -> str:
@@ -67,6 +70,18 @@ class Wakes:
         for payload in payloads:
             self.listener.dispatch(topic, str(payload))
             self._pending.setdefault(channel, {})[about or str(payload)] = None
+        self._send_soon()
+
+    def tell_sessions(self, session_ids: Iterable[UUID]) -> None:
+        """As `send` to the channel of each, for many at once."""
+        names = dict.fromkeys(map(str, session_ids))
+        for name in names:
+            self.listener.dispatch(f"{SESSIONS}:{name}", "")
+        if names:
+            self._pending.setdefault(SESSIONS, {}).update(names)
+            self._send_soon()
+
+    def _send_soon(self) -> None:
         if self._pending and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._flush())
 
@@ -125,8 +140,9 @@ class Listener:
             self.off(channel, handler)
 
     def dispatch(self, channel: str, payload: str) -> None:
-        for handler in tuple(self._handlers.get(channel, ())):
-            handler(payload)
+        if handlers := self._handlers.get(channel):
+            for handler in tuple(handlers):
+                handler(payload)
 
     def _hear(self, channel: str, names: str) -> None:
         for name in names.split(","):

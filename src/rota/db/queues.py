@@ -11,18 +11,18 @@ from rota.db.pool import Connection
 FIND = """
 -- From one queue to the next by the index, whatever the length of each: the cost is the number of queues, not of runs.
 WITH RECURSIVE found AS (
-    (SELECT workspace_id, queue, pool, executor, priority FROM runs
+    (SELECT workspace_id, queue, pool, executor, priority FROM live_runs
       WHERE status = 'queued' AND ready_at IS NOT NULL AND workspace_id >= %(first)s AND workspace_id <= %(last)s
    ORDER BY workspace_id, queue, pool, executor, priority LIMIT 1)
     UNION ALL
     SELECT following.* FROM found CROSS JOIN LATERAL (
-        SELECT r.workspace_id, r.queue, r.pool, r.executor, r.priority FROM runs r
+        SELECT r.workspace_id, r.queue, r.pool, r.executor, r.priority FROM live_runs r
          WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id <= %(last)s
            AND (r.workspace_id, r.queue, r.pool, r.executor, r.priority)
                > (found.workspace_id, found.queue, found.pool, found.executor, found.priority)
       ORDER BY r.workspace_id, r.queue, r.pool, r.executor, r.priority LIMIT 1) following)
 SELECT found.workspace_id, found.queue, found.pool, found.executor, found.priority,
-       (SELECT extract(epoch FROM r.ready_at - statement_timestamp())::float8 FROM runs r
+       (SELECT extract(epoch FROM r.ready_at - statement_timestamp())::float8 FROM live_runs r
          WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id = found.workspace_id
            AND r.queue = found.queue AND r.pool = found.pool AND r.executor = found.executor
            AND r.priority = found.priority
@@ -47,17 +47,18 @@ SELECT id, max_concurrent FROM spaces UNION ALL SELECT id, max_concurrent FROM w
 """
 
 RUNNING = """
--- Who waits for an answer and keeps its process takes its place too. Each half has its partial index.
-SELECT workspace_id, agent_id, count(*) FROM (
-    SELECT workspace_id, agent_id FROM runs WHERE status = 'running' AND workspace_id = ANY(%(workspaces)s)
-    UNION ALL
-    SELECT workspace_id, agent_id FROM runs
-     WHERE status = 'awaiting_approval' AND lease_until IS NOT NULL AND workspace_id = ANY(%(workspaces)s)) busy
+-- Who waits for an answer and keeps its process takes its place too.
+SELECT workspace_id, agent_id, count(*) FROM live_runs
+ WHERE status IN ('running', 'awaiting_approval') AND leased AND workspace_id = ANY(%(workspaces)s)
 GROUP BY 1, 2
 """
 
 MOVE = """
-UPDATE runs SET queue = %(queue)s WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND status = 'queued'
+WITH chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+     WHERE l.workspace_id = %(workspace_id)s AND l.agent_id = %(agent_id)s AND l.status = 'queued' AND r.status = 'queued'
+  ORDER BY r.id FOR UPDATE OF r)
+UPDATE runs r SET queue = %(queue)s FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """
 
 ANY_FIRST, ANY_LAST = UUID(int=0), UUID(int=2**128 - 1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -61,8 +61,16 @@ HOLD_LANES = """
 -- here, or ends after, and then sees who waits.
 SELECT r.id
   FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
-       JOIN runs r ON r.workspace_id = g.workspace_id AND (r.automation_id = g.lane OR r.lane = g.lane)
- WHERE r.status IN ('queued', 'running', 'awaiting_approval')
+       CROSS JOIN LATERAL (
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.automation_id = g.lane
+            UNION
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane
+              AND (l.status IN ('running', 'awaiting_approval') OR (l.status = 'queued' AND l.ready_at IS NOT NULL))
+            UNION
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane
+              AND l.status = 'queued' AND l.ready_at IS NULL) l
+       JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = l.id
+ WHERE r.finished_at IS NULL
 ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """
@@ -139,13 +147,14 @@ WITH queues AS MATERIALIZED (
 candidates AS MATERIALIZED (
     SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
       FROM queues q CROSS JOIN LATERAL (
-           SELECT r.id, r.ready_at FROM runs r
-            WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id = q.workspace_id
-              AND r.queue = q.queue AND r.pool = q.pool AND r.executor = q.executor AND r.priority = q.priority
-              AND r.ready_at >= q.since AND r.ready_at <= statement_timestamp()
-         ORDER BY r.ready_at
+           SELECT l.id, l.ready_at FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+            WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.workspace_id = q.workspace_id
+              AND l.queue = q.queue AND l.pool = q.pool AND l.executor = q.executor AND l.priority = q.priority
+              AND l.ready_at >= q.since AND l.ready_at <= statement_timestamp()
+              AND r.status = 'queued' AND r.ready_at <= statement_timestamp()
+         ORDER BY l.ready_at
             LIMIT least(q.most, q.most_in_workspace, %(places)s)
-              FOR UPDATE SKIP LOCKED) c),
+              FOR UPDATE OF r SKIP LOCKED) c),
 allowed AS (
     SELECT id, ready_at, workspace_id, priority, most_in_workspace
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
@@ -226,23 +235,28 @@ RETURNING """
 )
 
 LEASE_ENDED = """
-SELECT workspace_id, id, attempt, tries, rescues, max_rescues, worker_id, cancel_requested_at IS NOT NULL
-  FROM runs
- WHERE (status = 'running' AND lease_until <= clock_timestamp())
-    OR (status = 'awaiting_approval' AND lease_until <= clock_timestamp())
-ORDER BY workspace_id, id LIMIT %(limit)s
-   FOR UPDATE SKIP LOCKED
+SELECT r.workspace_id, r.id, r.attempt, r.tries, r.rescues, r.max_rescues, r.worker_id, r.cancel_requested_at IS NOT NULL
+  FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+ WHERE l.status IN ('running', 'awaiting_approval') AND l.leased
+   AND r.status IN ('running', 'awaiting_approval') AND r.lease_until <= clock_timestamp()
+ORDER BY r.workspace_id, r.id LIMIT %(limit)s
+   FOR UPDATE OF r SKIP LOCKED
 """
 
 END_QUEUED = (
     """
 -- Ends runs that are queued: one by its id, or all triggered ones of an automation or agent that nobody has claimed yet.
-WITH chosen AS MATERIALIZED (
-    SELECT workspace_id, id FROM runs
-     WHERE workspace_id = %(workspace_id)s AND status = 'queued'
-       AND (id = %(id)s OR ((automation_id = %(automation_id)s OR agent_id = %(agent_id)s)
-                            AND trigger_id IS NOT NULL AND retry_of IS NULL AND attempt = 0))
-  ORDER BY id FOR UPDATE),
+WITH found AS MATERIALIZED (
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND status = 'queued'),
+chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM found f JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = f.id
+     WHERE r.status = 'queued'
+       AND (r.id = %(id)s OR (r.trigger_id IS NOT NULL AND r.retry_of IS NULL AND r.attempt = 0))
+  ORDER BY r.id FOR UPDATE OF r),
 changed AS (
    UPDATE runs r
       SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
@@ -259,10 +273,10 @@ END_OF_GRANTS = (
     """
 -- What waits under grants that were just revoked: skipped if it never began, else failed. Found among the live ones.
 WITH chosen AS MATERIALIZED (
-    SELECT workspace_id, id FROM runs
-     WHERE workspace_id = %(workspace_id)s AND grant_id = ANY(%(grant_ids)s) AND status = 'queued'
-       AND status IN ('queued', 'running', 'awaiting_approval')
-  ORDER BY id FOR UPDATE),
+    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+     WHERE l.workspace_id = %(workspace_id)s AND l.status = 'queued'
+       AND r.grant_id = ANY(%(grant_ids)s) AND r.status = 'queued'
+  ORDER BY r.id FOR UPDATE OF r),
 changed AS (
    UPDATE runs r
       SET status = CASE WHEN r.started_at IS NULL THEN 'skipped' ELSE 'failed' END, finished_at = clock_timestamp(),
@@ -280,10 +294,10 @@ RETURNING """
 END_WAITING_EXCEPT = (
     """
 WITH chosen AS MATERIALIZED (
-    SELECT workspace_id, id FROM runs
-     WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'queued'
-       AND source NOT IN ('chat', 'task') AND id <> ALL(%(keep)s)
-  ORDER BY id FOR UPDATE),
+    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+     WHERE l.workspace_id = %(workspace_id)s AND l.automation_id = %(automation_id)s AND r.status = 'queued'
+       AND l.source NOT IN ('chat', 'task') AND l.id <> ALL(%(keep)s)
+  ORDER BY r.id FOR UPDATE OF r),
 changed AS (
    UPDATE runs r
       SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'replaced',
@@ -301,8 +315,8 @@ END_STUCK = (
 -- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes, and so does what waits for
 -- its agent or workspace, which runs as many as it may: then it is not a place that is missing.
 WITH busy AS MATERIALIZED (
-    SELECT workspace_id, agent_id, count(*) AS runs FROM runs
-     WHERE status = 'running' OR (status = 'awaiting_approval' AND lease_until IS NOT NULL) GROUP BY 1, 2),
+    SELECT workspace_id, agent_id, count(*) AS runs FROM live_runs
+     WHERE status IN ('running', 'awaiting_approval') AND leased GROUP BY 1, 2),
 full_agents AS MATERIALIZED (
     SELECT a.workspace_id, a.id FROM busy b JOIN agents a ON a.workspace_id = b.workspace_id AND a.id = b.agent_id
      WHERE b.runs >= a.max_concurrent),
@@ -310,12 +324,12 @@ full_workspaces AS MATERIALIZED (
     SELECT w.id FROM workspaces w JOIN busy b ON b.workspace_id = w.id
      WHERE w.max_concurrent IS NOT NULL GROUP BY w.id HAVING sum(b.runs) >= w.max_concurrent),
 chosen AS MATERIALIZED (
-    SELECT workspace_id, id FROM runs r
-     WHERE status = 'queued' AND ready_at IS NOT NULL AND start_within IS NOT NULL
-       AND ready_at + start_within < clock_timestamp() AND source <> 'task'
-       AND NOT EXISTS (SELECT FROM full_agents f WHERE f.workspace_id = r.workspace_id AND f.id = r.agent_id)
-       AND NOT EXISTS (SELECT FROM full_workspaces f WHERE f.id = r.workspace_id)
-     LIMIT %(limit)s FOR UPDATE SKIP LOCKED),
+    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+     WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.source <> 'task'
+       AND r.status = 'queued' AND r.ready_at + r.start_within < clock_timestamp()
+       AND NOT EXISTS (SELECT FROM full_agents f WHERE f.workspace_id = l.workspace_id AND f.id = l.agent_id)
+       AND NOT EXISTS (SELECT FROM full_workspaces f WHERE f.id = l.workspace_id)
+     LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED),
 changed AS (
    UPDATE runs r
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
@@ -336,21 +350,22 @@ WITH waiting AS MATERIALIZED (
     SELECT g.workspace_id, g.lane, w.id
       FROM (SELECT DISTINCT workspace_id, lane FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
            CROSS JOIN LATERAL (
-               SELECT w.id FROM runs w
+               SELECT r.id FROM live_runs w JOIN runs r ON r.workspace_id = w.workspace_id AND r.id = w.id
                 WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
-             ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) w),
+                  AND r.status = 'queued' AND r.ready_at IS NULL
+             ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED) w),
 promoted AS (
        UPDATE runs r SET ready_at = clock_timestamp()
          FROM waiting g
         WHERE r.workspace_id = g.workspace_id AND r.id = g.id
           AND NOT EXISTS (
-                  SELECT FROM runs h
+                  SELECT FROM live_runs h
                    WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
                      AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
           AND NOT EXISTS (
-                  SELECT FROM runs h
+                  SELECT FROM live_runs h
                    WHERE h.workspace_id = g.workspace_id AND h.automation_id = g.lane AND h.lane IS NULL
-                     AND h.status IN ('queued', 'running', 'awaiting_approval') AND h.source NOT IN ('chat', 'task'))
+                     AND h.source NOT IN ('chat', 'task'))
           AND NOT EXISTS (
                   SELECT FROM runs h
                    WHERE h.workspace_id = g.workspace_id AND h.session_id = g.lane AND h.automation_id IS NOT NULL
@@ -370,10 +385,10 @@ SELECT id FROM promoted
 
 FREE_LANES = """
 -- The net under promotion: lanes in which runs wait and nothing holds them up.
-SELECT DISTINCT w.workspace_id, w.lane FROM runs w
+SELECT DISTINCT w.workspace_id, w.lane FROM live_runs w
  WHERE w.status = 'queued' AND w.ready_at IS NULL AND w.lane IS NOT NULL
    AND NOT EXISTS (
-           SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
+           SELECT FROM live_runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
               AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
    AND (w.lane <> w.session_id OR NOT EXISTS (
            SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.session_id = w.session_id
@@ -507,10 +522,12 @@ RETURNING """
 
 _REQUEST = """
 -- Asks the worker of each live run to stop it; what is queued is ended by END_QUEUED, what is parked by END_PARKED.
-WITH chosen AS MATERIALIZED (
-    SELECT workspace_id, id, cancel_requested_at IS NULL AS first FROM runs
-     WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval') AND {which}
-  ORDER BY id FOR UPDATE)
+WITH found AS MATERIALIZED ({which}),
+chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id, r.cancel_requested_at IS NULL AS first
+      FROM found f JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = f.id
+     WHERE r.status IN ('running', 'awaiting_approval') {and_what}
+  ORDER BY r.id FOR UPDATE OF r)
    UPDATE runs r SET cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
                      cancel_reason = coalesce(r.cancel_reason, %(reason)s)
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
@@ -519,12 +536,22 @@ RETURNING r.id, r.session_id, r.attempt, r.cancel_reason, c.first
 
 REQUEST_CANCEL = _REQUEST.format(
     which="""
-           (id = %(id)s OR (automation_id = %(automation_id)s AND source NOT IN ('chat', 'task'))
-            OR (session_id = %(session_id)s AND automation_id IS NULL))"""
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
+       AND source NOT IN ('chat', 'task')
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s
+       AND status IN ('running', 'awaiting_approval') AND automation_id IS NULL""",
+    and_what="",
 )
 
 # By itself: no index has the grant, so it looks at everything live in the workspace, which the others must not.
-REQUEST_END_OF_GRANTS = _REQUEST.format(which="grant_id = ANY(%(grant_ids)s)")
+REQUEST_END_OF_GRANTS = _REQUEST.format(
+    which="""
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')""",
+    and_what="AND r.grant_id = ANY(%(grant_ids)s)",
+)
 
 END_PARKED = (
     """
@@ -561,8 +588,7 @@ class Asked:
     first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A run whose status just changed for good, or which went back to the queue."""
 
     workspace_id: WorkspaceId

@@ -1,6 +1,32 @@
 -- The schema as all migrations together leave it, for reading. Made by scripts/schema.py: change a migration, not this.
 -- Every table with a workspace is put under row-level security by db/isolation.py, which is not repeated here.
 
+CREATE FUNCTION mirror_live_runs() RETURNS trigger
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO live_runs
+        SELECT workspace_id, id, automation_id, session_id, agent_id, lane, queue, ready_at, priority,
+               lease_until IS NOT NULL, status, source, pool, executor
+          FROM written WHERE finished_at IS NULL;
+        RETURN NULL;
+    END IF;
+    DELETE FROM live_runs l USING written w
+     WHERE (w.finished_at IS NOT NULL OR TG_OP = 'DELETE') AND l.workspace_id = w.workspace_id AND l.id = w.id;
+    UPDATE live_runs l
+       SET status = w.status, ready_at = w.ready_at, leased = w.lease_until IS NOT NULL, lane = w.lane,
+           priority = w.priority, queue = w.queue
+      FROM written w
+     WHERE w.finished_at IS NULL AND l.workspace_id = w.workspace_id AND l.id = w.id
+       AND (l.status, l.ready_at, l.leased, l.lane, l.priority, l.queue)
+           IS DISTINCT FROM (w.status, w.ready_at, w.lease_until IS NOT NULL, w.lane, w.priority, w.queue);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION refuse_change_of_audit() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -248,15 +274,23 @@ CREATE TABLE identities (
     created_at timestamptz DEFAULT now() NOT NULL
 );
 
-CREATE TABLE imported_parts (
+CREATE TABLE live_runs (
     workspace_id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    what text NOT NULL,
-    name text NOT NULL,
-    line integer NOT NULL,
-    data jsonb NOT NULL,
-    CONSTRAINT imported_parts_what_check CHECK ((what = ANY (ARRAY['role'::text, 'task'::text])))
-);
+    id uuid NOT NULL,
+    automation_id uuid,
+    session_id uuid,
+    agent_id uuid NOT NULL,
+    lane uuid,
+    queue uuid NOT NULL,
+    ready_at timestamptz,
+    priority smallint NOT NULL,
+    leased boolean NOT NULL,
+    status text NOT NULL,
+    source text NOT NULL,
+    pool text NOT NULL,
+    executor text NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='1000');
 
 CREATE TABLE logins (
     secret_hash bytea NOT NULL,
@@ -449,6 +483,7 @@ CREATE TABLE runs (
     summary text,
     trace_id text NOT NULL,
     budget jsonb,
+    CONSTRAINT runs_cancelled_by CHECK (((status = 'cancelled'::text) = (error_class = ANY (ARRAY['cancelled_by_user'::text, 'replaced'::text])))),
     CONSTRAINT runs_check CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT runs_check1 CHECK (((status = 'skipped'::text) = (skip_reason IS NOT NULL))),
     CONSTRAINT runs_check2 CHECK (((status = ANY (ARRAY['failed'::text, 'cancelled'::text])) = (error_class IS NOT NULL))),
@@ -638,19 +673,6 @@ CREATE TABLE usage (
     CONSTRAINT usage_recorded_check CHECK ((recorded >= (0)::numeric))
 );
 
-CREATE TABLE usage_spans (
-    workspace_id uuid NOT NULL,
-    starts_at timestamptz NOT NULL,
-    account_id uuid NOT NULL,
-    unit text NOT NULL,
-    amount numeric NOT NULL
-);
-
-CREATE TABLE usage_tallies (
-    workspace_id uuid NOT NULL,
-    until timestamptz NOT NULL
-);
-
 CREATE TABLE users (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -723,7 +745,7 @@ ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id,
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE identities ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
-ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_pkey PRIMARY KEY (workspace_id, session_id, what, name);
+ALTER TABLE live_runs ADD CONSTRAINT live_runs_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE logins ADD CONSTRAINT logins_id_key UNIQUE (id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
 ALTER TABLE members ADD CONSTRAINT members_pkey PRIMARY KEY (workspace_id, user_id);
@@ -751,8 +773,6 @@ ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
 ALTER TABLE triggers ADD CONSTRAINT triggers_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_pkey PRIMARY KEY (workspace_id, run_id, attempt, unit);
-ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_pkey PRIMARY KEY (workspace_id, starts_at, account_id, unit);
-ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_pkey PRIMARY KEY (workspace_id);
 ALTER TABLE users ADD CONSTRAINT users_email_key UNIQUE (email);
 ALTER TABLE users ADD CONSTRAINT users_pkey PRIMARY KEY (id);
 ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (workspace_id, trigger_id, id);
@@ -765,7 +785,6 @@ CREATE UNIQUE INDEX accounts_name ON accounts USING btree (workspace_id, name);
 CREATE INDEX accounts_with_budget ON accounts USING btree (workspace_id) WHERE (budget IS NOT NULL);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
-CREATE INDEX approvals_by_status ON approvals USING btree (workspace_id, status, id);
 CREATE INDEX approvals_of_run ON approvals USING btree (workspace_id, run_id);
 CREATE UNIQUE INDEX approvals_one_per_key ON approvals USING btree (workspace_id, run_id, key) WHERE ((key IS NOT NULL) AND (status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text])));
 CREATE INDEX approvals_pending ON approvals USING btree (expires_at) WHERE (status = 'pending'::text);
@@ -773,10 +792,7 @@ CREATE INDEX artifacts_by_time ON artifacts USING brin (created_at);
 CREATE INDEX artifacts_of_content ON artifacts USING btree (workspace_id, sha256) WHERE (sha256 IS NOT NULL);
 CREATE INDEX artifacts_of_session ON artifacts USING btree (workspace_id, session_id, id);
 CREATE INDEX audit_by_time ON audit USING brin (created_at);
-CREATE INDEX audit_of_action ON audit USING btree (workspace_id, action, id);
 CREATE INDEX audit_of_object ON audit USING btree (workspace_id, object_kind, object_id, id);
-CREATE INDEX audit_of_user ON audit USING btree (workspace_id, user_id, id);
-CREATE INDEX audit_refused ON audit USING btree (workspace_id, id) WHERE (code IS NOT NULL);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
@@ -788,6 +804,11 @@ CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_expiring ON grants USING btree (expires_at) WHERE ((automation_id IS NOT NULL) AND (revoked_at IS NULL) AND (expiry_told_at IS NULL));
 CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
+CREATE INDEX live_runs_at_work ON live_runs USING btree (workspace_id, agent_id) WHERE (status = ANY (ARRAY['running'::text, 'awaiting_approval'::text]));
+CREATE INDEX live_runs_of_automation ON live_runs USING btree (workspace_id, automation_id);
+CREATE UNIQUE INDEX live_runs_one_per_lane ON live_runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
+CREATE INDEX live_runs_ready ON live_runs USING btree (workspace_id, queue, pool, executor, priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
+CREATE INDEX live_runs_waiting_for_lane ON live_runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
@@ -799,17 +820,13 @@ CREATE INDEX notifications_of_user ON notifications USING btree (workspace_id, u
 CREATE UNIQUE INDEX notifications_unread ON notifications USING btree (workspace_id, user_id, kind, subject_id) WHERE (read_at IS NULL);
 CREATE INDEX rate_buckets_by_time ON rate_buckets USING btree (filled_at);
 CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
-CREATE INDEX runs_awaiting ON runs USING btree (workspace_id, agent_id) WHERE (status = 'awaiting_approval'::text);
-CREATE INDEX runs_in_flight ON runs USING btree (workspace_id, automation_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text]));
+CREATE INDEX runs_cancelled ON runs USING btree (workspace_id, id) WHERE (error_class = ANY (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
+CREATE INDEX runs_failed ON runs USING btree (workspace_id, id) WHERE (error_class <> ALL (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
 CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
 CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
-CREATE UNIQUE INDEX runs_one_per_lane ON runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
-CREATE INDEX runs_rare ON runs USING btree (workspace_id, status, id) WHERE (status = ANY (ARRAY['failed'::text, 'skipped'::text, 'cancelled'::text, 'awaiting_approval'::text]));
-CREATE INDEX runs_ready ON runs USING btree (workspace_id, queue, pool, executor, priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
-CREATE INDEX runs_running ON runs USING btree (workspace_id, agent_id) WHERE (status = 'running'::text);
-CREATE INDEX runs_waiting_for_lane ON runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
+CREATE INDEX runs_skipped ON runs USING btree (workspace_id, id) WHERE (skip_reason IS NOT NULL);
 CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id) WHERE (kind <> 'automation'::text);
 CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
@@ -832,7 +849,13 @@ CREATE TRIGGER audit_stays BEFORE DELETE OR UPDATE ON audit FOR EACH ROW EXECUTE
 
 CREATE TRIGGER audit_stays_whole BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION refuse_change_of_audit();
 
+CREATE TRIGGER runs_changed AFTER UPDATE ON runs REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION mirror_live_runs();
+
+CREATE TRIGGER runs_deleted AFTER DELETE ON runs REFERENCING OLD TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION mirror_live_runs();
+
 CREATE TRIGGER runs_ended_stay BEFORE UPDATE ON runs FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION refuse_change_of_ended_run();
+
+CREATE TRIGGER runs_started AFTER INSERT ON runs REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION mirror_live_runs();
 ALTER TABLE abandonments ADD CONSTRAINT abandonments_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE accounts ADD CONSTRAINT accounts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE agents ADD CONSTRAINT agents_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
@@ -854,7 +877,6 @@ ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE identities ADD CONSTRAINT identities_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
-ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
@@ -884,8 +906,6 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_workspace_id_session_id_role_fkey FOREIGN
 ALTER TABLE tokens ADD CONSTRAINT tokens_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_after_automation_id_fkey FOREIGN KEY (workspace_id, after_automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
-ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
-ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE users ADD CONSTRAINT users_admitted_by_fkey FOREIGN KEY (admitted_by) REFERENCES workspaces(id);

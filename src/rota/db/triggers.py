@@ -45,23 +45,21 @@ STANDING = """
 
 # As EXISTS the planner hashes all runs in flight; as a scalar with LIMIT 1 it looks up one automation.
 IN_FLIGHT = """
-       (SELECT true FROM runs r
-         WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
-           AND r.status IN ('queued', 'running', 'awaiting_approval') AND r.source NOT IN ('chat', 'task')
+       (SELECT true FROM live_runs r
+         WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id AND r.source NOT IN ('chat', 'task')
          LIMIT 1)
 """
 
 WAITING = """
-       (SELECT true FROM runs r
-         WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
-           AND r.status IN ('queued', 'running', 'awaiting_approval') AND r.source NOT IN ('chat', 'task')
+       (SELECT true FROM live_runs r
+         WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id AND r.source NOT IN ('chat', 'task')
            AND r.status = 'queued'
          LIMIT 1)
 """
 
 LANE_TAKEN = """
        CASE WHEN a.session = 'same' THEN
-       (SELECT true FROM runs r
+       (SELECT true FROM live_runs r
          WHERE r.workspace_id = a.workspace_id AND r.lane = a.session_id
            AND (r.status IN ('running', 'awaiting_approval') OR (r.status = 'queued' AND r.ready_at IS NOT NULL))
          LIMIT 1) END

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from rota.model.budget import ASK
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, TriggerId, UserId, WorkspaceId
@@ -26,6 +26,7 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.SKIPPED, Status.CANCELLED})
+LIVE = frozenset(Status) - TERMINAL
 
 
 class Source(StrEnum):
@@ -127,8 +128,7 @@ class Claimed:
     budget: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What is written when an attempt ends: the run's new status, and when it may be tried again."""
 
     status: Status

@@ -1,7 +1,6 @@
 """Running → succeeded, failed, cancelled, or queued again: writes how attempts ended, many at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -16,8 +15,7 @@ from rota.runs import ending, parking
 from rota.runs.parking import ParkedRun
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """How one attempt ended; `None` hands the run back, which counts as nothing. `ran` is how long its try has run."""
 
     run: Claimed

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,24 +27,26 @@ from rota.metrics import DURATION
 from rota.model.approval import Answer
 from rota.model.budget import SECONDS
 from rota.model.duration import format_duration
-from rota.model.executor import Assignment, Executor
+from rota.model.executor import Assignment, Executor, Turn
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
 from rota.model.redaction import NOTHING_SECRET, Redactor
 from rota.model.run import Claimed, Source
 from rota.sessions import transcript
 from rota.sessions.desk import AttemptDesk
+from rota.worker.clock import Clock
 
 log = logging.getLogger(__name__)
 
 TRANSCRIPT_EVENTS = 2000
 LONGEST_LINE = 200
 LOOK_AGAIN_SECONDS = 0.5
+NO_AGENT: Mapping[str, Any] = MappingProxyType({})
 
 
 class Attempt:
     """A claimed run in one place of this worker. It can be stopped from outside; the reason decides the outcome."""
 
-    def __init__(self, run: Claimed, executor: Executor, desk: AttemptDesk) -> None:
+    def __init__(self, run: Claimed, executor: Executor, desk: AttemptDesk, clock: Clock) -> None:
         self.run = run
         self.key = (run.workspace_id, run.id, run.attempt)
         self._executor = executor
@@ -52,12 +54,14 @@ class Attempt:
         self._hidden_in_logs = ExitStack()
         self._executing: asyncio.Task[object] | None = None
         self._stopped_for: str | None = None
-        self._clock: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._clock = clock
+        self._looking: asyncio.Task[None] | None = None  # whether its time is really up
         self._started = 0.0
         self.ran = timedelta()  # running time of this try, once it has parked
         self._redactor = NOTHING_SECRET
         self._over_budget = ""
         self._seconds_left: timedelta | None = None  # of the run's budget
+        self._limit = run.timeout
         desk.when_over_budget(self._stop_over_budget)
 
     async def count_seconds(self) -> None:
@@ -141,14 +145,16 @@ class Attempt:
             return Failed(ErrorClass.EXECUTOR_ERROR, f"{type(failure).__name__}: {failure}")
         finally:
             self._executing = None
-            if self._clock:
-                self._clock.cancel()
+            self._clock.forget(self)
+            if self._looking:
+                self._looking.cancel()
 
     def _call_time_in(self, seconds: float, timeout: timedelta) -> None:
-        self._clock = asyncio.get_running_loop().call_later(seconds, self._time_is_up, timeout)
+        self._limit = timeout
+        self._clock.call(self, time.monotonic() + seconds)
 
-    def _time_is_up(self, timeout: timedelta) -> None:
-        self._clock = asyncio.create_task(self._stop_unless_it_waited(timeout))
+    def time_is_up(self) -> None:
+        self._looking = asyncio.create_task(self._stop_unless_it_waited(self._limit))
 
     async def _stop_unless_it_waited(self, timeout: timedelta) -> None:
         """Time spent waiting for an answer is given back, wherever the agent asked: the table knows."""
@@ -227,20 +233,49 @@ def _duration(executor: str) -> Histogram:
     return DURATION.labels(executor=executor)
 
 
-async def assign(
-    db: Database, run: Claimed, *, secret: str, url: str, home: Path, given: Mapping[str, str] = MappingProxyType({})
-) -> Assignment:
-    """Gather what the executor needs. The token is for this attempt only and dies with it."""
-    token = f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secret}"
-    told: list[Event] = []
-    left_off = LeftOff()
-    new_task = run.source == Source.TASK and run.attempt == 1  # of which thousands may share a session
-    if not run.first_in_session and not new_task:
-        async with db.connection() as conn:
-            if run.source != Source.TASK:
-                told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
-            left_off = await _left_off(conn, run)
-    earlier = [event for event in told if event.run_id != run.id]
+class LeftOff(NamedTuple):
+    """Where an earlier attempt, or an earlier run of the session, left off."""
+
+    checkpoint: bytes | None = None
+    answer: Answer | None = None
+    ran: timedelta = timedelta()
+    transcript: Sequence[Turn] = ()
+
+
+NOWHERE = LeftOff()
+
+
+class Environment(Mapping[str, str]):
+    """What an agent's process is given, put together for who asks: of a busy worker's short runs many do not."""
+
+    def __init__(self, run: Claimed, url: str, token: str, given: Mapping[str, str]) -> None:
+        self._run, self._url, self._token, self._given = run, url, token, given
+
+    def _all(self) -> dict[str, str]:
+        run = self._run
+        return {
+            **self._given,
+            "TRACEPARENT": f"00-{run.trace_id}-{run.id.hex[16:]}-01",
+            "ROTA_RUN_ID": str(run.id),
+            "ROTA_SESSION_ID": str(run.session_id),
+            "ROTA_WORKSPACE": str(run.workspace_id),
+            "ROTA_URL": self._url,
+            "ROTA_TOKEN": self._token,
+        }
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def assigned(run: Claimed, left_off: LeftOff, environment: Environment, home: Path) -> Assignment:
+    spec = run.spec
+    agent = spec.get("agent", NO_AGENT)
     return Assignment(
         workspace_id=run.workspace_id,
         run_id=run.id,
@@ -250,27 +285,37 @@ async def assign(
         slot=run.slot,
         missed=run.missed,
         payload=run.payload,
-        config=run.spec.get("agent", {}).get("config", {}),
-        instructions=run.spec.get("agent", {}).get("instructions", ""),
-        prompt=run.prompt if run.prompt is not None else run.spec.get("prompt"),
-        input=run.input if run.input is not None else run.spec.get("input"),
-        transcript=transcript.turns(earlier),
+        config=agent.get("config", {}),
+        instructions=agent.get("instructions", ""),
+        prompt=run.prompt if run.prompt is not None else spec.get("prompt"),
+        input=run.input if run.input is not None else spec.get("input"),
+        transcript=left_off.transcript,
         timeout=run.timeout - left_off.ran,
         idempotency_key=str(run.id),
         directory=directory(home, run.workspace_id, run.session_id),
-        environment={**given, **_environment(run, url, token)},
+        environment=environment,
         automation_id=run.automation_id,
         checkpoint=left_off.checkpoint,
         answer=left_off.answer,
     )
 
 
-class LeftOff(NamedTuple):
-    """Where an earlier attempt, or an earlier run of the session, left off."""
+def token_of(run: Claimed, secret: str) -> str:
+    """The token is for this attempt only and dies with it."""
+    return f"rota_run_{run.workspace_id.hex}_{run.id.hex}_{run.attempt}_{secret}"
 
-    checkpoint: bytes | None = None
-    answer: Answer | None = None
-    ran: timedelta = timedelta()
+
+async def left_off(db: Database, run: Claimed) -> LeftOff:
+    """What was said and left in the session before."""
+    new_task = run.source == Source.TASK and run.attempt == 1  # of which thousands may share a session
+    if run.first_in_session or new_task:
+        return NOWHERE
+    async with db.connection() as conn:
+        told: list[Event] = []
+        if run.source != Source.TASK:
+            told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
+        earlier = [event for event in told if event.run_id != run.id]
+        return (await _left_off(conn, run))._replace(transcript=transcript.turns(earlier))
 
 
 async def _left_off(conn: Connection, run: Claimed) -> LeftOff:
@@ -285,15 +330,9 @@ async def _left_off(conn: Connection, run: Claimed) -> LeftOff:
 
 def directory(home: Path, workspace_id: UUID, session_id: UUID) -> Path:
     """Where the agents of a session keep their files."""
-    return Path(f"{home}/sessions/{workspace_id}/{session_id}")
+    return _sessions(home, workspace_id) / str(session_id)
 
 
-def _environment(run: Claimed, url: str, token: str) -> Mapping[str, str]:
-    return {
-        "TRACEPARENT": f"00-{run.trace_id}-{run.id.hex[16:]}-01",
-        "ROTA_RUN_ID": str(run.id),
-        "ROTA_SESSION_ID": str(run.session_id),
-        "ROTA_WORKSPACE": str(run.workspace_id),
-        "ROTA_URL": url,
-        "ROTA_TOKEN": token,
-    }
+@lru_cache
+def _sessions(home: Path, workspace_id: UUID) -> Path:
+    return home / "sessions" / str(workspace_id)

@@ -102,7 +102,12 @@ class Queues:
 
     def claimed(self, runs: Iterable[Claimed]) -> None:
         """Read on from here: what is behind has been claimed, but for commits that come late."""
+        latest: dict[tuple[int, str, str, int], Claimed] = {}
         for run in runs:
+            place = (run.queue.int, run.pool, run.executor, run.priority)
+            if place not in latest or run.ready_at > latest[place].ready_at:
+                latest[place] = run
+        for run in latest.values():
             key = Queue(run.workspace_id, run.queue, run.pool, run.executor, run.priority)
             since = run.ready_at - LATE_COMMITS
             self._since[key] = max(self._since.get(key, since), since)

@@ -4,11 +4,10 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from rota import tracing
-from rota.db.listener import RUNS, Wakes, session_channel
+from rota.db.listener import RUNS, Wakes
 from rota.db.pool import PASSING, Database, Reserved
 from rota.failpoints import reach
 from rota.metrics import SETTLED
@@ -81,7 +80,7 @@ class Settler:
         unwritable = Failed(ErrorClass.EXECUTOR_ERROR, f"{UNWRITABLE} {told}", retryable=False)
         if isinstance(result.outcome, Failed) and result.outcome.detail.startswith(UNWRITABLE):
             return set()  # not even that: then rescue ends it
-        return await self._write([replace(result, outcome=unwritable)])
+        return await self._write([result._replace(outcome=unwritable)])
 
     def _tell(self, settled: Sequence[Result], began: int) -> None:
         outcomes = [type(each.outcome).__name__.lower() if each.outcome else "handed_back" for each in settled]
@@ -91,8 +90,7 @@ class Settler:
             for each, outcome in zip(settled, outcomes, strict=True):
                 facts = {"run_id": each.run.id, "outcome": outcome, "trace_id": each.run.trace_id}
                 log.info("run.settled", extra=facts)
-        for each in settled:
-            self._wakes.send(session_channel(each.run.session_id))
+        self._wakes.tell_sessions(each.run.session_id for each in settled)
         if tracing.on():
             for each in settled:
                 _trace(each, began)

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Protocol
 from uuid import UUID
 
 from rota import tracing
@@ -31,15 +32,17 @@ from rota.sessions.desk import AttemptDesk
 from rota.sessions.messages import Post
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
-from rota.worker.attempt import Attempt, assign, granted, names_credentials
+from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted, left_off, names_credentials, token_of
+from rota.worker.clock import Clock
 from rota.worker.queues import Queues
 from rota.worker.settler import Settler
-from rota.worker.tokens import Tokens
+from rota.worker.tokens import Token, Tokens
 
 log = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
+NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 
 class Wakeable(Protocol):
@@ -91,7 +94,7 @@ class Worker:
         self._lease, self._poll = lease, poll
         self._tasks: set[asyncio.Task[None]] = set()
         self._tokens = Tokens()
-        self._secrets: dict[UUID, str] = {}
+        self._clock = Clock()
         self._queues = Queues(self.pools, self.kinds)
         self._looked_at = self._look_at = time.monotonic()
         self._settling = 0
@@ -129,7 +132,6 @@ class Worker:
     async def _fill(self, conn: Connection) -> None:
         while self._queues and (free := self._free()) > 0:
             claimed = await self._claim(conn, free)
-            self._begin(claimed)
             await asyncio.sleep(0)  # first of all, the agents begin
             if not claimed:
                 self._queues.exhausted()
@@ -155,47 +157,47 @@ class Worker:
             self._queues.guess()
 
     async def _claim(self, conn: Connection, free: int) -> list[Claimed]:
+        offered = self._tokens.offer(free)
         if self._queues.capped:
             async with conn.transaction():  # what is capped stays locked until the claim is committed
-                claimed = await self._claim_from(conn, await self._queues.to_read(conn, free), free)
+                claimed = await self._claim_from(conn, free, offered)
         else:
-            claimed = await self._claim_from(conn, await self._queues.to_read(conn, free), free)
+            claimed = await self._claim_from(conn, free, offered)
         if claimed:
             reach("worker.claimed")
         self._queues.claimed(claimed)
+        self._begin(claimed, offered)
         return claimed
 
-    async def _claim_from(self, conn: Connection, queues: Sequence[dict[str, Any]], free: int) -> list[Claimed]:
-        if not queues:
-            return []
-        offered = self._tokens.offer(free)
-        claimed = await claiming.claim(
-            conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=[each.hash for each in offered]
-        )
-        given = {run.number: run.id for run in claimed}
+    async def _claim_from(self, conn: Connection, free: int, offered: Sequence[Token]) -> list[Claimed]:
+        queues = await self._queues.to_read(conn, free)
+        claimed = []
+        if queues:
+            hashes = [each.hash for each in offered]
+            claimed = await claiming.claim(
+                conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=hashes
+            )
+        given = {run.number for run in claimed}
         self._tokens.unused(each for number, each in enumerate(offered) if number not in given)
-        self._secrets.update({run_id: offered[number].secret for number, run_id in given.items()})
         return claimed
 
-    def _begin(self, claimed: Sequence[Claimed]) -> None:
+    def _begin(self, claimed: Sequence[Claimed], offered: Sequence[Token]) -> None:
         for run in claimed:
             words = self._recorder.desk(run)
             desk = AttemptDesk(self._db, self._wakes, words, run, post=self._post, depot=self._depot)
-            attempt = Attempt(run, self._executors[run.executor], desk)
+            attempt = Attempt(run, self._executors[run.executor], desk, self._clock)
             self.attempts[run.id] = attempt
-            task = asyncio.create_task(self._carry_out(attempt))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(asyncio.create_task(self._carry_out(attempt, offered[run.number].secret)))
         for executor, count in Counter(run.executor for run in claimed).items():
             CLAIMED.labels(executor=executor).inc(count)
         BUSY_PLACES.set(self.busy)
         _tell_of_pickup(claimed)
 
-    async def _carry_out(self, attempt: Attempt) -> None:
+    async def _carry_out(self, attempt: Attempt, secret: str) -> None:
         if log.isEnabledFor(logging.INFO):
             log.info("run.claimed", extra=_facts(attempt.run))
         try:
-            outcome = await self._outcome(attempt)
+            outcome = await self._outcome(attempt, secret)
             reach("worker.executed")
         except Lost:
             log.warning("run.lost", extra=_facts(attempt.run))
@@ -208,6 +210,8 @@ class Worker:
             self._settling += 1  # while the outcome is being written, its place may serve the next run
             self.settler.hand_in(Result(attempt.run, outcome, attempt.ran))
             self._place_freed()
+        finally:
+            self._tasks.discard(asyncio.current_task())
 
     def _settled(self, results: Sequence[Result], accepted: set[tuple[UUID, int]]) -> None:
         reach("worker.settled")
@@ -216,6 +220,7 @@ class Worker:
             if (each.run.id, each.run.attempt) not in accepted:
                 log.warning("run.lost", extra=_facts(each.run))
             self._forget(each.run)
+        BUSY_PLACES.set(self.busy)
         self._place_freed()
 
     def _forget(self, run: Claimed) -> None:
@@ -224,26 +229,30 @@ class Worker:
             del self.attempts[run.id]
 
     def _place_freed(self) -> None:
-        BUSY_PLACES.set(self.busy)
         if self._loop and not self._draining:
             self._loop.wake()
 
-    async def _outcome(self, attempt: Attempt) -> Outcome | None:
-        run = attempt.run
-        secret = self._secrets.pop(run.id)
+    async def _outcome(self, attempt: Attempt, secret: str) -> Outcome | None:
+        run, given, before = attempt.run, NOTHING_GIVEN, NOWHERE
         try:
             if run.attempt > 1:
                 await self.abandon.before(run)
-            given = await granted(self._db, self._vault, run) if names_credentials(run) else {}
-            if isinstance(given, Failed):
-                return given
-            assignment = await assign(self._db, run, secret=secret, url=self._url, home=self._home, given=given)
-            await attempt.count_seconds()
+            if names_credentials(run):
+                granted_now = await granted(self._db, self._vault, run)
+                if isinstance(granted_now, Failed):
+                    return granted_now
+                given = granted_now
+            if not run.first_in_session:
+                before = await left_off(self._db, run)
+            if run.budget:
+                await attempt.count_seconds()
         except PASSING as failure:
             log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back
-        attempt.hide(given.values(), assignment.environment["ROTA_TOKEN"])
-        return await attempt.execute(assignment)
+        token = token_of(run, secret)
+        attempt.hide(given.values(), token)
+        environment = Environment(run, self._url, token, given)
+        return await attempt.execute(assigned(run, before, environment, self._home))
 
     def cancel(self, run_id: str) -> None:
         """Stop one run, if it is here; no id means that cancellations may have been missed, and renewal finds them."""
