@@ -97,11 +97,8 @@ GROWING = {
     "webhook_secrets", "workers", "write_keys",
 }  # fmt: skip
 KEPT = {  # the ledger, what people saved, and what belongs to a run or session for good
-<<<<<<< HEAD
-    "accounts", "agents", "automations", "credentials", "grants", "identities", "imported_parts", "members", "migrations",
-=======
-    "accounts", "agents", "automations", "credentials", "grants", "identities", "live_runs", "members", "migrations",
->>>>>>> 3b44284 (Keep what changes while a run lives out of the ledger's indexes)
+    "accounts", "agents", "automations", "credentials", "grants", "identities", "imported_parts", "live_runs", "members",
+    "migrations",
     "notification_choices", "notification_outbox", "notification_targets", "reservations", "revisions", "runs", "session_roles",
     "sessions", "spending", "task_dependencies", "tasks", "tokens", "triggers", "usage", "usage_spans", "usage_tallies", "users",
     "workspaces",

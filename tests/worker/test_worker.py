@@ -363,6 +363,28 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
 
 
+async def test_what_an_after_trigger_replaces_is_stopped_at_once(house: House, shift: Any, run_now: Any) -> None:
+    """Nobody renews leases here, which would find it too."""
+    first = await house.automation(name="First")
+    second = await house.automation({"after": "first"}, name="Second", overlap="replace")
+    began = asyncio.Event()
+
+    async def work(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.automation_id == second and assignment.source == "run_now":
+            began.set()
+            await asyncio.Event().wait()
+        return Succeeded("Done.")
+
+    async with shift(work):
+        replaced = await run_now(second)
+        await began.wait()
+        await run_now(first)
+        run = await until(ended(house, replaced))
+        assert (run["status"], run["error_class"]) == ("cancelled", "replaced")
+        [after] = [each for each in await house.ledger() if each["source"] == "after"]
+        assert (await until(ended(house, after["id"])))["status"] == "succeeded"
+
+
 @pytest.mark.parametrize("capped", ["agents", "workspaces"])
 async def test_waiting_for_an_agent_or_workspace_that_runs_as_many_as_it_may_is_not_being_stuck(
     house: House, db: Database, run_now: Any, wakes: Wakes, capped: str
@@ -377,6 +399,9 @@ async def test_waiting_for_an_agent_or_workspace_that_runs_as_many_as_it_may_is_
     await Rescue(db, wakes).once()
     assert (await _run(house, waiting))["status"] == "queued"
     await house.execute(f"UPDATE {capped} SET max_concurrent = 2")
+    await Rescue(db, wakes).once()
+    assert (await _run(house, waiting))["status"] == "queued"  # from now on only a place is missing
+    await house.execute(f"UPDATE {capped} SET full_at = full_at - interval '16 minutes'")
     await Rescue(db, wakes).once()
     assert (await _run(house, waiting))["error_class"] == "stuck"
 

@@ -52,8 +52,9 @@ WITH lent AS MATERIALIZED (
        AND (g.expires_at IS NULL OR g.expires_at > now()))
 SELECT (SELECT count(*) FROM automations a JOIN lent ON lent.id = a.grant_id
          WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL) AS automations,
-       (SELECT count(*) FROM runs r JOIN lent ON lent.id = r.grant_id
-         WHERE r.workspace_id = %(workspace_id)s AND r.status IN ('queued', 'running', 'awaiting_approval')) AS runs,
+       (SELECT count(*) FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+               JOIN lent ON lent.id = r.grant_id
+         WHERE l.workspace_id = %(workspace_id)s) AS runs,
        (SELECT count(*) FROM tokens t
          WHERE t.workspace_id = %(workspace_id)s AND t.user_id = %(user_id)s AND t.revoked_at IS NULL
            AND (t.expires_at IS NULL OR t.expires_at > now())) AS tokens

@@ -26,6 +26,10 @@ CONNECT_SECONDS = 10
 WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
+PLAN_ONCE = """
+SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_generic_plan'),
+       ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')) AS settings(name, given)
+"""
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
 PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
@@ -120,7 +124,8 @@ class Database:
 
 class Reserved:
     """One connection outside the pool for work that never waits behind other work. Opened when it is first needed, and
-    again after anything went wrong on it. Its statements are always the same: planned once, for any values."""
+    again after anything went wrong on it. Its statements are always the same: planned once, for any values, and by the
+    indexes also while the tables are small, because the plan is kept when they have grown."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -147,7 +152,7 @@ class Reserved:
     async def _plan_once(self, conn: Connection) -> None:
         if conn.prepare_threshold is not None:  # statements may be prepared: no pooler stands in between
             conn.prepare_threshold = 0
-            await conn.execute("SET plan_cache_mode = force_generic_plan")
+            await conn.execute(PLAN_ONCE)
 
     async def _forget(self) -> None:
         conn, self._conn = self._conn, None

@@ -53,6 +53,27 @@ SELECT workspace_id, agent_id, count(*) FROM live_runs
 GROUP BY 1, 2
 """
 
+MARK_FULL_WORKSPACES = """
+WITH busy AS (
+    SELECT workspace_id, count(*) AS runs FROM live_runs
+     WHERE status IN ('running', 'awaiting_approval') AND leased GROUP BY 1),
+chosen AS MATERIALIZED (
+    SELECT w.id FROM busy b JOIN workspaces w ON w.id = b.workspace_id WHERE b.runs >= w.max_concurrent
+  ORDER BY w.id FOR NO KEY UPDATE OF w)
+UPDATE workspaces w SET full_at = clock_timestamp() FROM chosen c WHERE w.id = c.id
+"""
+
+MARK_FULL_AGENTS = """
+WITH busy AS (
+    SELECT workspace_id, agent_id, count(*) AS runs FROM live_runs
+     WHERE status IN ('running', 'awaiting_approval') AND leased GROUP BY 1, 2),
+chosen AS MATERIALIZED (
+    SELECT a.workspace_id, a.id FROM busy b JOIN agents a ON a.workspace_id = b.workspace_id AND a.id = b.agent_id
+     WHERE b.runs >= a.max_concurrent
+  ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a)
+UPDATE agents a SET full_at = clock_timestamp() FROM chosen c WHERE a.workspace_id = c.workspace_id AND a.id = c.id
+"""
+
 MOVE = """
 WITH chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
@@ -120,6 +141,12 @@ async def running(conn: Connection, workspaces: Sequence[UUID]) -> dict[UUID, in
         counted[agent_id] = count
         counted[workspace_id] = counted.get(workspace_id, 0) + count
     return counted
+
+
+async def mark_full(conn: Connection) -> None:
+    """Remember when workspaces and agents ran as many as they may: who waits for them then waits for no place."""
+    await conn.execute(MARK_FULL_WORKSPACES)
+    await conn.execute(MARK_FULL_AGENTS)
 
 
 async def move(conn: Connection, workspace_id: UUID, agent_id: UUID, queue: UUID) -> None:

@@ -312,23 +312,16 @@ RETURNING """
 
 END_STUCK = (
     """
--- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes, and so does what waits for
--- its agent or workspace, which runs as many as it may: then it is not a place that is missing.
-WITH busy AS MATERIALIZED (
-    SELECT workspace_id, agent_id, count(*) AS runs FROM live_runs
-     WHERE status IN ('running', 'awaiting_approval') AND leased GROUP BY 1, 2),
-full_agents AS MATERIALIZED (
-    SELECT a.workspace_id, a.id FROM busy b JOIN agents a ON a.workspace_id = b.workspace_id AND a.id = b.agent_id
-     WHERE b.runs >= a.max_concurrent),
-full_workspaces AS MATERIALIZED (
-    SELECT w.id FROM workspaces w JOIN busy b ON b.workspace_id = w.id
-     WHERE w.max_concurrent IS NOT NULL GROUP BY w.id HAVING sum(b.runs) >= w.max_concurrent),
-chosen AS MATERIALIZED (
-    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
-     WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.source <> 'task'
-       AND r.status = 'queued' AND r.ready_at + r.start_within < clock_timestamp()
-       AND NOT EXISTS (SELECT FROM full_agents f WHERE f.workspace_id = l.workspace_id AND f.id = l.agent_id)
-       AND NOT EXISTS (SELECT FROM full_workspaces f WHERE f.id = l.workspace_id)
+-- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes. While its agent or workspace
+-- runs as many as it may, it is not a place that is missing: time counts from when there was room again.
+WITH chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id
+      FROM live_runs l
+           JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+           JOIN agents a ON a.workspace_id = l.workspace_id AND a.id = l.agent_id
+           JOIN workspaces w ON w.id = l.workspace_id
+     WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.source <> 'task' AND r.status = 'queued'
+       AND greatest(r.ready_at, a.full_at, w.full_at) + r.start_within < clock_timestamp()
      LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED),
 changed AS (
    UPDATE runs r

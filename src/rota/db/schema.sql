@@ -89,6 +89,7 @@ CREATE TABLE agents (
     updated_at timestamptz DEFAULT now() NOT NULL,
     deleted_at timestamptz,
     credentials jsonb DEFAULT '{}'::jsonb NOT NULL,
+    full_at timestamptz,
     CONSTRAINT agents_max_concurrent_check CHECK ((max_concurrent > 0)),
     CONSTRAINT agents_status_check CHECK ((status = ANY (ARRAY['active'::text, 'paused'::text])))
 );
@@ -272,6 +273,16 @@ CREATE TABLE identities (
     subject text NOT NULL,
     user_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL
+);
+
+CREATE TABLE imported_parts (
+    workspace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    what text NOT NULL,
+    name text NOT NULL,
+    line integer NOT NULL,
+    data jsonb NOT NULL,
+    CONSTRAINT imported_parts_what_check CHECK ((what = ANY (ARRAY['role'::text, 'task'::text])))
 );
 
 CREATE TABLE live_runs (
@@ -673,6 +684,19 @@ CREATE TABLE usage (
     CONSTRAINT usage_recorded_check CHECK ((recorded >= (0)::numeric))
 );
 
+CREATE TABLE usage_spans (
+    workspace_id uuid NOT NULL,
+    starts_at timestamptz NOT NULL,
+    account_id uuid NOT NULL,
+    unit text NOT NULL,
+    amount numeric NOT NULL
+);
+
+CREATE TABLE usage_tallies (
+    workspace_id uuid NOT NULL,
+    until timestamptz NOT NULL
+);
+
 CREATE TABLE users (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -717,6 +741,7 @@ CREATE TABLE workspaces (
     max_concurrent integer,
     created_at timestamptz DEFAULT now() NOT NULL,
     max_schedules integer,
+    full_at timestamptz,
     CONSTRAINT workspaces_max_concurrent_check CHECK ((max_concurrent > 0)),
     CONSTRAINT workspaces_max_schedules_check CHECK ((max_schedules > 0)),
     CONSTRAINT workspaces_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
@@ -745,6 +770,7 @@ ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id,
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE identities ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
+ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_pkey PRIMARY KEY (workspace_id, session_id, what, name);
 ALTER TABLE live_runs ADD CONSTRAINT live_runs_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE logins ADD CONSTRAINT logins_id_key UNIQUE (id);
 ALTER TABLE logins ADD CONSTRAINT logins_pkey PRIMARY KEY (secret_hash);
@@ -773,6 +799,8 @@ ALTER TABLE tokens ADD CONSTRAINT tokens_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE tokens ADD CONSTRAINT tokens_secret_hash_key UNIQUE (secret_hash);
 ALTER TABLE triggers ADD CONSTRAINT triggers_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_pkey PRIMARY KEY (workspace_id, run_id, attempt, unit);
+ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_pkey PRIMARY KEY (workspace_id, starts_at, account_id, unit);
+ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_pkey PRIMARY KEY (workspace_id);
 ALTER TABLE users ADD CONSTRAINT users_email_key UNIQUE (email);
 ALTER TABLE users ADD CONSTRAINT users_pkey PRIMARY KEY (id);
 ALTER TABLE webhook_secrets ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (workspace_id, trigger_id, id);
@@ -785,6 +813,7 @@ CREATE UNIQUE INDEX accounts_name ON accounts USING btree (workspace_id, name);
 CREATE INDEX accounts_with_budget ON accounts USING btree (workspace_id) WHERE (budget IS NOT NULL);
 CREATE INDEX agents_capped ON agents USING btree (workspace_id, id) WHERE (max_concurrent IS NOT NULL);
 CREATE UNIQUE INDEX agents_slug ON agents USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
+CREATE INDEX approvals_by_status ON approvals USING btree (workspace_id, status, id);
 CREATE INDEX approvals_of_run ON approvals USING btree (workspace_id, run_id);
 CREATE UNIQUE INDEX approvals_one_per_key ON approvals USING btree (workspace_id, run_id, key) WHERE ((key IS NOT NULL) AND (status = ANY (ARRAY['pending'::text, 'approved'::text, 'refused'::text])));
 CREATE INDEX approvals_pending ON approvals USING btree (expires_at) WHERE (status = 'pending'::text);
@@ -792,7 +821,10 @@ CREATE INDEX artifacts_by_time ON artifacts USING brin (created_at);
 CREATE INDEX artifacts_of_content ON artifacts USING btree (workspace_id, sha256) WHERE (sha256 IS NOT NULL);
 CREATE INDEX artifacts_of_session ON artifacts USING btree (workspace_id, session_id, id);
 CREATE INDEX audit_by_time ON audit USING brin (created_at);
+CREATE INDEX audit_of_action ON audit USING btree (workspace_id, action, id);
 CREATE INDEX audit_of_object ON audit USING btree (workspace_id, object_kind, object_id, id);
+CREATE INDEX audit_of_user ON audit USING btree (workspace_id, user_id, id);
+CREATE INDEX audit_refused ON audit USING btree (workspace_id, id) WHERE (code IS NOT NULL);
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
@@ -877,6 +909,7 @@ ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE identities ADD CONSTRAINT identities_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
+ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE members ADD CONSTRAINT members_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
@@ -906,6 +939,8 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_workspace_id_session_id_role_fkey FOREIGN
 ALTER TABLE tokens ADD CONSTRAINT tokens_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_after_automation_id_fkey FOREIGN KEY (workspace_id, after_automation_id) REFERENCES automations(workspace_id, id);
 ALTER TABLE triggers ADD CONSTRAINT triggers_workspace_id_automation_id_fkey FOREIGN KEY (workspace_id, automation_id) REFERENCES automations(workspace_id, id);
+ALTER TABLE usage_spans ADD CONSTRAINT usage_spans_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE usage_tallies ADD CONSTRAINT usage_tallies_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE usage ADD CONSTRAINT usage_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE users ADD CONSTRAINT users_admitted_by_fkey FOREIGN KEY (admitted_by) REFERENCES workspaces(id);

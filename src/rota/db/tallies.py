@@ -16,10 +16,7 @@ STANDINGS = """
 SELECT w.id, t.until, now(),
        CASE WHEN t.until IS NULL THEN (
            SELECT u.run_id FROM usage u WHERE u.workspace_id = w.id ORDER BY u.workspace_id, u.run_id LIMIT 1) END,
-       (SELECT live.id FROM (
-           SELECT r.id FROM runs r
-            WHERE r.workspace_id = w.id AND r.status IN ('queued', 'running', 'awaiting_approval') OFFSET 0) live
-      ORDER BY live.id LIMIT 1)
+       (SELECT r.id FROM live_runs r WHERE r.workspace_id = w.id ORDER BY r.id LIMIT 1)
   FROM workspaces w LEFT JOIN usage_tallies t ON t.workspace_id = w.id
 ORDER BY w.id
 """

@@ -1,6 +1,7 @@
 """One ending for every way a run ends: its lane's next run, and what follows from it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -18,30 +19,42 @@ UNCOUNTED = frozenset({"chat", "task"})
 BY_HAND = frozenset({"chat", "task", "retry"})
 
 
-async def end(conn: Connection, changed: Sequence[Ended]) -> set[WorkspaceId]:
-    """Apply what follows when runs end or go back to the queue; the workspaces in which runs may be ready now.
+@dataclass(slots=True)
+class Followed:
+    """The workspaces in which runs may be ready now, and the runs that workers must stop, since others replace them."""
+
+    ready: set[WorkspaceId]
+    stops: list[UUID] = field(default_factory=list)
+
+    def add(self, other: "Followed") -> None:
+        self.ready |= other.ready
+        self.stops += other.stops
+
+
+async def end(conn: Connection, changed: Sequence[Ended]) -> Followed:
+    """Apply what follows when runs end or go back to the queue.
 
     Their last events are written with their status. Most endings concern nobody else; one look at the batch finds those
     that do.
     """
-    ready = {each.workspace_id for each in changed if each.status == Status.QUEUED}
+    followed = Followed({each.workspace_id for each in changed if each.status == Status.QUEUED})
     ended = [each for each in changed if each.status in TERMINAL]
     await budgeting.settle(conn, ended)
     concerned = await aftermath.concerned(conn, map(_concern, ended)) if ended else []
     lanes = {(each.workspace_id, each.lane) for each in concerned if each.waited_for and each.lane}
     lanes |= {(each.workspace_id, each.session_id) for each in concerned if each.turn_waits and each.session_id}
     if lanes and await run_status.promote(conn, lanes):
-        ready |= {workspace_id for workspace_id, _ in lanes}
+        followed.ready |= {workspace_id for workspace_id, _ in lanes}
     automated = [each for each in ended if _automated(each)]
     if automated:
-        ready |= await _follow_up(conn, automated, concerned)
+        followed.add(await _follow_up(conn, automated, concerned))
     failed = [each for each in ended if each.status == Status.FAILED]
     if failed:
         await telling.of_failed(conn, [_failure(each) for each in failed])
     with_tasks = {(each.workspace_id, each.session_id) for each in concerned if each.has_tasks and each.session_id}
     if with_tasks or any(each.source in BY_HAND for each in changed):
-        ready |= await tasking.end(conn, changed, with_tasks)
-    return ready
+        followed.ready |= await tasking.end(conn, changed, with_tasks)
+    return followed
 
 
 def _failure(run: Ended) -> Failure:
@@ -57,8 +70,9 @@ def _concern(run: Ended) -> tuple[UUID, UUID | None, UUID | None, UUID | None]:
     return run.workspace_id, run.lane or run.automation_id, automation_id, run.session_id
 
 
-async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> set[WorkspaceId]:
-    """What the end means for the automations; the workspaces in which runs were started for it."""
+async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> Followed:
+    """What the end means for the automations."""
+    followed = Followed({each.workspace_id for each in concerned if each.awaited})
     failed = any(each.status == Status.FAILED for each in ended)
     if failed or any(each.failures for each in concerned):
         paused = await aftermath.count_failures(conn, _outcomes(ended))
@@ -66,12 +80,12 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequen
             await _pause(conn, workspace_id, automation_id)
         if paused:
             await telling.of_paused(conn, paused)
-    if any(each.awaited for each in concerned):
-        await _fire_after(conn, [_for_those_after(each) for each in ended])
+    if followed.ready:
+        followed.stops += await _fire_after(conn, [_for_those_after(each) for each in ended])
     deleted = [(each.workspace_id, each.automation_id) for each in concerned if each.deleted and each.automation_id]
     if deleted:
         await aftermath.revoke_of_deleted(conn, deleted)
-    return {each.workspace_id for each in concerned if each.awaited}
+    return followed
 
 
 def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
@@ -113,15 +127,15 @@ async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
         await _fire_after(conn, given)
 
 
-async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:
+async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> Sequence[UUID]:
+    """Fire what waits for these ends; the runs that a worker must stop for it."""
     from rota.runs import triggering  # noqa: PLC0415 — starting a run may end others, and an ended run start one
 
     occurrences = [
         triggering.Occurrence(workspace_id, trigger_id, Source.AFTER, told["run_id"], told)
         for workspace_id, trigger_id, told in await triggers.after(conn, ended)
     ]
-    if occurrences:
-        await triggering.fire(conn, occurrences)
+    return (await triggering.fire(conn, occurrences)).stops if occurrences else ()
 
 
 async def revoke_idle(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:

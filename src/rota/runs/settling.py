@@ -8,10 +8,10 @@ from uuid import UUID
 from rota.db import run_status
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
-from rota.model.ids import WorkspaceId
 from rota.model.outcome import Outcome, Parked
 from rota.model.run import Claimed, Settlement, Status, settlement
 from rota.runs import ending, parking
+from rota.runs.ending import Followed
 from rota.runs.parking import ParkedRun
 
 
@@ -24,21 +24,21 @@ class Result(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The attempts whose outcome was accepted, and the workspaces in which runs may be ready now."""
+    """The attempts whose outcome was accepted, and what followed from it."""
 
     accepted: set[tuple[UUID, int]]
-    ready: set[WorkspaceId]
+    followed: Followed
 
 
 async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
     """Write the outcomes. What is not accepted had lost its lease, and nothing of it is kept."""
     ended = await run_status.settle(conn, [_row(each) for each in results])
-    ready = await ending.end(conn, ended)
+    followed = await ending.end(conn, ended)
     parked = [each for each in ended if each.status == Status.AWAITING_APPROVAL]
     if parked:
         asked = {each.run.id: each for each in results}
-        ready |= await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked])
-    return Settled({(each.id, each.attempt) for each in ended}, ready)
+        followed.add(await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked]))
+    return Settled({(each.id, each.attempt) for each in ended}, followed)
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import logging
 from datetime import timedelta
 
+from rota.db import queues
 from rota.db.listener import ANSWERS, CANCELS, RUNS, Wakes, session_channel
 from rota.db.pool import Database
 from rota.metrics import RESCUED
@@ -37,6 +38,8 @@ class Rescue:
             return await sweeping.rescue(conn, BATCH)
 
     async def _end_stuck(self) -> int:
+        async with self._db.connection() as conn:
+            await queues.mark_full(conn)
         async with self._db.transaction() as conn:
             return await sweeping.end_stuck(conn, BATCH)
 

@@ -51,7 +51,7 @@ class Attempt:
         self.key = (run.workspace_id, run.id, run.attempt)
         self._executor = executor
         self._desk = desk
-        self._hidden_in_logs = ExitStack()
+        self._hidden_in_logs: ExitStack | None = None
         self._executing: asyncio.Task[object] | None = None
         self._stopped_for: str | None = None
         self._clock = clock
@@ -79,6 +79,7 @@ class Attempt:
         self._redactor = Redactor(secrets, exactly=[token])
         self._desk.hide(self._redactor)
         if secrets:
+            self._hidden_in_logs = ExitStack()
             self._hidden_in_logs.enter_context(logs.hiding(self._redactor.text))
 
     def at_work(self) -> dict[str, Any]:
@@ -120,7 +121,8 @@ class Attempt:
                 self.ran = ran + self.run.timeout - assignment.timeout
             return redacted(await self._named(outcome), self._redactor)
         finally:
-            self._hidden_in_logs.close()
+            if self._hidden_in_logs:
+                self._hidden_in_logs.close()
             _duration(self.run.executor).observe(time.monotonic() - self._started)
             if tracing.on():
                 run = self.run
@@ -204,8 +206,8 @@ class Attempt:
 
 def redacted(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
     match outcome:
-        case Succeeded(summary) if summary:
-            return Succeeded(redactor.text(summary))
+        case Succeeded(summary):
+            return Succeeded(redactor.text(summary)) if summary else outcome
         case Failed(detail=detail) | TimedOut(detail):
             return replace(outcome, detail=redactor.text(detail))
         case _:
