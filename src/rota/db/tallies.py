@@ -11,8 +11,7 @@ from rota.db.pool import Connection
 from rota.model.ids import WorkspaceId, id_at
 
 STANDINGS = """
--- How far each workspace is summed up, or where its ledger begins; and its oldest run that may still spend: the first of
--- those that live, not of all in their order (OFFSET 0), of which a million may have ended.
+-- How far each workspace is summed up, or where its ledger begins; and its oldest run that may still spend.
 SELECT w.id, t.until, now(),
        CASE WHEN t.until IS NULL THEN (
            SELECT u.run_id FROM usage u WHERE u.workspace_id = w.id ORDER BY u.workspace_id, u.run_id LIMIT 1) END,
