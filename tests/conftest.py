@@ -62,6 +62,12 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
     yield from database(server_url, template)
 
 
+@pytest.fixture(scope="module")
+def database_of_module(server_url: str, template: str) -> Iterator[str]:
+    """A migrated database that the tests of a module share."""
+    yield from database(server_url, template)
+
+
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
     database = Database(database_url)

@@ -75,7 +75,7 @@ class Site:
 
 
 @asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[Site]:
+async def opened(url: str) -> AsyncIterator[Site]:
     db, listener = Database(url, size=20), Listener(url)
     await db.open()
     wakes = Wakes(db, listener)
@@ -94,8 +94,8 @@ async def _opened(url: str) -> AsyncIterator[Site]:
 async def site(server_url: str, template: str) -> AsyncIterator[Site]:
     """A database takes longer to make than most tests take, so the tests of a module share one."""
     for url in database(server_url, template):
-        async with _opened(url) as opened:
-            yield opened
+        async with opened(url) as site:
+            yield site
 
 
 class Api:
@@ -263,15 +263,15 @@ async def api(office: Office) -> Api:
     return await office.api()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def address(site: Site) -> AsyncIterator[str]:
-    """The same application behind a real server: httpx keeps back what an application in its own process streams."""
+@asynccontextmanager
+async def serving(site: Site) -> AsyncIterator[str]:
+    """The address of a real server of this application."""
     with bind("127.0.0.1", 0) as listening:
         config = uvicorn.Config(
             site.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
         )
         server = uvicorn.Server(config)
-        serving = asyncio.create_task(server._serve(sockets=[listening]))
+        running = asyncio.create_task(server._serve(sockets=[listening]))
 
         async def started() -> bool:
             return server.started
@@ -280,7 +280,14 @@ async def address(site: Site) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         site.web.closing.set()
         server.should_exit = True
-        await serving
+        await running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address(site: Site) -> AsyncIterator[str]:
+    """The same application behind a real server: httpx keeps back what an application in its own process streams."""
+    async with serving(site) as address:
+        yield address
 
 
 def example(**values: Any) -> dict[str, Any]:

@@ -115,6 +115,28 @@ async def test_a_number_that_can_be_kept_comes_back_as_it_was(api: Api, number: 
     assert made(await api.post(f"/runs/{run['id']}/retry"))["payload"] == number
 
 
+@pytest.mark.parametrize("wrong", ["5", True, 5.0])
+async def test_only_a_whole_number_is_one(api: Api, wrong: object) -> None:
+    refused(await api.post("/automations", example(max_attempts=wrong)), 422, "invalid", "max_attempts")
+    refused(await api.post("/automations/preview", {"schedule": DAILY, "count": wrong}), 422, "invalid", "count")
+
+
+@pytest.mark.parametrize("wrong", [1, "true", "yes"])
+async def test_only_true_and_false_are_yes_and_no(api: Api, wrong: object) -> None:
+    refused(await api.post("/automations", example(run_immediately=wrong)), 422, "invalid", "run_immediately")
+
+
+@pytest.mark.parametrize("wrong", ["0.5", "1780304400", "-1e3"])
+async def test_a_number_is_no_instant(api: Api, wrong: str) -> None:
+    assert "such as" in refused(await api.get("/audit", until=wrong), 422, "invalid", "until")["detail"]
+
+
+async def test_what_cannot_be_done_with_an_address_is_told_with_what_can(api: Api) -> None:
+    answer = await api.send("PUT", "/automations")
+    refused(answer, 405, "method_not_allowed")
+    assert answer.headers["Allow"] == "GET, POST"
+
+
 async def test_depth_is_taken_up_to_its_limit(api: Api) -> None:
     def nested(levels: int) -> Any:
         return json.loads("[" * levels + "]" * levels)

@@ -5,28 +5,19 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from rota import __version__
 from rota.http import api, health, hooks, ui
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web
+from rota.http.description import describe
 from rota.http.errors import answer, install
 from rota.http.limiting import Limiting
 from rota.http.redacting import Redacting
 from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
 
-ABOUT = "A duty roster for AI agents. Every refusal is problem+json with a stable `code`."
-
 
 def create_app(web: Web) -> FastAPI:
-    app = FastAPI(
-        title="Rota",
-        version=__version__,
-        description=ABOUT,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/api/openapi.json",
-    )
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
     app.state.web = web
     app.state.post = Post(web.db, web.wakes)
     settings = web.settings
@@ -40,6 +31,7 @@ def create_app(web: Web) -> FastAPI:
     ui.install(app)
     install(app, _shown)
     _put_routes_together(app)
+    describe(app)
     return app
 
 

@@ -217,10 +217,10 @@ def refusal(request: Request) -> dict[str, Any] | None:
     return getattr(request.state, "refusal", None)
 
 
-async def sign(request: Request) -> Caller:
+async def sign(request: Request, workspace: str) -> Caller:
     """Who asks, for an answer that goes on after the transaction."""
     async with web(request).db.connection() as conn:
-        caller = await caller_of(request, conn, request.path_params["workspace"])
+        caller = await caller_of(request, conn, workspace)
         await signing_in.note_use(conn, caller)
         return caller
 

@@ -9,6 +9,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from rota.errors import STATUS, RotaError
 
@@ -22,6 +24,7 @@ BROKEN = "Something broke on our side; the log has the details."
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 MOST_ERRORS = 20
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
 
@@ -110,6 +113,12 @@ def of_any(error: BaseException) -> dict[str, Any]:
             return problem(500, "broken", BROKEN)
 
 
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """All that can be done with this address, where one route knows only its own."""
+    asked = [(method, {**scope, "method": method}) for method in METHODS]
+    return [method for method, as_if in asked if any(route.matches(as_if)[0] is Match.FULL for route in app.routes)]
+
+
 def install(app: FastAPI, show: Problem) -> None:
     """Turn every exception into the same kind of answer, whoever raised it."""
 
@@ -127,6 +136,8 @@ def install(app: FastAPI, show: Problem) -> None:
     async def http(request: Request, error: HTTPException) -> Response:
         shown = await give(request, of_any(error))
         shown.headers.update(error.headers or {})
+        if error.status_code == 405:
+            shown.headers["Allow"] = ", ".join(_methods(app, request.scope))
         return shown
 
     @app.exception_handler(Exception)

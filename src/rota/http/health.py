@@ -16,7 +16,7 @@ async def healthz() -> str:
     return "ok\n"
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses={503: {"description": "Not ready, and why"}})
 async def readyz(shared: Shared) -> JSONResponse:
     """The database answers and has every migration."""
     try:
@@ -27,7 +27,7 @@ async def readyz(shared: Shared) -> JSONResponse:
     return JSONResponse({"ready": not lacking, "missing_migrations": lacking}, 503 if lacking else 200)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics() -> Response:
     """Prometheus."""
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -14,7 +14,10 @@ from rota.scheduler.inbound import receive_webhook
 router = APIRouter(tags=["public"])
 
 
-@router.post("/hooks/{trigger_id}", status_code=202)
+PAYLOAD: dict[str, Any] = {"requestBody": {"content": {"application/json": {"schema": {}}}}}
+
+
+@router.post("/hooks/{trigger_id}", status_code=202, openapi_extra=PAYLOAD)
 async def receive(
     request: Request,
     shared: Shared,

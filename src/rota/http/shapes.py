@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -65,6 +66,16 @@ def _said(value: str) -> str:
     return value
 
 
+_NUMBER = re.compile(r"[+-]?[0-9._]+(e[+-]?[0-9]+)?", re.IGNORECASE)
+
+
+def _written(value: object) -> object:
+    # pydantic would take a number as seconds or milliseconds since 1970, as it sees fit.
+    if isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        raise ValueError("Give an instant with its offset, such as “2026-06-01T09:00:00Z”.")
+    return value
+
+
 def _lasting(value: timedelta) -> timedelta:
     if not timedelta() < value <= LONGEST_LASTING:
         raise ValueError("Give a duration of at most ten years, such as “90d”.")
@@ -83,7 +94,7 @@ Duration = Annotated[
     BeforeValidator(_duration, json_schema_input_type=str),
     PlainSerializer(format_duration, return_type=str),
 ]
-Instant = Annotated[AwareDatetime, AfterValidator(_instant)]
+Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written), AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
@@ -95,7 +106,7 @@ Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 
 
 class In(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)  # neither "5" nor true is a number
 
     def given(self) -> dict[str, Any]:
         """Only what the caller sent."""
@@ -212,7 +223,9 @@ class EventIn(In):
 
 class RenewGrantIn(In):
     lasts: Duration | None = Field(default=None, description="For good unless told", examples=["90d"])
-    account: UUID | None = Field(default=None, description="Which to charge; the one before unless told")
+    account: Annotated[UUID, Field(strict=False)] | None = Field(
+        default=None, description="Which to charge; the one before unless told"
+    )
 
 
 class GrantOut(Out):
@@ -272,7 +285,7 @@ Tokens = Annotated[int, Field(gt=0, le=10**15)]
 Seconds = Annotated[int, Field(gt=0, le=10**9)]
 Money = Annotated[
     Decimal,
-    Field(gt=0, max_digits=15, decimal_places=6, examples=["0.50"]),
+    Field(gt=0, max_digits=15, decimal_places=6, examples=["0.50"], strict=False),
     BeforeValidator(_money, json_schema_input_type=str | float),
 ]
 
@@ -1032,7 +1045,9 @@ class LinkOut(Out):
 
 class TokenIn(In):
     name: Name
-    scopes: list[Scope] = Field(default_factory=lambda: list(Scope), min_length=1, max_length=len(Scope))
+    scopes: list[Annotated[Scope, Field(strict=False)]] = Field(
+        default_factory=lambda: list(Scope), min_length=1, max_length=len(Scope)
+    )
     lasts: Annotated[Duration, AfterValidator(_lasting)] | None = Field(default=None, description="Null: until revoked")
 
 

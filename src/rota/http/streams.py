@@ -55,7 +55,7 @@ async def _while_allowed(request: Request, lines: AsyncGenerator[bytes]) -> Asyn
 
 async def _allowed(request: Request) -> bool:
     try:
-        await sign(request)
+        await sign(request, request.path_params["workspace"])
     except Refused as refusal:
         log.info("reader.refused", extra={"code": refusal.code})
         return False

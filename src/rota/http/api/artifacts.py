@@ -37,6 +37,7 @@ UPLOAD: dict[str, Any] = {
         }
     }
 }
+CONTENT: dict[int | str, dict[str, Any]] = {200: {"content": {"*/*": {}}}}
 GUARDED = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -123,7 +124,7 @@ async def add_artifact(
     return await take_in(request, shared, depot, author, name, sha256, key=idempotency_key)
 
 
-@router.get("/{artifact_id}/content", response_class=StreamingResponse)
+@router.get("/{artifact_id}/content", response_class=StreamingResponse, responses=CONTENT)
 async def get_content(
     caller: Signed, shared: Shared, depot: Keeping, session_id: UUID, artifact_id: UUID
 ) -> StreamingResponse:

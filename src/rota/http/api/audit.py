@@ -21,6 +21,7 @@ router = APIRouter(prefix="/audit", tags=["audit"])
 
 BATCH = 1000
 MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
+FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/jsonl": {}, "text/csv": {}}}}
 
 
 def _choice(
@@ -48,7 +49,7 @@ async def list_audit(
     return page_of(found, limit, AuditOut)
 
 
-@router.get("/export", response_class=StreamingResponse)
+@router.get("/export", response_class=StreamingResponse, responses=FILE)
 async def export_audit(
     caller: Signed,
     shared: Shared,

@@ -215,7 +215,10 @@ async def forget(at: Seated, key: str) -> None:
     await at.write("forget", {"key": key}, lambda conn: desk.forget(conn, at.seat, key))
 
 
-@router.get("/checkpoint", response_class=Response)
+BYTES: dict[str, Any] = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+
+
+@router.get("/checkpoint", response_class=Response, responses={200: BYTES})
 async def read_checkpoint(at: Seated) -> Response:
     """The last checkpoint, as it was stored; 404 if there is none."""
     async with at.reading() as conn:
@@ -225,7 +228,7 @@ async def read_checkpoint(at: Seated) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"X-Content-Type-Options": "nosniff"})
 
 
-@router.put("/checkpoint", status_code=204)
+@router.put("/checkpoint", status_code=204, openapi_extra={"requestBody": BYTES})
 async def store_checkpoint(request: Request, at: Seated) -> None:
     """Keep the body, in place of what was kept before, for the attempt that goes on from here."""
     data = bytearray()

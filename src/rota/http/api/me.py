@@ -37,7 +37,7 @@ async def change_password(request: Request, workspace: str, shared: Shared, body
 
 async def set_password(request: Request, workspace: str, shared: Web, current: str, new: str) -> None:
     """It is judged before its transaction begins: that takes long, and nobody else's connection should."""
-    caller = await sign(request)
+    caller = await sign(request, workspace)
     address = request.client.host if request.client else ""
     try:
         judged: NewPassword | RotaError = await oneself.check_password(shared.db, caller, current, new, address)

@@ -65,7 +65,7 @@ async def get_run(unit: InUnit, run_id: UUID) -> RunStory:
     return RunStory(**run.model_dump(), attempts=attempts)
 
 
-@router.post("/{run_id}/cancel")
+@router.post("/{run_id}/cancel", responses={202: {"model": RunOut, "description": "Its worker has to stop it"}})
 async def cancel_run(unit: InUnit, run_id: UUID, response: Response) -> RunOut:
     """Cancel a run: at once if it is queued or parked; 202 if its worker has to stop it; 409 once it has ended."""
     asked = await running.cancel(unit.conn, unit.caller, RunId(run_id))

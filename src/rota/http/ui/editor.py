@@ -203,7 +203,7 @@ async def _checked(
 
 def _validated(draft: Draft, shape: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
     try:
-        return shape.model_validate(values)
+        return shape.model_validate(values, strict=False)
     except ValidationError as invalid:
         for each in of_validation(invalid.errors())["errors"]:
             draft.errors.setdefault(prefix + each["field"], each["message"])
