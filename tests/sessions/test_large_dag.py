@@ -39,12 +39,12 @@ def lattice(columns: int, rows: int) -> list[TaskForm]:
     ]
 
 
-async def finishes(workshop: Any, crew: Any, house: House, forms: list[TaskForm]) -> Any:
+async def finishes(workshop: Any, crew: Any, house: House, forms: list[TaskForm], *, within: float = 110) -> Any:
     """Three workers carry out all of it; what the agents were given, in order."""
     session = await workshop.goal(*forms, draft=True)
     async with crew(workers=3, places=400) as agents:
         await workshop.change(session, "enable")
-        await until(workshop.is_(session, "done", "failed"), within=110)
+        await until(workshop.is_(session, "done", "failed"), within=within)
     begun = Counter(each.payload["task"]["key"] for each in agents.assignments)
     assert set(begun) == {form.key for form in forms}
     assert set(begun.values()) == {1}
