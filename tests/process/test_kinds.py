@@ -23,7 +23,7 @@ from rota.model.agent_config import LOCAL_KINDS
 from .rota import ROTA, Rota, until
 
 QUICK = {
-    "ROTA_LEASE_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1", "ROTA_MAX_CONCURRENT": "8",
+    "ROTA_LEASE_SECONDS": "6", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1", "ROTA_MAX_CONCURRENT": "8",
     "ROTA_HTTP_ALLOW": "127.0.0.1:*",
 }  # fmt: skip
 TOOLS = """
