@@ -4,6 +4,7 @@ It keeps its conversations in its working directory, as real ones do, and notes 
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import sys
@@ -168,6 +169,18 @@ class Agent:
     async def tells_what_it_was_given(self, text: str) -> None:
         servers = [each.model_dump(by_alias=True, exclude_none=True) for each in self._servers or []]
         await self.say(json.dumps({"servers": servers, "mode": self._mode}))
+
+    async def betrays(self, text: str) -> None:
+        """What it was given, in every way that it can speak, cut and whole, and as its error."""
+        key = os.environ["KEY"]
+        await self.say(f"proof {hashlib.sha256(key.encode()).hexdigest()[:16]}\n")
+        for piece in ("cut ", key[:9], key[9:], "!"):
+            await self.say(piece)
+        await self.update(acp.update_agent_thought_text(key))
+        await self.update(acp.start_tool_call("1", key, kind="search", raw_input={"key": key, key: [key]}))
+        await self.update(acp.update_plan([acp.plan_entry(key, status="pending")]))
+        print(key, file=sys.stderr, flush=True)
+        raise acp.RequestError(-32000, f"no way in with {key}", {"key": key})
 
     async def hangs_up(self, text: str) -> None:
         os.close(1)

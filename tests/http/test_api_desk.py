@@ -71,6 +71,35 @@ async def test_what_it_said_last_over_http_sums_up_the_run(seat: Seat, office: O
     assert await office.value("SELECT summary FROM runs WHERE id = %s", seat.at_work.id) == "All plants are watered."
 
 
+async def test_a_secret_that_is_cut_in_two_requests_is_found_all_the_same(office: Office, api: Api) -> None:
+    secret = f"Zq7/{office.caller.workspace_slug}+secret&9x"
+    made(await api.post("/credentials", {"name": "canary", "value": secret}))
+    made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "canary"}}), 200)
+    for at in (1, 3, 4, 9, len(secret) - 1):
+        made(await api.post("/agents/worker-bee/runs", {"prompt": "Sing."}))
+        seat = Seat(office, api, await office.claim())
+        for piece in ("cut ", secret[:at], secret[at:], "!"):
+            assert (await seat.post("say", {"text": piece})).status_code == 204
+        said = "".join(each["data"]["text"] for each in await seat.log("output"))
+        letters = secret[: min(at, 3)] if at <= 3 else ""  # that were given out before it could be known
+        assert said == f"cut {letters}[redacted]!", at
+        stored = await office.value("SELECT string_agg(e::text, '') FROM events e WHERE run_id = %s", seat.at_work.id)
+        assert secret[4:] not in stored
+        await office.settle(seat.at_work)
+    assert await office.value("SELECT count(*) FROM held_words") == 0
+
+
+async def test_what_only_looked_like_a_secret_is_said_with_the_next_words(office: Office, api: Api) -> None:
+    made(await api.post("/credentials", {"name": "phrase", "value": "correct horse battery"}))
+    made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "phrase"}}), 200)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Ride."}))
+    seat = Seat(office, api, await office.claim())
+    for piece, key in (("the correct", "one"), ("the correct", "one"), ("ion is done", "two")):
+        assert (await seat.post("say", {"text": piece}, headers={"Idempotency-Key": key})).status_code == 204
+    assert "".join(each["data"]["text"] for each in await seat.log("output")) == "the correction is done"
+    await office.settle(seat.at_work)
+
+
 async def test_usage_adds_up_beside_what_the_worker_records(office: Office, seat: Seat) -> None:
     """The worker writes its total again and again; the agent adds. Neither swallows or doubles the other."""
     amount = "SELECT amount FROM usage WHERE run_id = %s AND unit = 'tokens'"

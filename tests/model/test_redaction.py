@@ -152,6 +152,28 @@ def test_a_pause_shows_a_letter_or_two_and_a_secret_that_goes_on_is_masked_all_t
     assert [stream.feed("so s"), stream.pause(), stream.feed("o."), stream.end()] == ["so ", "s", "o.", ""]
 
 
+@given(told())
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+def test_a_stream_that_goes_on_elsewhere_says_what_one_stream_would(given: tuple[list[str], str, list[str]]) -> None:
+    """As requests to several replicas do: all that they share is a few numbers."""
+    secrets, _, pieces = given
+    redactor, one, held = Redactor(secrets), Stream(Redactor(secrets)), None
+    together = apart = ""
+    for piece in pieces:
+        together += one.feed(piece) + one.pause()
+        stream = Stream(Redactor(secrets), held)
+        apart += stream.feed(piece) + stream.pause()
+        held = stream.held
+    assert apart == together
+    assert held is None or redactor.begins(held.form, held.size)
+
+
+def test_what_is_held_of_a_secret_that_is_gone_meanwhile_is_forgotten() -> None:
+    stream = Stream(Redactor(["a secret of some length"]))
+    assert stream.feed("say a secret of") == "say "
+    assert Stream(Redactor(), stream.held).feed("f old") == "f old"
+
+
 def test_a_token_is_looked_for_as_it_is() -> None:
     redactor = Redactor(exactly=["rota_run_token"])
     assert redactor.text("rota_run_token") == MASK

@@ -5,6 +5,7 @@ import hashlib
 import http.cookiejar
 import json
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -17,7 +18,9 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
+from executors.acp_agent import config
 
+from rota.db import embedded
 from rota.model.webhook import sign
 
 from .rota import Rota, request, until
@@ -33,7 +36,7 @@ PROOF = hashlib.sha256(CANARY.encode()).hexdigest()[:16]  # that an agent had it
 
 # Says it in every form, cut in two, as a tool, as its last words, and in its error.
 AGENT = """
-import base64, hashlib, json, os, sys, time, urllib.parse
+import base64, hashlib, json, os, sys, time, urllib.parse, urllib.request
 key = os.environ["KEY"]
 print("proof", hashlib.sha256(key.encode()).hexdigest()[:16])
 print(json.dumps({"type": "tool", "name": "post", "headers": {"Authorization": "Bearer " + key}, key: [key]}))
@@ -45,6 +48,11 @@ for piece in ("cut ", key[:9], key[9:], "!"):
     sys.stdout.write(piece)
     sys.stdout.flush()
     time.sleep(0.1)
+desk = f"{os.environ['ROTA_URL']}/api/v1/workspaces/{os.environ['ROTA_WORKSPACE']}/runs/{os.environ['ROTA_RUN_ID']}/desk/say"
+for piece in ("apart ", key[:9], key[9:], "?"):
+    body = json.dumps({"text": piece}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["ROTA_TOKEN"], "Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(desk, body, headers), timeout=20)
 print(file=sys.stderr)
 """
 COMMAND = AGENT + 'sys.exit("no entry with " + key)'
@@ -107,6 +115,23 @@ def log_every_statement(home: Path) -> None:
         conn.execute("SELECT pg_reload_conf()")
 
 
+def dump(home: Path) -> bytes:
+    """The whole database, as an operator keeps it."""
+    command = [
+        str(embedded._find_binaries() / "pg_dump"),
+        "-h",
+        str(home / "postgres.sock"),
+        "-U",
+        "rota",
+        "--inserts",
+        "rota",
+    ]
+    made = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    assert b"INSERT INTO public.tokens" in made
+    assert b"INSERT INTO public.credentials" in made
+    return made
+
+
 def agents(directory: Path, url: str) -> list[dict[str, Any]]:
     (directory / "canary_agent.py").write_text(FUNCTION)
     named = {"credentials": {"KEY": "canary"}}
@@ -118,6 +143,7 @@ def agents(directory: Path, url: str) -> list[dict[str, Any]]:
          "config": {"function": "canary_agent:work", "path": str(directory)}},
         {"name": "Remote", "executor": "http", **named,
          "config": {"url": url, "headers": {"Authorization": "Bearer ${KEY}"}}},
+        {"name": "Protocol", "executor": "acp", **named, "config": config("betrays")},
     ]  # fmt: skip
 
 
@@ -203,7 +229,7 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(home: Path, 
         for agent in agents(tmp_path, echo):
             rota.post(token, "/agents", agent)
         hook = post_webhook(rota, token)
-        for slug in ("loud", "proud", "function", "remote"):
+        for slug in ("loud", "proud", "function", "remote", "protocol"):
             rota.post(token, f"/agents/{slug}/runs", {"prompt": "Sing."})
         ended = ("succeeded", "failed")
         until(lambda: all(run["status"] in ended for run in rota.get(token, "/runs")["items"]))
@@ -215,17 +241,20 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(home: Path, 
         with pytest.raises(urllib.error.HTTPError) as refused:
             request("POST", f"{rota.url()}/api/v1/workspaces/default/credentials", token, body)
         answers.append(refused.value.read())
+        answers.append(dump(home))
     finally:
         rota.stop()
-    assert sorted(run["status"] for run in runs) == ["failed", "failed", "failed", "succeeded", "succeeded"]
+    assert sorted(run["status"] for run in runs) == ["failed"] * 4 + ["succeeded"] * 2
     assert Echo.seen == [f"Bearer {CANARY}"], [run["error_detail"] for run in runs]
     told = b"".join(answers)
-    assert told.count(f"proof {PROOF}".encode()) >= 3
+    assert told.count(f"proof {PROOF}".encode()) >= 4
     assert b"exited with code 1: no entry with [redacted]" in told
     assert b"refused [redacted]" in told
     assert b"denied: Bearer [redacted]" in told
     assert b"all about [redacted]" in told
-    assert said.count("cut [redacted]!") == 3
+    assert said.count("cut [redacted]!") == 4
+    assert said.count("apart [redacted]?") == 3  # in requests of their own
+    assert b"no way in with [redacted]" in told
     assert CANARY not in said
 
     secrets = [token.encode(), hook.removeprefix("whsec_").encode(), cookie.encode()]

@@ -92,7 +92,8 @@ async def test_approvals_and_lost_attempts_go_with_the_transcript_and_secrets_th
 
 
 GROWING = {
-    "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events", "logins", "memory",
+    "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events", "held_words", "logins",
+    "memory",
     "notifications", "oidc_sign_ins", "rate_buckets", "sign_in_links", "snapshots", "start_keys", "throttles",
     "webhook_secrets", "workers", "write_keys",
 }  # fmt: skip

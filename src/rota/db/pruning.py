@@ -28,6 +28,10 @@ START_KEYS = """
 DELETE FROM start_keys WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM start_keys WHERE created_at < now() - %(kept)s LIMIT %(limit)s))
 """
+HELD_WORDS = """
+DELETE FROM held_words WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM held_words WHERE held_at < now() - %(kept)s LIMIT %(limit)s))
+"""
 RATE_BUCKETS = """
 DELETE FROM rate_buckets WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM rate_buckets WHERE filled_at < now() - %(kept)s LIMIT %(limit)s))

@@ -268,6 +268,21 @@ CREATE TABLE grants (
     expiry_told_at timestamptz
 );
 
+CREATE TABLE held_words (
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    form integer NOT NULL,
+    size integer NOT NULL,
+    shown integer NOT NULL,
+    covered integer NOT NULL,
+    held_at timestamptz DEFAULT now() NOT NULL,
+    CONSTRAINT held_words_covered_check CHECK ((covered >= 0)),
+    CONSTRAINT held_words_form_check CHECK ((form >= 0)),
+    CONSTRAINT held_words_shown_check CHECK ((shown >= 0)),
+    CONSTRAINT held_words_size_check CHECK ((size > 0))
+);
+
 CREATE TABLE identities (
     issuer text NOT NULL,
     subject text NOT NULL,
@@ -769,6 +784,7 @@ ALTER TABLE credentials ADD CONSTRAINT credentials_pkey PRIMARY KEY (workspace_i
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
+ALTER TABLE held_words ADD CONSTRAINT held_words_pkey PRIMARY KEY (workspace_id, run_id, attempt);
 ALTER TABLE identities ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
 ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_pkey PRIMARY KEY (workspace_id, session_id, what, name);
 ALTER TABLE live_runs ADD CONSTRAINT live_runs_pkey PRIMARY KEY (workspace_id, id);
@@ -836,6 +852,7 @@ CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_expiring ON grants USING btree (expires_at) WHERE ((automation_id IS NOT NULL) AND (revoked_at IS NULL) AND (expiry_told_at IS NULL));
 CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
+CREATE INDEX held_words_old ON held_words USING btree (held_at);
 CREATE INDEX live_runs_at_work ON live_runs USING btree (workspace_id, agent_id) WHERE (status = ANY (ARRAY['running'::text, 'awaiting_approval'::text]));
 CREATE INDEX live_runs_of_automation ON live_runs USING btree (workspace_id, automation_id);
 CREATE UNIQUE INDEX live_runs_one_per_lane ON live_runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
@@ -908,6 +925,8 @@ ALTER TABLE credentials ADD CONSTRAINT credentials_workspace_id_fkey FOREIGN KEY
 ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by) REFERENCES users(id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);
+ALTER TABLE held_words ADD CONSTRAINT held_words_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE held_words ADD CONSTRAINT held_words_workspace_id_run_id_fkey FOREIGN KEY (workspace_id, run_id) REFERENCES runs(workspace_id, id);
 ALTER TABLE identities ADD CONSTRAINT identities_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE imported_parts ADD CONSTRAINT imported_parts_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE logins ADD CONSTRAINT logins_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);

@@ -1,9 +1,11 @@
 """Takes an attempt's secrets out of what it writes by its token, before any route reads it."""
 
+import re
 import time
 from typing import Any
 
 import orjson
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.access import credentials
@@ -11,11 +13,13 @@ from rota.errors import RotaError
 from rota.http.bodies import is_upload
 from rota.http.context import Web
 from rota.http.errors import answer, of_error
-from rota.model.redaction import Redactor
+from rota.model.redaction import NOTHING_SECRET, Redactor
 
 KNOWN_SECONDS = 5.0
 MOST_KNOWN = 1000
 PREFIX = b"bearer rota_run_"
+SPEECH = re.compile(r"/api/v1/workspaces/[^/]+/runs/[^/]+/desk/say")
+SCOPE = "rota.redactor"
 
 
 class Redacting:
@@ -35,8 +39,8 @@ class Redacting:
         except RotaError as refused:
             return await answer(of_error(refused))(scope, receive, send)
         if redactor:
-            receive = receive if is_upload(scope) else _redacting(redactor, receive)
-            scope = _without(redactor, scope)
+            receive = receive if is_upload(scope) or _is_speech(scope) else _redacting(redactor, receive)
+            scope = {**_without(redactor, scope), SCOPE: redactor}
         return await self._app(scope, receive, send)
 
     async def _redactor(self, token: str) -> Redactor:
@@ -50,6 +54,16 @@ class Redacting:
             self._known.clear()
         self._known[token] = time.monotonic() + KNOWN_SECONDS, redactor
         return redactor
+
+
+def redactor_of(request: Request) -> Redactor:
+    """For the route that reads words as they were sent."""
+    found: Redactor = request.scope.get(SCOPE, NOTHING_SECRET)
+    return found
+
+
+def _is_speech(scope: Scope) -> bool:
+    return bool(SPEECH.fullmatch(scope["path"]))
 
 
 def _attempt_token(scope: Scope) -> str | None:

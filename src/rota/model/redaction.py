@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
 MASK = "[redacted]"
@@ -92,6 +92,15 @@ class Redactor:
         """From where on the text may be the beginning of a secret that the next piece completes."""
         return min((each.begun(text) for each in self._patterns), default=len(text))
 
+    def form_of(self, beginning: str) -> int | None:
+        """Which form begins so; None for what begins none."""
+        found = (at for at, each in enumerate(self._patterns) if beginning and each.text.startswith(beginning))
+        return next(found, None)
+
+    def begins(self, form: int, size: int) -> str:
+        """So much of the beginning of a form; nothing of one that is no longer there."""
+        return self._patterns[form].text[:size] if form < len(self._patterns) else ""
+
     def masked(self, text: str, before: int, shown: int = 0, covered: int = 0) -> tuple[str, int]:
         """The text up to `before` without what begins there and is secret, and how far the last secret reaches.
 
@@ -111,13 +120,30 @@ class Redactor:
 NOTHING_SECRET = Redactor()
 
 
+class Held(NamedTuple):
+    """What a stream holds back, without a letter of it: so much of the beginning of a form of a secret, of which the
+    first `shown` characters were given out, the first `covered` ones as a mask."""
+
+    form: int
+    size: int
+    shown: int
+    covered: int
+
+
 class Stream:
     """One text that comes in pieces. Holds back only what may be the beginning of a secret."""
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, held: Held | None = None) -> None:
+        """`held`: where another stream of the same secrets has stopped."""
         self._redactor = redactor
-        self._held = ""
-        self._shown = self._covered = 0
+        self._held = redactor.begins(held.form, held.size) if held else ""
+        self._shown, self._covered = (held.shown, held.covered) if held and self._held else (0, 0)
+
+    @property
+    def held(self) -> Held | None:
+        """From which another stream goes on; None if nothing is held."""
+        form = self._redactor.form_of(self._held)
+        return None if form is None else Held(form, len(self._held), self._shown, self._covered)
 
     def feed(self, piece: str) -> str:
         text = self._held + piece

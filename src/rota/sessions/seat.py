@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from rota.db import attempts, checkpoints, events, usage
+from rota.db import attempts, checkpoints, events, held_words, usage
 from rota.db import memory as kept
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
@@ -17,6 +17,7 @@ from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
 from rota.model.memory import Remembered
 from rota.model.message import NewMessage
+from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.task import TaskForm
 from rota.runs import cancelling
 from rota.sessions import memory, messages, tasks
@@ -68,7 +69,14 @@ async def hold(conn: Connection, seat: Seat) -> None:
         raise _lost()
 
 
-async def say(conn: Connection, seat: Seat, text: str) -> None:
+async def say(conn: Connection, seat: Seat, text: str, redactor: Redactor = NOTHING_SECRET) -> None:
+    """Without the attempt's secrets, also where this request goes on with one that the last has begun. More than a
+    letter or two of a secret's beginning wait for the next words."""
+    if redactor:
+        where = (seat.workspace_id, seat.run_id, seat.attempt)
+        stream = Stream(redactor, await held_words.find(conn, *where))
+        text = stream.feed(text) + stream.pause()
+        await held_words.hold(conn, *where, stream.held)
     pieces = (text[at : at + LONGEST_TEXT] for at in range(0, len(text), LONGEST_TEXT))
     await events.append(conn, [_event(seat, "output", {"text": piece}) for piece in pieces])
 

@@ -60,6 +60,7 @@ class Prune:
             (pruning.START_KEYS, KEEP_KEYS),
             (pruning.WRITE_KEYS, KEEP_KEYS),
             (pruning.RATE_BUCKETS, KEEP_KEYS),
+            (pruning.HELD_WORDS, KEEP_KEYS),
             (pruning.WORKERS, KEEP_WORKERS),
             (pruning.MEMORY, timedelta(0)),
         )

@@ -24,6 +24,7 @@ from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
+from rota.http.redacting import redactor_of
 from rota.http.shapes import (
     AckAllIn,
     ArtifactOut,
@@ -48,6 +49,7 @@ from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
+from rota.model.redaction import Redactor
 from rota.roster.running import check_key
 from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
@@ -60,11 +62,13 @@ Work = Callable[[Connection], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class AtDesk:
-    """An attempt that reached us with its token. `Redacting` has taken its secrets out of what it sends."""
+    """An attempt that reached us with its token. `Redacting` has taken its secrets out of what it sends, but for its
+    words, which may begin a secret here and end it in another request."""
 
     shared: Web
     seat: Seat
     key: str | None
+    redactor: Redactor
 
     async def write(self, verb: str, request: dict[str, Any], work: Work) -> Any:
         """Do it in one transaction, fenced by the attempt, once for its key; then wake who follows the session."""
@@ -92,7 +96,9 @@ async def _fenced() -> AsyncIterator[None]:
         ) from None
 
 
-async def _at_desk(caller: Signed, shared: Shared, run_id: UUID, idempotency_key: IdempotencyKey = None) -> AtDesk:
+async def _at_desk(
+    request: Request, caller: Signed, shared: Shared, run_id: UUID, idempotency_key: IdempotencyKey = None
+) -> AtDesk:
     """Only the attempt itself: not its person, not an admin, not an agent of another run."""
     if caller.run_id != run_id or caller.attempt is None:
         raise Forbidden(
@@ -101,7 +107,7 @@ async def _at_desk(caller: Signed, shared: Shared, run_id: UUID, idempotency_key
     check_key(idempotency_key)
     async with _fenced(), isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         seat = await desk.of_attempt(conn, caller.workspace_id, caller.run_id, caller.attempt)
-    return AtDesk(shared, seat, idempotency_key)
+    return AtDesk(shared, seat, idempotency_key, redactor_of(request))
 
 
 Seated = Annotated[AtDesk, Depends(_at_desk)]
@@ -110,7 +116,8 @@ Seated = Annotated[AtDesk, Depends(_at_desk)]
 @router.post("/say", status_code=204)
 async def say(at: Seated, body: SayIn) -> None:
     """Say something in the transcript."""
-    await at.write("say", body.model_dump(), lambda conn: desk.say(conn, at.seat, body.text))
+    told = {"text": at.redactor.text(body.text)}
+    await at.write("say", told, lambda conn: desk.say(conn, at.seat, body.text, at.redactor))
 
 
 @router.post("/tool", status_code=204)
