@@ -176,6 +176,28 @@ async def test_secrets_without_their_key_stop_the_start_and_no_new_ring_is_made(
         assert (await sealing.open_for(conn, tmp_path, ring({**NEW, **OLD}))).newest == "new"
 
 
+async def test_a_row_that_was_changed_stops_the_start_only_while_nothing_shows_that_the_key_is_right(
+    house: House, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        await save(house, Vault(OLD), name)
+    change = "UPDATE credentials SET sealed = sealed || '\\x00'::bytea WHERE name = %s"
+    async with house.db.connection() as conn:
+        await house.execute(change, "first")
+        assert (await sealing.open_for(conn, tmp_path, ring(OLD))).newest == "old"
+        await house.execute(change, "second")
+        with pytest.raises(CannotStart, match="or that row was changed") as told:
+            await sealing.open_for(conn, tmp_path, ring(OLD))
+    assert told.value.code == "vault_tampered"
+
+
+@pytest.mark.parametrize("sealed", [b"", b"\x03old", b"\x03old" + bytes(5), b"\x03old" + bytes(40)])
+def test_what_was_cut_short_is_told_as_changed(sealed: bytes) -> None:
+    with pytest.raises(Broken) as told:
+        Vault(OLD).unseal(sealed, "credential/a/b")
+    assert told.value.code in {"vault_tampered", "vault_key_missing"}
+
+
 def test_the_command_line_turns_the_ring_and_shows_it(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

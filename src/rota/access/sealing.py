@@ -1,6 +1,7 @@
 """The keys of the vault and what is sealed with them: checked at the start, turned while Rota runs."""
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from uuid import UUID
 
@@ -12,11 +13,13 @@ from rota.db.sealed import Sealed
 from rota.errors import Broken, CannotStart, Conflict
 
 BATCH = 100
+SAMPLES = 5
 
 
 async def open_for(conn: Connection, home: Path, keys: str = "") -> Vault:
-    """The vault, sure to open what is stored. Without its keys nothing starts: a new ring would only hide the loss."""
-    samples = await sealed.samples(conn)
+    """The vault, sure to open what is stored. Without its keys nothing starts: a new ring would only hide the loss. A
+    row that somebody changed keeps nobody from starting while others show that the key is right."""
+    samples = await sealed.samples(conn, SAMPLES)
     if samples and not keys and not (home / key_ring.FILE).exists():
         raise CannotStart(
             f"The database holds sealed secrets, but the vault's keys are not in {home / key_ring.FILE}."
@@ -25,12 +28,19 @@ async def open_for(conn: Connection, home: Path, keys: str = "") -> Vault:
             field="ROTA_VAULT_KEYS",
         )
     vault = open_vault(home, keys)
+    for _, of_key in groupby(samples, lambda each: each.key_id):
+        _must_open_some(vault, list(of_key))
+    return vault
+
+
+def _must_open_some(vault: Vault, samples: Sequence[Sealed]) -> None:
     for each in samples:
         try:
             vault.unseal(each.sealed, each.place)
-        except Broken as failure:
-            raise CannotStart(_why(failure, each), code=failure.code, field="ROTA_VAULT_KEYS") from None
-    return vault
+            return
+        except Broken as broken:
+            failure = broken
+    raise CannotStart(_why(failure, samples[0]), code=failure.code, field="ROTA_VAULT_KEYS")
 
 
 def _why(failure: Broken, sample: Sealed) -> str:

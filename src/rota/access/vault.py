@@ -34,8 +34,8 @@ class Vault:
         return bytes([len(key_id)]) + key_id.encode() + nonce + box
 
     def unseal(self, sealed: bytes, place: str) -> str:
-        size = sealed[0]
-        key_id, rest = sealed[1 : 1 + size].decode(), sealed[1 + size :]
+        size = sealed[0] if sealed else 0
+        key_id, rest = sealed[1 : 1 + size].decode(errors="replace"), sealed[1 + size :]
         if key_id not in self._ring.keys:
             self._ring.refresh()
         if key_id not in self._ring.keys:
@@ -45,7 +45,7 @@ class Vault:
         try:
             box = AESGCM(self._ring.keys[key_id])
             return box.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], place.encode()).decode()
-        except InvalidTag:
+        except (InvalidTag, ValueError):  # too short to have a nonce
             raise Broken("A sealed secret was changed or moved; it does not open.", code="vault_tampered") from None
 
 

@@ -23,7 +23,9 @@ SELECT 'notification_targets', workspace_id, id, key_id, sealed, format('target/
 COUNTS = f"SELECT key_id, count(*) FROM ({EVERYTHING}) every GROUP BY key_id ORDER BY key_id"  # noqa: S608
 
 SAMPLES = f"""
-SELECT DISTINCT ON (key_id) kind, workspace_id, id, key_id, sealed, place FROM ({EVERYTHING}) every ORDER BY key_id
+SELECT kind, workspace_id, id, key_id, sealed, place
+  FROM (SELECT every.*, row_number() OVER (PARTITION BY key_id ORDER BY id) AS nth FROM ({EVERYTHING}) every) numbered
+ WHERE nth <= %(of_each)s ORDER BY key_id, nth
 """  # noqa: S608
 
 STALE = f"""
@@ -54,10 +56,10 @@ async def counts(conn: Connection) -> dict[str, int]:
     return dict(await (await conn.execute(COUNTS.encode(), {})).fetchall())
 
 
-async def samples(conn: Connection) -> list[Sealed]:
-    """One secret for each key in use."""
+async def samples(conn: Connection, of_each: int) -> list[Sealed]:
+    """A few secrets for each key in use."""
     async with conn.cursor(row_factory=class_row(Sealed)) as cursor:
-        await cursor.execute(SAMPLES.encode(), {})
+        await cursor.execute(SAMPLES.encode(), {"of_each": of_each})
         return await cursor.fetchall()
 
 
