@@ -125,17 +125,15 @@ class Store:
     def compact(self) -> None:
         self.version += 1
         self.compacted = self.version
-        self.history.clear()
-        self._wake()
 
     def of(self, kind: str) -> list[Object]:
         return [found for (each, _), found in self.objects.items() if each == kind]
 
     def _tell(self, event: str, kind: str, found: Object) -> None:
         self.history.append((self.version, event, kind, found))
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -203,6 +201,7 @@ class Double:
         self.requests: list[str] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.streams: set[asyncio.Task[Any]] = set()
+        self.watches, self.expiring = 0, False
         self.down = False
         self.refused = 0
 
@@ -317,6 +316,8 @@ class Double:
     async def _list(self, request: web.Request) -> web.StreamResponse:
         kind = request.match_info["kind"]
         if request.query.get("watch") == "true":
+            if int(request.query["resourceVersion"]) < self.store.compacted:
+                raise self._too_old(request.query["resourceVersion"])
             return await self._stream(request, self._events(request, kind))
         items = [found for found in self.store.of(kind) if chosen(found, request.query)]
         version, name = KINDS[kind]
@@ -325,11 +326,8 @@ class Double:
 
     async def _events(self, request: web.Request, kind: str) -> AsyncIterator[bytes]:
         after, until = int(request.query["resourceVersion"]), time.monotonic() + float(request.query["timeoutSeconds"])
-        while time.monotonic() < until:
-            if after < self.store.compacted:
-                gone = Refusal(410, "Expired", f"too old resource version: {after} ({self.store.compacted})")
-                yield json.dumps({"type": "ERROR", "object": gone.status}).encode() + b"\n"
-                return
+        watches = self.watches
+        while time.monotonic() < until and watches == self.watches:
             changed = self.store.changed
             for version, event, what, found in self.store.history:
                 if version > after and what == kind and chosen(found, request.query):
@@ -337,6 +335,16 @@ class Double:
             after = self.store.version
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), until - time.monotonic())
+        if self.expiring:
+            yield json.dumps({"type": "ERROR", "object": self._too_old(after).status}).encode() + b"\n"
+
+    def _too_old(self, version: object) -> Refusal:
+        return Refusal(410, "Expired", f"too old resource version: {version} ({self.store.compacted})")
+
+    def _end_watches(self, *, expiring: bool) -> None:
+        """As they end after a while; or with the word that what was missed is no longer known."""
+        self.watches, self.expiring = self.watches + 1, expiring
+        self.store.wake()
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
@@ -632,6 +640,8 @@ class Double:
     async def _act(self, request: web.Request) -> web.Response:
         acts: dict[str, Callable[[Any], None]] = {
             "compact": lambda _: self.store.compact(),
+            "finish": lambda _: self._end_watches(expiring=False),
+            "expire": lambda _: self._end_watches(expiring=True),
             "cut": lambda _: [task.cancel() for task in tuple(self.streams)],
             "token": lambda query: setattr(self, "token", query["token"]),
             "down": lambda query: setattr(self, "down", query["down"] == "true"),
