@@ -52,7 +52,7 @@ SELECT r.session_id, r.source,
 
 async def renew(conn: Connection, attempts: Iterable[tuple[UUID, UUID, int]], lease: timedelta) -> dict[UUID, bool]:
     """Renew leases; the runs still ours, each with whether somebody asked to cancel it."""
-    given = [{"workspace_id": w, "id": r, "attempt": a} for w, r, a in attempts]
+    given = [{"workspace_id": w, "id": r, "attempt": a} for w, r, a in sorted(attempts)]  # locked in this order
     rows = await conn.execute(RENEW, {"attempts": orjson.dumps(given).decode(), "lease": lease})
     return dict(await rows.fetchall())
 
