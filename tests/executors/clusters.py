@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,8 @@ class Cluster:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
 
     def act(self, what: str, **query: str) -> None:
         request = urllib.request.Request(f"{self.url}/double/{what}?{urllib.parse.urlencode(query)}", method="POST")
