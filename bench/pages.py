@@ -94,7 +94,6 @@ async def addresses(stage: Stage) -> dict[str, str]:
     settings = (
         "me",
         "members",
-        f"members/{stage.caller.user_id}",
         "tokens",
         "credentials",
         "grants",
@@ -139,6 +138,7 @@ async def addresses(stage: Stage) -> dict[str, str]:
         "notification choices": f"{ROOT}/notifications/choices",
         "fleet": f"{ROOT}/fleet",
         **{f"settings, {each}": f"{ROOT}/settings/{each}" for each in settings},
+        "settings, one member": f"{ROOT}/settings/members/{stage.caller.user_id}",
         "settings, every grant": f"{ROOT}/settings/grants?shown=all",
         "settings, one grant": f"{ROOT}/settings/grants/{grant}",
         "settings, audit, deep": f"{ROOT}/settings/audit?cursor={deep['audit']}",
