@@ -81,14 +81,22 @@ PAGE = """
 
 EVERY = f"{SHOWN} {PAGE} ORDER BY a.id DESC LIMIT %(limit)s"
 
-STANDING = f"""
--- Those that are stored so, by the index approvals_by_status; and those that nobody has swept yet, which are few.
+UNSWEPT = f"""
+    (SELECT * FROM ({SHOWN} {PAGE} AND a.status = 'pending') waits WHERE status = %(status)s ORDER BY id DESC LIMIT %(limit)s)
+"""  # noqa: S608
+
+# Those that are stored so, and those that nobody has swept yet, which are few; both by the index approvals_by_status. The
+# status stands in the query itself: for one that any plan must serve, PostgreSQL would walk through all there ever were.
+STANDING = {
+    status.value: UNSWEPT
+    if status == ApprovalStatus.PENDING
+    else f"""
 SELECT * FROM (
-    ({SHOWN} {PAGE} AND a.status = %(status)s AND a.status <> 'pending' ORDER BY a.id DESC LIMIT %(limit)s)
-    UNION ALL
-    (SELECT * FROM ({SHOWN} {PAGE} AND a.status = 'pending') waits WHERE status = %(status)s ORDER BY id DESC LIMIT %(limit)s)) shown
+    ({SHOWN} {PAGE} AND a.status = '{status.value}' ORDER BY a.id DESC LIMIT %(limit)s) UNION ALL {UNSWEPT}) shown
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
+    for status in ApprovalStatus
+}
 
 LOCK_RUN = """
 SELECT r.session_id FROM runs r JOIN approvals a ON a.workspace_id = r.workspace_id AND a.run_id = r.id
@@ -286,7 +294,7 @@ async def page(
         "owner_id": owner_id,
     }  # fmt: skip
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute((STANDING if status else EVERY).encode(), given)
+        await cursor.execute((STANDING[status] if status else EVERY).encode(), given)
         return await cursor.fetchall()
 
 
