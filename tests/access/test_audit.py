@@ -30,6 +30,7 @@ site, office, api = api_client.site, api_client.office, api_client.api
 # What changes nothing, and what is told in full elsewhere.
 UNAUDITED = {
     ("POST", "/automations/preview"): "it saves nothing",
+    ("POST", "/w/{workspace}/automations/preview"): "likewise",
     ("POST", "/sessions/{session_id}/messages"): "the session's log holds every message, written in groups",
     ("POST", "/notifications/read"): "what somebody has looked at changes nothing for anybody else",
     ("POST", "/notifications/{notification_id}/read"): "likewise",

@@ -267,3 +267,15 @@ def test_a_draft_of_every_default_is_the_defaults() -> None:
     )
     assert given["catch_up"] == "one"
     assert given["overlap"] is None
+
+
+async def test_the_audit_log_tells_what_was_saved_or_refused_and_not_what_was_tried_out(
+    admin: AsyncClient, house: Any
+) -> None:
+    rows = "SELECT array_agg(status ORDER BY id) FROM audit WHERE action LIKE 'automation.%%'"
+    await submit(admin, f"{LIST}/preview", **form(trigger()))
+    await submit(admin, NEW, **form(trigger(), do="add"))
+    assert await house.value(rows) is None
+    await submit(admin, NEW, **form(trigger(cron="never")))
+    await submit(admin, NEW, **form(trigger()))
+    assert await house.value(rows) == [422, 200]

@@ -14,8 +14,8 @@ from rota.db import automations as rows
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Conflict, Forbidden, Invalid
-from rota.http.context import InUnit, Shared, Unit, Web
-from rota.http.errors import of_validation
+from rota.http.context import InUnit, Looking, Shared, Unit, Web, refuse
+from rota.http.errors import of_validation, problem
 from rota.http.shapes import AutomationIn, AutomationPatch, TriggerIn
 from rota.http.ui import drafts, words
 from rota.http.ui.automations import ref_of
@@ -70,8 +70,10 @@ async def create(unit: InUnit, request: Request, shared: Shared) -> Response:
     """Save it, or show the form again with everything that was typed."""
     unit.caller.must_be(Level.MEMBER, "create an automation")
     draft = drafts.read(await request.form(), zone_of(request, unit.caller))
-    if await _rearranged(request, draft) or not (automation_id := await _created(unit, draft)):
+    if await _rearranged(unit, request, draft):
         return await _form(unit, request, draft, None)
+    if not (automation_id := await _created(unit, draft)):
+        return await _refused(unit, request, draft, None)
     unit.wake(RUNS, unit.caller.workspace_id)
     return await _saved(unit, request, shared, automation_id)
 
@@ -88,18 +90,27 @@ async def edit_page(unit: InUnit, request: Request, automation: str) -> Response
 async def change(unit: InUnit, request: Request, shared: Shared, automation: str) -> Response:
     found = await automations.find(unit.conn, unit.caller, automation)
     draft = drafts.read(await request.form(), zone_of(request, unit.caller))
-    if await _rearranged(request, draft) or not await _changed(unit, draft, found):
+    if await _rearranged(unit, request, draft):
         return await _form(unit, request, draft, found)
+    if not await _changed(unit, draft, found):
+        return await _refused(unit, request, draft, found)
     return await _saved(unit, request, shared, AutomationId(found["id"]))
 
 
 @editing.post("/preview")
-async def preview_part(unit: InUnit, request: Request, of: str = "") -> Response:
+async def preview_part(unit: Looking, request: Request, of: str = "") -> Response:
     """What the form would do as it stands. Saves nothing."""
     draft = drafts.read(await request.form(), zone_of(request, unit.caller))
     return part(
         unit, request, "automations/_preview.html", foreseen=await foresee(unit.conn, unit.caller, draft, of or None)
     )
+
+
+async def _refused(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
+    """The form again; the audit log is told that it was refused."""
+    field, message = next(iter(draft.errors.items()))
+    refuse(request, problem(422, "invalid", message, field=field))
+    return await _form(unit, request, draft, found)
 
 
 async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
@@ -135,7 +146,7 @@ async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | N
     return grant["user"] if grant and grant["user_id"] != caller.user_id else None
 
 
-async def _rearranged(request: Request, draft: Draft) -> bool:
+async def _rearranged(unit: Unit, request: Request, draft: Draft) -> bool:
     """A button of the form other than “Save”: one more trigger, one less, or a look at the preview."""
     pressed = request.query_params.get("do") or str((await request.form()).get("do", "save"))
     wanted, _, at = pressed.partition("-")
@@ -144,7 +155,10 @@ async def _rearranged(request: Request, draft: Draft) -> bool:
         draft.triggers.append({**drafts.TRIGGER, "timezone": zone})
     elif wanted == "remove" and at.isdecimal() and int(at) < len(draft.triggers):
         del draft.triggers[int(at)]
-    return wanted in {"add", "remove", "preview"}
+    if wanted not in {"add", "remove", "preview"}:
+        return False
+    unit.record = None  # nothing is to be saved yet
+    return True
 
 
 # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
