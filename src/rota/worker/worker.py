@@ -41,6 +41,7 @@ from rota.worker.tokens import Token, Tokens
 log = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
+SMALLEST_HALF = 100  # with more places than twice this, one half works while the other is claimed
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
@@ -131,8 +132,10 @@ class Worker:
 
     async def _fill(self, conn: Connection) -> None:
         while self._queues and (free := self._free()) > 0:
-            claimed = await self._claim(conn, free)
-            await asyncio.sleep(0)  # first of all, the agents begin
+            asked = min(free, max(self.places // 2, SMALLEST_HALF))
+            claimed = await self._claim(conn, asked)
+            if len(claimed) < asked:
+                await asyncio.sleep(0)  # first of all, the agents begin; otherwise, while the next half is claimed
             if not claimed:
                 self._queues.exhausted()
 
