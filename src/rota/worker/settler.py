@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from rota import tracing
-from rota.db.listener import CANCELS, RUNS, Wakes
+from rota.db.listener import CANCELS, MOST_NAMED, RUNS, Wakes
 from rota.db.pool import PASSING, Database, Reserved
 from rota.failpoints import reach
 from rota.metrics import SETTLED
@@ -18,8 +18,8 @@ from rota.runs.settling import Result
 
 log = logging.getLogger(__name__)
 
-LARGEST_GROUP = 500
-MANY, ENOUGH = 50, 100  # one notification names the sessions of two hundred
+LARGEST_GROUP = MOST_NAMED  # so that one notification tells of it
+MANY, ENOUGH = 50, 100
 GATHER_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 UNWRITABLE = "Its outcome could not be written:"
