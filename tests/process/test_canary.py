@@ -18,7 +18,9 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
+from executors import clusters
 from executors.acp_agent import config
+from executors.openai_wire import MODEL, Provider, says
 
 from rota.db import embedded
 from rota.model.webhook import sign
@@ -64,6 +66,29 @@ async def work(desk):
     await desk.tool(os.environ["KEY"], value=os.environ["KEY"])
     await desk.say(os.environ["KEY"][5:])
     raise PermissionError("refused " + os.environ["KEY"])
+"""
+
+GRAPH = """
+import os
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+
+class State(TypedDict, total=False):
+    report: str
+
+
+def work(state: State) -> State:
+    print("graph says " + os.environ["KEY"])
+    raise PermissionError("no graph with " + os.environ["KEY"])
+
+
+graph = StateGraph(State).add_node(work).add_edge(START, "work")
+"""
+POD = """
+import os, sys
+print("pod says " + os.environ["KEY"], flush=True)
+sys.exit("no pod with " + os.environ["KEY"])
 """
 
 
@@ -132,8 +157,9 @@ def dump(home: Path) -> bytes:
     return made
 
 
-def agents(directory: Path, url: str) -> list[dict[str, Any]]:
+def agents(directory: Path, url: str, provider: Provider) -> list[dict[str, Any]]:
     (directory / "canary_agent.py").write_text(FUNCTION)
+    (directory / "canary_graph.py").write_text(GRAPH)
     named = {"credentials": {"KEY": "canary"}}
     command = {"executor": "command", **named}
     return [
@@ -144,6 +170,12 @@ def agents(directory: Path, url: str) -> list[dict[str, Any]]:
         {"name": "Remote", "executor": "http", **named,
          "config": {"url": url, "headers": {"Authorization": "Bearer ${KEY}"}}},
         {"name": "Protocol", "executor": "acp", **named, "config": config("betrays")},
+        {"name": "Model", "executor": "llm", "credentials": {"OPENAI_API_KEY": "canary"},
+         "config": {"model": MODEL, "base_url": provider.url}},
+        {"name": "Graph", "executor": "langgraph", **named,
+         "config": {"graph": "canary_graph:graph", "path": str(directory)}},
+        {"name": "Pod", "executor": "kubernetes", **named,
+         "config": {"image": "agents/python:3", "command": ["python3", "-c", POD]}},
     ]  # fmt: skip
 
 
@@ -211,7 +243,17 @@ def found_in(haystack: bytes, needles: list[bytes]) -> list[bytes]:
     return [needle for needle in needles if needle in haystack]
 
 
-def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(home: Path, echo: str, tmp_path: Path) -> None:
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """A model's provider that says the key it was sent, in two pieces."""
+    with Provider(says("cut ", CANARY[:9], CANARY[9:], "!")) as opened:
+        yield opened
+
+
+@pytest.mark.timeout(240)  # every kind of agent, and a start without the keys
+def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(
+    home: Path, echo: str, provider: Provider, tmp_path: Path
+) -> None:
     log = home / "rota.log"
     rota = Rota(
         home,
@@ -219,17 +261,18 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(home: Path, 
         "--no-starters",
         ROTA_LOG_FILE=str(log),
         ROTA_LOG_LEVEL="debug",
-        ROTA_HTTP_ALLOW=urlsplit(echo).netloc,
+        ROTA_HTTP_ALLOW="127.0.0.1:*",
+        ROTA_KUBERNETES_CONFIG=clusters.shared().kubeconfig,
     )
     try:
         link = rota.link()
         token = rota.token()
         log_every_statement(home)
         rota.post(token, "/credentials", {"name": "canary", "value": CANARY})
-        for agent in agents(tmp_path, echo):
+        for agent in agents(tmp_path, echo, provider):
             rota.post(token, "/agents", agent)
         hook = post_webhook(rota, token)
-        for slug in ("loud", "proud", "function", "remote", "protocol"):
+        for slug in ("loud", "proud", "function", "remote", "protocol", "model", "graph", "pod"):
             rota.post(token, f"/agents/{slug}/runs", {"prompt": "Sing."})
         ended = ("succeeded", "failed")
         until(lambda: all(run["status"] in ended for run in rota.get(token, "/runs")["items"]))
@@ -244,17 +287,21 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(home: Path, 
         answers.append(dump(home))
     finally:
         rota.stop()
-    assert sorted(run["status"] for run in runs) == ["failed"] * 4 + ["succeeded"] * 2
+    assert sorted(run["status"] for run in runs) == ["failed"] * 6 + ["succeeded"] * 3
     assert Echo.seen == [f"Bearer {CANARY}"], [run["error_detail"] for run in runs]
+    assert provider.keys == [f"Bearer {CANARY}"]
     told = b"".join(answers)
     assert told.count(f"proof {PROOF}".encode()) >= 4
     assert b"exited with code 1: no entry with [redacted]" in told
     assert b"refused [redacted]" in told
     assert b"denied: Bearer [redacted]" in told
     assert b"all about [redacted]" in told
-    assert said.count("cut [redacted]!") == 4
+    assert said.count("cut [redacted]!") == 5
     assert said.count("apart [redacted]?") == 3  # in requests of their own
     assert b"no way in with [redacted]" in told
+    for kind in ("graph", "pod"):
+        assert f"{kind} says [redacted]" in said
+        assert f"no {kind} with [redacted]".encode() in told
     assert CANARY not in said
 
     secrets = [token.encode(), hook.removeprefix("whsec_").encode(), cookie.encode()]

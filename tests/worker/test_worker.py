@@ -217,6 +217,22 @@ async def test_a_cancellation_is_found_at_renewal_when_its_notification_was_lost
     assert run["status"] == "cancelled"
 
 
+async def test_a_cancellation_that_comes_before_the_answer_to_the_claim_is_not_lost(
+    house: House, shift: Any, run_now: Any, wakes: Wakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await run_now(await house.automation())
+    claims = iter(["worker.claimed"])
+
+    def claimed(point: str) -> None:
+        if point == next(claims, None):  # it is running in the database, and nobody here knows of it yet
+            wakes.listener.dispatch(CANCELS, str(run_id))
+
+    monkeypatch.setattr("rota.worker.worker.reach", claimed)
+    async with shift(forever):
+        run = await until(ended(house, run_id))
+    assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+
+
 async def test_cancelling_a_queued_run_ends_it_at_once_and_an_ended_one_is_refused(house: House, run_now: Any) -> None:
     run_id = await run_now(await house.automation())
     async with house.db.transaction() as conn:

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
 SMALLEST_HALF = 100  # with more places than twice this, one half works while the other is claimed
+MOST_CANCELLED = 100
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
@@ -84,6 +85,7 @@ class Worker:
         self.pools = tuple(pools)
         self.kinds = tuple(executors)
         self.attempts: dict[UUID, Attempt] = {}
+        self._cancelled: deque[UUID] = deque(maxlen=MOST_CANCELLED)  # lately, and not here: they may be on their way
         self.settler = Settler(db, wakes, self._settled)
         self.abandon = Abandon(db, executors, pools=self.pools, every=poll)
         self._db, self._wakes = db, wakes
@@ -190,6 +192,8 @@ class Worker:
             desk = AttemptDesk(self._db, self._wakes, words, run, post=self._post, depot=self._depot)
             attempt = Attempt(run, self._executors[run.executor], desk, self._clock)
             self.attempts[run.id] = attempt
+            if run.id in self._cancelled:
+                attempt.cancel()
             self._tasks.add(asyncio.create_task(self._carry_out(attempt, offered[run.number].secret)))
         for executor, count in Counter(run.executor for run in claimed).items():
             CLAIMED.labels(executor=executor).inc(count)
@@ -261,6 +265,8 @@ class Worker:
         """Stop one run, if it is here; no id means that cancellations may have been missed, and renewal finds them."""
         if run_id and (attempt := self.attempts.get(UUID(run_id))):
             attempt.cancel()
+        elif run_id:
+            self._cancelled.append(UUID(run_id))
 
     async def drain(self, grace: timedelta, hurry: asyncio.Event) -> None:
         """Claim nothing more, let runs finish for a while or until somebody is in a hurry, then hand the rest back."""

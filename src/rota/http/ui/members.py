@@ -98,7 +98,7 @@ async def change(unit: InUnit, request: Request, member: str) -> Response:
     typed = {name: text for name, text in (await forms.typed(request, "level", "disabled")).items() if text}
     try:
         async with unit.conn.transaction():
-            await apply(unit, found["id"], MemberPatch.model_validate(typed))
+            await apply(unit, found["id"], MemberPatch.model_validate(typed, strict=False))
     except forms.WRONG as wrong:
         of = "disabled" if "disabled" in typed else "level"
         return await _member(unit, request, found["id"], forms.rejected(request, wrong, of, typed))
