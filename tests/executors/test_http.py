@@ -34,7 +34,8 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "security.json").read_text())
 SECRET = VECTORS["standard_webhooks_vector"]["secret"]
 HERE = "127.0.0.1:*"
-QUICK = Patience(head=timedelta(seconds=0.3), idle=timedelta(seconds=0.3))
+# Those who are to be given up say so themselves; nobody else is, however busy the machine.
+PATIENT = Patience(head=timedelta(seconds=20), idle=timedelta(seconds=20))
 PUBLIC = "93.184.216.34"
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 DONE = line(type="done")
@@ -63,7 +64,7 @@ def call(assign: Assign, desk: RecordingDesk) -> Call:
 
     async def called(url: str, config: dict[str, Any] | None = None, **options: Any) -> Outcome:
         changes = options.pop("changes", {})
-        executor = HttpExecutor(**{"allow": [HERE], "patience": QUICK, "grace": timedelta(seconds=0.1), **options})
+        executor = HttpExecutor(**{"allow": [HERE], "patience": PATIENT, "grace": timedelta(seconds=0.1), **options})
         return await executor.execute(assign({"url": url, **(config or {})}, **changes), desk)
 
     return called
@@ -595,7 +596,7 @@ async def test_a_real_connection_is_made_without_another_look_up(
 async def test_the_resolver_of_the_machine_is_asked(serve: Serve, call: Call) -> None:
     server = serve(response())
     allow = ["localhost:*", HERE]
-    assert await call(f"http://localhost:{server.port}/", allow=allow, patience=QUICK) == Succeeded()
+    assert await call(f"http://localhost:{server.port}/", allow=allow, patience=PATIENT) == Succeeded()
 
 
 async def test_the_next_address_is_called_when_the_first_does_not_answer(serve: Serve, call: Call) -> None:

@@ -50,11 +50,14 @@ for piece in ("cut ", key[:9], key[9:], "!"):
     sys.stdout.write(piece)
     sys.stdout.flush()
     time.sleep(0.1)
-desk = f"{os.environ['ROTA_URL']}/api/v1/workspaces/{os.environ['ROTA_WORKSPACE']}/runs/{os.environ['ROTA_RUN_ID']}/desk/say"
-for piece in ("apart ", key[:9], key[9:], "?"):
-    body = json.dumps({"text": piece}).encode()
+def send(path, body=None):
     headers = {"Authorization": "Bearer " + os.environ["ROTA_TOKEN"], "Content-Type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(desk, body, headers), timeout=20)
+    url = f"{os.environ['ROTA_URL']}/api/v1/workspaces/{os.environ['ROTA_WORKSPACE']}{path}"
+    return urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20).read()
+while b'!"' not in send(f"/sessions/{os.environ['ROTA_SESSION_ID']}/events?limit=100"):
+    time.sleep(0.05)  # what is printed and what is sent go different ways
+for piece in ("apart ", key[:9], key[9:], "?"):
+    send(f"/runs/{os.environ['ROTA_RUN_ID']}/desk/say", json.dumps({"text": piece}).encode())
 print(file=sys.stderr)
 """
 COMMAND = AGENT + 'sys.exit("no entry with " + key)'
