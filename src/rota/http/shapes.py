@@ -100,7 +100,7 @@ Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
 Uses = Annotated[dict[str, str], Field(examples=[{"API_KEY": "openai"}], description="Variables: names of credentials")]
-Email = Annotated[str, Field(min_length=3, max_length=254, examples=["ada@example.org"]), AfterValidator(_email)]
+Email = Annotated[str, Field(max_length=254, examples=["ada@example.org"]), AfterValidator(_email)]
 LevelName = Literal["viewer", "member", "admin"]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 
