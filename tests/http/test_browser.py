@@ -1,8 +1,10 @@
 """The pages in a real browser, in front of a real `rota up`. Nothing here waits for time to pass."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from playwright.async_api import Page, Request, expect
@@ -41,6 +43,18 @@ def start(rota: Any, automation: dict[str, Any]) -> str:
     """Run it now; where its session is."""
     run = rota.api("POST", f"/automations/{automation['slug']}/run")
     return f"/w/default/sessions/{run['session_id']}"
+
+
+def rest(rota: Any) -> None:
+    """Stop whatever earlier tests left at work or waiting, so that what is counted afterwards is this test's own."""
+    while live := [
+        run
+        for status in ("queued", "running", "awaiting_approval")
+        for run in rota.api("GET", f"/runs?status={status}")["items"]
+    ]:
+        for run in live:
+            with suppress(HTTPError):  # it ended meanwhile
+                rota.api("POST", f"/runs/{run['id']}/cancel")
 
 
 async def test_a_first_start_is_signed_into_by_its_link_and_shows_its_runs(

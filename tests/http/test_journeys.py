@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Response, expect
 
-from .test_browser import LIST, SPEAKS, let_speak, remembers, start, was_never_reloaded
+from .test_browser import LIST, SPEAKS, let_speak, remembers, rest, start, was_never_reloaded
 from .test_pages import NASTY
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
@@ -300,6 +300,26 @@ FILL = """(text) => {
 }"""
 
 
+AWAITS = """(form) => {
+    document.documentElement.dataset.answer = "awaited";
+    document.addEventListener("htmx:finally:request", (event) => {
+        if (event.detail.ctx.request.method === "POST") document.documentElement.dataset.answer = "shown";
+    });
+    form.requestSubmit();
+}"""
+
+
+async def submit(page: Page, form: Locator) -> Response:
+    """Send a form, and wait until the page shows the answer, in place or as the page that it leads to."""
+    async with page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+        await form.evaluate(AWAITS)
+    answer = await answered.value
+    leads_on = answer.status == 303 or not {"hx-redirect", "hx-refresh"}.isdisjoint(answer.headers)
+    await expect(page.locator("[data-answer]" if leads_on else "[data-answer=awaited]")).to_have_count(0)
+    await page.wait_for_load_state("load")
+    return answer
+
+
 async def test_script_in_the_fields_of_every_other_form_runs_nowhere(rota: Any, sit: Any) -> None:
     saved = rota.automation("Remembers", "true")
     rota.api("PUT", f"/automations/{saved['slug']}/memory/last", {"value": 1})
@@ -318,10 +338,8 @@ async def test_script_in_the_fields_of_every_other_form_runs_nowhere(rota: Any, 
         for at, _, action in await page.evaluate(FILL, NASTY):
             await page.goto(f"{rota.url}/w/default/{path}")
             await page.evaluate(FILL, NASTY)
-            async with page.expect_response(lambda answer: answer.request.method == "POST") as answered:
-                await page.locator("main form[method=post]").nth(at).evaluate("form => form.requestSubmit()")
-            assert (await answered.value).status < 500, action
-            await page.wait_for_load_state("load")
+            answer = await submit(page, page.locator("main form[method=post]").nth(at))
+            assert answer.status < 500, action
             sent += 1
     assert sent >= len(FORMS)
     rota.api("PATCH", "/me", {"name": "Local admin"})
@@ -352,6 +370,7 @@ async def test_a_first_visit_says_times_in_the_readers_zone_without_moving_anyth
 
 async def test_a_failure_rings_the_bell_which_leads_to_the_session_and_its_retry(rota: Any, sit: Any) -> None:
     saved = rota.automation("Rings", "echo no water; exit 3")
+    rest(rota)
     rota.api("POST", "/notifications/read")
     reader = await sit()
     page = await reader.page(LIST)

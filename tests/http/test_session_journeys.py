@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Dialog, Page, expect
 
-from .test_browser import let_speak, remembers, start, was_never_reloaded
+from .test_browser import let_speak, remembers, rest, start, was_never_reloaded
 from .test_pages import NASTY
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
@@ -73,9 +73,11 @@ async def test_a_conversation_is_begun_gone_on_with_ended_and_put_away(rota: Any
     await expect(page.locator(".said.agent .md strong")).to_have_text(["Bold", "Bold"])
     await expect(box).to_have_value("")
     assert await was_never_reloaded(page)
-    await page.get_by_role("button", name="Complete").click()
-    await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
-    await page.get_by_role("button", name="Archive").click()
+    async with page.expect_navigation():  # what can be done with it has changed, so the page is loaded anew
+        await page.get_by_role("button", name="Complete").click()
+    await expect(page.get_by_role("button", name="Complete")).to_have_count(0)
+    async with page.expect_navigation():
+        await page.get_by_role("button", name="Archive").click()
     await expect(page.locator(".heading .pill")).to_have_text("Archived")
     await expect(page.get_by_label("Message")).to_have_count(0)
     await page.goto(f"{rota.url}{SESSIONS}?status=archived")
@@ -139,11 +141,13 @@ async def test_a_goal_is_paused_and_goes_on(rota: Any, sit: Any, tmp_path: Path)
     reader = await sit()
     page = await reader.page(f"{SESSIONS}/{session['id']}")
     await expect(page.locator(".graph .running")).to_have_count(1)
-    await page.get_by_role("button", name="Pause").click()
+    async with page.expect_navigation():
+        await page.get_by_role("button", name="Pause").click()
     await expect(page.locator(".heading .pill")).to_have_text("Paused")
     let_speak(gate, 1)
     await expect(page.locator(".graph .succeeded")).to_have_count(1)
-    await page.get_by_role("button", name="Resume").click()
+    async with page.expect_navigation():
+        await page.get_by_role("button", name="Resume").click()
     await expect(page.locator(".heading .pill")).to_have_text("Done")
 
 
@@ -151,37 +155,41 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
     ask = f"""{DESK} ask {quote("Send it? " + EVIL)} --detail {quote('{"to": "everybody"}')} --key send \
         --option send=Send --option keep=!Keep > answer; cat answer"""
     saved = rota.automation("Asks first", ask)
+    rest(rota)
     reader = await sit()
-    for button, told in (("Send", "Approved by Local admin: Send"), ("Keep", "Refused by Local admin: Keep")):
-        address = start(rota, saved)
-        page = await reader.page(address)
-        opened = await watched(page)
-        await remembers(page)
-        question = page.locator("#tail .question")
-        await expect(question.locator(".words")).to_have_text("Send it? " + EVIL)
-        await expect(page.locator(".heading .pill")).to_have_text("Needs approval")
-        await expect(page.locator("#asked .count")).to_have_text("1 waiting")
-        await question.get_by_text("What it is about").click()
-        await expect(question.locator("pre")).to_contain_text("everybody")
-        note = question.get_by_label("Note to the agent")
-        await note.fill("Only the short one")
-        session = address.rsplit("/", 1)[1]
-        rota.api("POST", f"/sessions/{session}/roles", {"name": "helper", "agent": saved["agent_id"]})
-        task = {"key": "help", "role": "helper", "prompt": "Help.", "depends_on": []}
-        added = rota.api("POST", f"/sessions/{session}/tasks", {"tasks": [task]})["items"][0]
-        await expect(page.locator("#tasks")).to_contain_text("help")  # the page has moved on
-        await expect(question.first.get_by_label("Note to the agent")).to_have_value("Only the short one")
-        await question.first.get_by_role("button", name=button).click()
-        await expect(page.locator(".said.rota", has_text=told)).to_contain_text("“Only the short one”")
-        await expect(page.locator("#asked .count")).to_have_count(0)
-        assert await was_never_reloaded(page)
-        assert opened == []
-        assert not await page.evaluate("window.pwned")
-        run = rota.api("GET", f"/sessions/{session}/tasks")["items"][0]["run_id"]
-        assert added["key"] == "help"
-        rota.api("POST", f"/runs/{run}/cancel")
-        await expect(page.locator("#tail .question")).to_have_count(0)
-        await page.close()
+    address = start(rota, saved)
+    page = await reader.page(address)
+    opened = await watched(page)
+    await remembers(page)
+    question, waiting = page.locator("#tail .question"), page.locator("#asked .count")
+    await expect(question.locator(".words")).to_have_text("Send it? " + EVIL)
+    await expect(page.locator(".heading .pill")).to_have_text("Needs approval")
+    await expect(waiting).to_have_text("1 waiting")
+    await question.get_by_text("What it is about").click()
+    await expect(question.locator("pre")).to_contain_text("everybody")
+    await question.get_by_label("Note to the agent").fill("Only the short one")
+    session = address.rsplit("/", 1)[1]
+    rota.api("POST", f"/sessions/{session}/roles", {"name": "helper", "agent": saved["agent_id"]})
+    task = {"key": "help", "role": "helper", "prompt": "Help.", "depends_on": []}
+    rota.api("POST", f"/sessions/{session}/tasks", {"tasks": [task]})
+    await expect(page.locator("#tasks")).to_contain_text("help")  # the page has moved on,
+    await expect(question).to_have_count(2)  # and asks once more
+    await expect(waiting).to_have_text("2 waiting")
+    await expect(question.first.get_by_label("Note to the agent")).to_have_value("Only the short one")
+    await question.first.get_by_role("button", name="Send").click()
+    told = page.locator(".said.rota")
+    await expect(told.filter(has_text="Approved by Local admin: Send")).to_contain_text("“Only the short one”")
+    await expect(waiting).to_have_text("1 waiting")
+    await expect(question).to_have_count(1)
+    await expect(question.get_by_label("Note to the agent")).to_have_value("")  # the note went with its question
+    await question.get_by_label("Note to the agent").fill("Better not")
+    await question.get_by_role("button", name="Keep").click()
+    await expect(told.filter(has_text="Refused by Local admin: Keep")).to_contain_text("“Better not”")
+    await expect(waiting).to_have_count(0)
+    await expect(question).to_have_count(0)
+    assert await was_never_reloaded(page)
+    assert opened == []
+    assert not await page.evaluate("window.pwned")
     assert reader.complaints == []
 
 

@@ -105,10 +105,12 @@ async def top(
 
 
 async def with_top(
-    request: Request, shared: Web, caller: Caller, lines: AsyncGenerator[bytes], mark: str
+    request: Request, shared: Web, caller: Caller, lines: AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes]:
-    """Two streams as one: what a page says of its own, and its top. Only the first says how far the page has come."""
-    top = parts(request, shared, caller, TOP, mark, marked=False)
+    """Two streams as one: what a page says of its own, and its top. Only the first says how far the page has come; what
+    its top shows by now nobody knows after a line was lost, so it is always told first.
+    """
+    top = parts(request, shared, caller, TOP, "", marked=False)
     async with aclosing(lines), aclosing(top), aclosing(_merged(lines, top)) as merged:
         async for line in merged:
             yield line

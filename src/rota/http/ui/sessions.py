@@ -179,7 +179,6 @@ async def session_stream(
     shared: Shared,
     session: str,
     after: Seq = 0,
-    live: Annotated[str, Query(max_length=64, description="What the top of the page shows already")] = "",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """What is said after `after`, rendered. Every message carries the number of its last event, so that a browser which
@@ -194,7 +193,7 @@ async def session_stream(
         shown = await events.tail(conn, caller.workspace_id, session_id, limit=speech.SHOWN_EVENTS, before=start + 1)
     teller = Teller(speech.fitting(shown))
     said = messages(shared, caller, session_id, start, teller, zone_of(request, caller))
-    return EventStream(request, with_top(request, shared, caller, said, live))
+    return EventStream(request, with_top(request, shared, caller, said))
 
 
 async def messages(
