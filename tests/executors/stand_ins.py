@@ -20,6 +20,7 @@ class RecordingDesk:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
+        self.handed_on = False
 
     async def say(self, text: str) -> None:
         self.calls.append(("say", text))
@@ -29,6 +30,9 @@ class RecordingDesk:
 
     async def usage(self, unit: str, amount: float) -> None:
         self.calls.append(("usage", unit, amount))
+
+    async def stored(self) -> None:
+        """All of it is, at once."""
 
     async def checkpoint(self, data: bytes) -> None:
         self.calls.append(("checkpoint", data))

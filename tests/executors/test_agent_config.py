@@ -257,6 +257,11 @@ def test_a_model_without_its_library_is_a_warning_that_says_which() -> None:
     assert "rota[llm]" in warning
 
 
+@pytest.mark.parametrize("name", ["poet", "poems.chain:graph"])
+def test_a_graph_may_be_called_with_its_kind_before_its_name(name: str) -> None:
+    assert read_langgraph({"graph": name}) == read_langgraph({"graph": f"langgraph:{name}"})
+
+
 def test_a_graph_is_named_and_everything_else_may_be_left_out() -> None:
     config = read_langgraph({"graph": "poems.chain:graph"})
     assert (config.graph, config.prompt_key, config.recursion_limit, config.path) == ("poems.chain:graph", *[None] * 3)
@@ -266,7 +271,8 @@ def test_a_graph_is_named_and_everything_else_may_be_left_out() -> None:
     ("config", "field", "why"),
     [
         ({}, "config.graph", "must name a graph"),
-        ({"graph": "poems"}, "config.graph", "must look like module:graph"),
+        ({"graph": "poems:"}, "config.graph", "the name of an installed graph, or look like module:graph"),
+        ({"graph": "langgraph:"}, "config.graph", "look like module:graph"),
         ({"graph": "a:b", "grahp": 1}, "config.grahp", "did you mean 'graph'"),
         ({"graph": "a:b", "recursion_limit": 0}, "config.recursion_limit", "at least 1"),
         ({"graph": "a:b", "prices": {"input": 1}}, "config.prices", "as input and as output"),

@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from executors import stand_ins
+from executors import clusters, stand_ins
 from executors.kinds import KINDS, Kind, events, shown_by, told
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Lost
-from rota.model.executor import Assignment, Executor
+from rota.model.executor import Assignment, Executor, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 MB = 1_000_000
@@ -285,7 +285,7 @@ async def test_an_agent_cannot_use_more_memory_than_it_may(run: Run) -> None:
 
 
 async def test_losing_the_attempt_stops_the_agent_and_is_told_as_it_is(
-    executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign, directory: Path
+    kind: Kind, executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign, directory: Path
 ) -> None:
     class LostDesk(RecordingDesk):
         async def say(self, text: str) -> None:
@@ -293,7 +293,13 @@ async def test_losing_the_attempt_stops_the_agent_and_is_told_as_it_is(
 
     body = 'open("pids", "w").write(str(os.getpid())); say("Hello"); signal.pause()'
     with pytest.raises(Lost):
-        await executor.execute(assign(behave(body)), LostDesk())
+        await executor.execute(assigned := assign(behave(body)), LostDesk())
+    if kind.name == "kubernetes":  # it is the next attempt's, or goes with the run
+        lost = LostAttempt(
+            kind.name, assigned.workspace_id, assigned.run_id, assigned.session_id, 1, assigned.config, ended=True
+        )
+        await executor.abandon(lost)
+        await until(lambda: not clusters.shared().objects(assigned.run_id), "the cluster has deleted it")
     assert [pid for pid in read_pids(directory) or [os.getpid()] if lives(pid)] == []
 
 

@@ -323,6 +323,46 @@ async def test_the_next_attempt_adopts_the_job_of_a_worker_that_was_killed(
     assert cluster.objects(run_id, "Secret") == []
 
 
+async def test_a_worker_that_hands_a_run_back_leaves_its_job_to_the_next_attempt(
+    cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, desk: RecordingDesk
+) -> None:
+    config = behave(TWO_WORDS)
+    first = run(config)
+    await until(lambda: desk.text == "one\n", "the agent works")
+    desk.handed_on = True
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert kinds(cluster, run_id) == ["Job", "Pod", "Secret"]
+    second = run(config, attempt=2)
+    await until(lambda: desk.events, "the Job is adopted")
+    await let_go(directory)
+    assert await second == Succeeded()
+    assert desk.text == "one\ntwo\n"
+    assert [each[2]["why"] for each in desk.events] == ["adopted from attempt 1"]
+    assert cluster.objects(run_id, "Secret") == []
+
+
+async def test_a_log_is_not_noted_as_told_before_it_is_stored(
+    cluster: Cluster, executor: KubernetesExecutor, run_id: RunId, directory: Path, behave: Any
+) -> None:
+    class Unstored(RecordingDesk):
+        async def stored(self) -> None:
+            raise Lost("the attempt belongs to somebody else")
+
+    desk, config = Unstored(), behave(TWO_WORDS)
+    first = asyncio.create_task(executor.execute(assignment(config, directory, run_id=run_id), desk))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    await let_go(directory)
+    with pytest.raises(Lost):
+        await first
+    assert told(cluster, run_id) == Told()
+    next_desk = RecordingDesk()
+    second = executor.execute(assignment(config, directory, run_id=run_id, attempt=2), next_desk)
+    assert await second == Succeeded()
+    assert next_desk.text == "one\ntwo\n"
+
+
 async def test_an_attempt_whose_job_was_adopted_leaves_it_alone(
     cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, desk: RecordingDesk
 ) -> None:

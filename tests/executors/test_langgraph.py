@@ -4,6 +4,7 @@ import base64
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -20,7 +21,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
 from rota.agent import Context, GiveUp, NotApproved, Parked, Unusable
-from rota.executors.langgraph_thread import Thread, graph_of
+from rota.executors.langgraph_thread import Thread, agent, graph_of
 
 GIVEN: dict[str, Any] = {
     "graph": "test:graph", "prompt_key": None, "result_key": None, "recursion_limit": None, "context": None,
@@ -50,6 +51,20 @@ def told(line: Line) -> list[str]:
     """The events of an attempt in short; steps by their nodes."""
     tools = line.of("tool")
     return [f"{each['name']} {each['node']}" if each["name"] == "node" else each["name"] for each in tools]
+
+
+def test_an_installed_graph_is_found_by_its_name_and_one_that_is_missing_is_told_with_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "poetry_club-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: poetry-club\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[rota.graphs]\npoet = poetry_club:graphs.poet\n")
+    (tmp_path / "poetry_club.py").write_text("class graphs: poet = 'a graph'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert callable(agent({**GIVEN, "graph": "poet"}))
+    with pytest.raises(Unusable, match=r"no entry point 'poem' in the group rota.graphs; known are poet"):
+        agent({**GIVEN, "graph": "poem"})
 
 
 done: list[str] = []

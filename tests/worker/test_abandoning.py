@@ -51,6 +51,22 @@ async def lose(house: House, db: Database, wakes: Wakes) -> None:
     await Rescue(db, wakes).once()
 
 
+class Noting:
+    """An agent that works until it is stopped, and notes whether its run goes on."""
+
+    def __init__(self) -> None:
+        self.begun, self.stopped = asyncio.Event(), asyncio.Event()
+        self.handed_on: list[bool] = []
+
+    async def __call__(self, assignment: Assignment, desk: Desk) -> Outcome:
+        self.begun.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            self.handed_on.append(desk.handed_on)
+            self.stopped.set()
+
+
 async def left(house: House) -> int:
     count: int = await house.value("SELECT count(*) FROM abandonments")
     return count
@@ -70,6 +86,32 @@ async def test_a_run_that_rescue_ended_is_cleaned_up_after_with_all_that_an_exec
     assert (lost.attempt, lost.config, lost.ended) == (1, {"argv": ["true"]}, True)
     assert lost.idempotency_key == str(run_id)
     assert await left(house) == 0
+
+
+async def test_a_run_that_was_handed_back_and_then_cancelled_is_cleaned_up_after(
+    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any
+) -> None:
+    """Its agent may have been left to an attempt that never came."""
+    run_id, agent = await run_now(await house.automation()), Noting()
+    async with shift(agent):
+        await agent.begun.wait()
+    assert agent.handed_on == [True]
+    outside = Outside()
+    await keeper(db, outside).once()
+    assert outside.abandoned == []  # it goes on
+    async with db.transaction() as conn:
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+    await keeper(db, outside).once()
+    assert [(lost.attempt, lost.ended) for lost in outside.abandoned] == [(1, True)]
+
+
+async def test_a_cancelled_run_is_not_handed_on(house: House, db: Database, run_now: Any, shift: Any) -> None:
+    run_id, agent = await run_now(await house.automation()), Noting()
+    async with shift(agent) as at_work:
+        await agent.begun.wait()
+        at_work.worker.cancel(str(run_id))
+        await agent.stopped.wait()
+    assert agent.handed_on == [False]
 
 
 async def test_a_run_that_goes_on_is_cleaned_up_after_by_its_next_worker_before_it_begins(

@@ -27,6 +27,7 @@ from rota.executors.langgraph_saver import DeskSaver
 from rota.executors.langgraph_trace import MODES, Charging, Teller, as_json
 from rota.executors.named import named
 
+GROUP = "rota.graphs"
 HERE = "rota"  # where a node finds its context: config["configurable"]["rota"]
 INSTRUCTIONS = "rota-instructions"
 OPTIONAL = ("prompt", "instructions", "payload", "missed", "source")
@@ -35,7 +36,7 @@ LONGEST_QUESTION = 1000
 
 def agent(given: Mapping[str, Any]) -> Callable[[Context], Coroutine[Any, Any, str]]:
     """The agent of a configuration, to be called with its context."""
-    found = named(given["graph"])
+    found = named(given["graph"], GROUP)
     # Types of one's own in a state are read without ado: nobody but this session wrote them.
     logging.getLogger("langgraph.checkpoint.serde").setLevel(logging.ERROR)
 

@@ -171,7 +171,7 @@ def _context(assignment: Mapping[str, Any], line: Line) -> Context:
 def _find(agent: Mapping[str, Any]) -> Callable[[Context], Any]:
     if agent["path"]:
         sys.path.insert(0, agent["path"])
-    target = agent["function"] or _entry_point(agent["entry_point"])
+    target = agent["function"] or _installed(agent["entry_point"])
     module, _, name = target.partition(":")
     found = _import(module)
     for part in name.split("."):
@@ -197,13 +197,10 @@ def _attribute(owner: Any, name: str, target: str) -> Any:
         raise Unusable(f"there is no {name!r} in {owner.__name__!r}, so {target!r} cannot run") from missing
 
 
-def _entry_point(name: str) -> str:
-    from importlib.metadata import entry_points  # noqa: PLC0415
+def _installed(name: str) -> str:
+    from rota.executors.named import installed  # noqa: PLC0415 - with a package that other agents need not load
 
-    known = {each.name: each.value for each in entry_points(group=GROUP)}
-    if name not in known:
-        raise Unusable(f"there is no entry point {name!r} in the group {GROUP}; known are {', '.join(known) or 'none'}")
-    return known[name].split("[")[0].strip()
+    return installed(name, GROUP)
 
 
 def _print_traceback() -> None:

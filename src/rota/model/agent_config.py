@@ -63,6 +63,7 @@ _NOT_IN_HTTP = {
     "secret": "a secret does not belong here; give the agent a credential named ROTA_HTTP_SECRET",
 }
 _MODEL = re.compile(r"[a-z][a-z0-9_/-]*:\S+")
+_ENTRY_POINT = re.compile(r"\w[\w.-]*")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -189,7 +190,9 @@ class LlmConfig:
 
 @dataclass(frozen=True, slots=True)
 class LanggraphConfig:
-    """`graph` is `module:graph`. The prompt goes to `prompt_key` of its state, and `result_key` is its answer."""
+    """`graph` is `module:graph`, or without a colon a name in the group `rota.graphs`.
+
+    The prompt goes to `prompt_key` of its state, and `result_key` is its answer."""
 
     graph: str
     prompt_key: str | None
@@ -314,7 +317,7 @@ def read_langgraph(config: Mapping[str, Any]) -> LanggraphConfig:
     fields = Fields(config, "graph prompt_key result_key recursion_limit context prices path env limits output_limit")
     graph = fields.read("graph", _graph)
     if graph is None:
-        raise Invalid("must name a graph, such as poems:graph", field="config.graph")
+        raise Invalid("must name a graph, such as poet or poems:graph", field="config.graph")
     return LanggraphConfig(
         graph=graph,
         prompt_key=fields.read("prompt_key", read_name),
@@ -445,7 +448,14 @@ def _function(value: object, at: str, like: str = "function") -> str:
 
 
 def _graph(value: object, at: str) -> str:
-    return _function(value, at, "graph")
+    """`poet` or `poems:graph`, and the same behind `langgraph:`, as other systems call them."""
+    text = read_name(value, at).removeprefix("langgraph:")
+    if _ENTRY_POINT.fullmatch(text):
+        return text
+    try:
+        return _function(text, at, "graph")
+    except Invalid as mistake:
+        raise Invalid("must be the name of an installed graph, or look like module:graph", field=at) from mistake
 
 
 def _headers(value: object, at: str) -> dict[str, str]:

@@ -56,8 +56,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostAttempt:
-    """An attempt whose worker was lost. `ended` says that the run has ended; otherwise another attempt follows, which
-    may rather want to go on with what is there."""
+    """An attempt whose worker was lost, or has handed it back. `ended` says that the run has ended; otherwise another
+    attempt follows, which may rather want to go on with what is there."""
 
     executor: str
     workspace_id: WorkspaceId
@@ -76,6 +76,8 @@ class Desk(Protocol):
     """What an agent may do while it works. Every call is fenced by run and attempt, and raises `Lost` once
     the attempt belongs to somebody else."""
 
+    handed_on: bool  # a cancelled attempt's run goes on in another: an agent that outlives the worker is left to it
+
     async def say(self, text: str) -> None:
         """Stream a piece of the agent's words into the transcript."""
         ...
@@ -86,6 +88,10 @@ class Desk(Protocol):
 
     async def usage(self, unit: str, amount: float) -> None:
         """Charge the grant's account."""
+        ...
+
+    async def stored(self) -> None:
+        """Wait until all that was said, recorded and charged so far is stored."""
         ...
 
     async def checkpoint(self, data: bytes) -> None:
@@ -164,7 +170,8 @@ class Executor(Protocol):
         ...
 
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
-        """Run one attempt to its end. Cancelling the task stops the agent and everything it started."""
+        """Run one attempt to its end. Cancelling the task stops the agent and everything it started, unless the agent
+        outlives the worker and `desk.handed_on`: then the next attempt goes on with it, or `abandon` cleans up."""
         ...
 
     async def abandon(self, lost: LostAttempt) -> None:

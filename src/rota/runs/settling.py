@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from rota.db import run_status
+from rota.db import abandonments, run_status
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.outcome import Outcome, Parked
@@ -34,6 +34,10 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
     """Write the outcomes. What is not accepted had lost its lease, and nothing of it is kept."""
     ended = await run_status.settle(conn, [_row(each) for each in results])
     followed = await ending.end(conn, ended)
+    handed_back = {(each.run.id, each.run.attempt) for each in results if each.outcome is None}
+    left = [each for each in ended if (each.id, each.attempt) in handed_back]
+    if left:  # what they left outside is their next attempt's, or to be cleaned up once the run has ended
+        await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in left])
     parked = [each for each in ended if each.status == Status.AWAITING_APPROVAL]
     if parked:
         asked = {each.run.id: each for each in results}

@@ -48,6 +48,7 @@ class AttemptDesk:
         self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed, *, post: Post, depot: Depot
     ) -> None:
         self.run = run
+        self.handed_on = False
         self._words = words
         self._redactor = NOTHING_SECRET
         self._db, self._wakes, self._post, self._depot = db, wakes, post, depot
@@ -101,6 +102,11 @@ class AttemptDesk:
         async with self._db.connection() as conn:
             spent = await usage.spent(conn, self.run.workspace_id, self.run.id)
         return timedelta(seconds=float(spent.get(SECONDS, 0)))
+
+    async def stored(self) -> None:
+        await self._words.finish()
+        if self._words.lost:
+            raise Lost("The attempt belongs to somebody else.")
 
     async def checkpoint(self, data: bytes) -> None:
         if len(data) > LARGEST_CHECKPOINT:

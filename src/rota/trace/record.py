@@ -165,6 +165,11 @@ class RecordingDesk:
         self._uncharged = True
         await self._handed_in()
 
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more of it is stored."""
+        return self._lost
+
     async def finish(self) -> None:
         """Wait until all of it is stored; a settled run must never be followed by its own words."""
         while self._owes and not self._lost:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 TRANSCRIPT_EVENTS = 2000
 LONGEST_LINE = 200
 LOOK_AGAIN_SECONDS = 0.5
+HANDED_ON = ("hand_back", "lost")
 NO_AGENT: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -102,6 +103,7 @@ class Attempt:
 
     def _stop(self, reason: str) -> None:
         first, self._stopped_for = self._stopped_for is None, self._stopped_for or reason
+        self._desk.handed_on = self._stopped_for in HANDED_ON
         if first and self._executing:
             self._executing.cancel()
 

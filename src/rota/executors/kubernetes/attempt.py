@@ -25,7 +25,7 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 INSIST_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
 LAST_WORDS_SECONDS = 5.0
-MARK_SECONDS = 1.0  # longer than words wait until they are stored
+MARK_SECONDS = 1.0
 VERDICT_SECONDS = 10.0
 LINGER = timedelta(seconds=10)
 PROLONGED = timedelta(minutes=10)
@@ -54,7 +54,8 @@ class Attempt:
         self._mirror = Mirror(cluster, assignment.run_id)
         self._transcript = Transcript(desk, config.output_limit)
         self._counter, self._tail = Counter(self._transcript), Tail()
-        self._told = Told()
+        self._told = self._marked = Told()
+        self._taking = asyncio.Lock()
         self._hearing: asyncio.Task[None] | None = None
         self._ends_at = 0.0  # by the Job's own deadline, on this machine's clock
 
@@ -68,10 +69,11 @@ class Attempt:
             helping += [asyncio.create_task(self._mark()), asyncio.create_task(self._prolong())]
             outcome = await self._outcome()
             await _dismiss(helping[1:])
+            await self._desk.stored()  # before the cluster is told how far it was heard
             await self._leave(outcome)
-        except BaseException:
+        except BaseException as ending:
             await _dismiss(helping[1:])
-            await self._stop()
+            await (self._let_go() if self._goes_on(ending) else self._stop())
             raise
         else:
             return outcome
@@ -149,7 +151,7 @@ class Attempt:
         }
         job = await self._insist(lambda: self._cluster.patch(JOBS, self._name, change))
         marks = [read_told(annotation(each, TOLD)) for each in (job, self._secret)]
-        self._told = max(marks, key=lambda told: (order(told.stamp), told.lines))
+        self._told = self._marked = max(marks, key=lambda told: (order(told.stamp), told.lines))
         if before != self._assignment.attempt:  # else it is the answer to our own question that was lost
             await self._hurry()
             why = f"adopted from attempt {before}"
@@ -256,8 +258,9 @@ class Attempt:
             pieces = self._cluster.log(pod, CONTAINER, since=self._told.since, follow=follow)
             async with aclosing(pieces):
                 async for piece in pieces:
-                    await self._take(lines.feed(piece), stream)
-                    self._told = lines.told
+                    async with self._taking:
+                        await self._take(lines.feed(piece), stream)
+                        self._told = lines.told
             await self._take(lines.rest(), stream)
             self._told = lines.told
         except (Refused, Unreachable) as failure:
@@ -309,13 +312,17 @@ class Attempt:
 
     async def _mark(self) -> None:
         """Note in the cluster up to where the log was told, for the attempt that may adopt the Job."""
-        marked = self._told
         while True:
-            told = self._told
             await asyncio.sleep(MARK_SECONDS)
-            if told != marked:
-                await self._change_secret({"annotations": {TOLD: str(told)}})
-                marked = told
+            await self._mark_once()
+
+    async def _mark_once(self) -> None:
+        """Never ahead of what is stored."""
+        told = self._told
+        if told != self._marked:
+            await self._desk.stored()
+            await self._change_secret({"annotations": {TOLD: str(told)}})
+            self._marked = told
 
     async def _prolong(self) -> None:
         """The worker decides when the time is up: it knows how long the agent has waited for an answer."""
@@ -359,6 +366,19 @@ class Attempt:
                 await self._insist(lambda: delete_secret(self._cluster, self._run_id, self._assignment.attempt))
         except (Refused, Unreachable, TimeoutError) as failure:
             log.warning("kubernetes.left", extra={"job": self._name, "error": str(failure)})
+
+    def _goes_on(self, ending: BaseException) -> bool:
+        """Whether the Job is the next attempt's: the worker goes away, or has lost the run to somebody else."""
+        return isinstance(ending, Lost) or (isinstance(ending, asyncio.CancelledError) and self._desk.handed_on)
+
+    async def _let_go(self) -> None:
+        """Leave the Job as it is, with a mark up to where its log was told. Where that cannot be stored an earlier mark
+        stays, and the next attempt tells a little of it again."""
+        with suppress(Lost, TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                async with self._taking:  # not between what was said and the note of it
+                    await _dismiss([self._hearing] if self._hearing else [])
+                await self._mark_once()
 
     async def _stop(self) -> None:
         """Delete everything and see it gone. Whoever cancels twice is in a hurry."""
