@@ -1,7 +1,8 @@
 """Messages: in commit order, until acknowledged, written in groups."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -155,29 +156,55 @@ async def test_a_publish_that_is_rolled_back_is_never_seen(hall: Hall, db: Datab
 # The late commit ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall, db: Database, post: Post) -> None:
-    """With numbers from an identity column the second would commit first, a reader would go on after it, and the first
-    would never be seen."""
-    seen: list[Any] = []
+Publish = Callable[[psycopg.AsyncConnection[Any], str], Awaitable[object]]
+Read = Callable[[int], Awaitable[list[tuple[int, str]]]]
 
-    async def read(after: int) -> int:
-        async with db.connection() as conn:
+
+async def _seen_despite_a_late_commit(hall: Hall, publish: Publish, read: Read) -> list[str]:
+    """One publisher begins first and commits last; a reader looks in between, and then after what it saw."""
+
+    async def second() -> None:
+        async with hall.db.transaction() as conn:
+            await publish(conn, "begun second")
+
+    async with hall.db.transaction() as conn:
+        await publish(conn, "begun first")
+        other = asyncio.create_task(second())
+
+        async def other_waits_or_is_done() -> bool:
+            return other.done() or bool(await hall.value(WAITING))
+
+        await until(other_waits_or_is_done)
+        early = await read(0)
+    await other
+    return [body for _, body in early + await read(early[-1][0] if early else 0)]
+
+
+async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall) -> None:
+    async def publish(conn: psycopg.AsyncConnection[Any], body: str) -> None:
+        await messages.publish(conn, [hall.message(body)])
+
+    async def read(after: int) -> list[tuple[int, str]]:
+        async with hall.db.connection() as conn:
             page = await rows.page(conn, hall.caller.workspace_id, Asked(hall.session_id, after), limit=100)
-        seen.extend(each.data["body"] for each in page)
-        return page[-1].id if page else after
+        return [(each.id, each.data["body"]) for each in page]
 
-    async with db.transaction() as conn:
-        await messages.publish(conn, [hall.message("begun first")])
-        second = asyncio.create_task(post.publish(hall.message("begun second")))
+    assert await _seen_despite_a_late_commit(hall, publish, read) == ["begun first", "begun second"]
 
-        async def second_waits_or_is_done() -> bool:
-            return second.done() or bool(await hall.value(WAITING))
 
-        await until(second_waits_or_is_done)
-        after = await read(0)
-    await second
-    await read(after)
-    assert seen == ["begun first", "begun second"]
+async def test_numbers_of_an_identity_column_would_lose_it(hall: Hall) -> None:
+    """The same publishers and the same reader over a plain table: what the session's lock is for."""
+    await hall.execute("CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text NOT NULL)")
+
+    async def publish(conn: psycopg.AsyncConnection[Any], body: str) -> None:
+        await conn.execute("INSERT INTO plain (body) VALUES (%s)", [body])
+
+    async def read(after: int) -> list[tuple[int, str]]:
+        async with hall.db.connection() as conn:
+            found = await conn.execute("SELECT id, body FROM plain WHERE id > %s ORDER BY id", [after])
+            return await found.fetchall()
+
+    assert await _seen_despite_a_late_commit(hall, publish, read) == ["begun second"]
 
 
 async def test_who_joins_while_a_publisher_waits_for_the_session_gets_the_message(
@@ -212,6 +239,24 @@ async def test_what_arrives_while_a_write_is_out_is_written_together_and_in_orde
     assert await hall.inbox("agent") == list(range(100))
     transactions = await hall.value("SELECT count(DISTINCT xmin::text) FROM events WHERE kind = 'message'")
     assert transactions == 2
+
+
+async def test_what_follows_closely_is_written_together(hall: Hall, db: Database, wakes: Wakes) -> None:
+    pace = 0.05
+    post = Post(db, wakes, pace=pace)
+    quick = False
+    while not quick:  # a machine that takes longer for one than the pace has nothing to rest for
+        began = time.monotonic()
+        await post.publish(hall.message("first"))
+        second = asyncio.create_task(post.publish(hall.message("second")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        third = asyncio.create_task(post.publish(hall.message("third")))
+        await asyncio.sleep(0)
+        quick = time.monotonic() - began < pace
+        sent = [await second, await third]
+    numbers = [each.id for each in sent]
+    assert await hall.value("SELECT count(DISTINCT xmin::text) FROM events WHERE seq = ANY(%s)", numbers) == 1
 
 
 async def test_a_session_that_is_held_does_not_hold_up_another(hall: Hall, db: Database, post: Post) -> None:

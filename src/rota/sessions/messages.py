@@ -25,6 +25,7 @@ from rota.model.message import NewMessage, check_size, recipients
 log = logging.getLogger(__name__)
 
 WRITERS = 4
+PACE_SECONDS = 0.003
 LONG_SECONDS = 0.005
 GROUP = 500
 GROUP_BYTES = 4_194_304
@@ -39,9 +40,12 @@ _looks: WeakKeyDictionary[Database, Look] = WeakKeyDictionary()
 class Post:
     """One for each process. What arrives for a session while a write of it is out is written together."""
 
-    def __init__(self, db: Database, wakes: Wakes) -> None:
+    def __init__(self, db: Database, wakes: Wakes, *, pace: float = PACE_SECONDS) -> None:
         self._db = db
         self._wakes = wakes
+        self._pace = pace
+        self._began = float("-inf")
+        self._resting = False
         self._waiting: dict[Where, list[_Letter]] = defaultdict(list)
         self._out: set[Where] = set()
         self._writers: set[asyncio.Task[None]] = set()
@@ -59,16 +63,28 @@ class Post:
         return published
 
     def _write_more(self) -> None:
-        """One group at a time, so that they are few and large; another beside one that takes long, since somebody may
-        hold the lock of a session in it."""
-        if self._fresh or len(self._writers) >= WRITERS or all(where in self._out for where in self._waiting):
+        """One group at a time and not one right after another, so that they are few and large: a message of its own
+        takes ten times the work of one more in a group. Another beside one that takes long, since somebody may hold the
+        lock of a session in it."""
+        full = self._fresh or len(self._writers) >= WRITERS
+        if self._resting or full or all(where in self._out for where in self._waiting):
             return
+        loop = asyncio.get_running_loop()
+        if (rest := self._began + self._pace - loop.time()) > 0:
+            self._resting = True
+            loop.call_later(rest, self._rested)
+            return
+        self._began = loop.time()
         task = asyncio.create_task(self._write_group())
         self._writers.add(task)
         self._fresh.add(task)
-        aging = asyncio.get_running_loop().call_later(LONG_SECONDS, self._takes_long, task)
+        aging = loop.call_later(LONG_SECONDS, self._takes_long, task)
         task.add_done_callback(lambda _: aging.cancel())
         task.add_done_callback(self._written)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._write_more()
 
     def _takes_long(self, task: "asyncio.Task[None]") -> None:
         self._fresh.discard(task)
