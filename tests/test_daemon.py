@@ -1,10 +1,12 @@
-"""A process that starts before its database: it waits for one that may come, and not for one that never lets it in."""
+"""A process that starts before its database, or loses it while it starts: it waits for one that may come, and not for one
+that never lets it in."""
 
 import asyncio
 import logging
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,6 +17,7 @@ from waiting import until
 from rota import daemon
 from rota.db import pool
 from rota.errors import CannotStart, DatabaseAway
+from rota.settings import read_settings
 
 MINUTE = timedelta(minutes=1)
 
@@ -32,6 +35,10 @@ def url(database_url: str, port: socket.socket) -> str:
     return make_conninfo(database_url, host="127.0.0.1", port=port.getsockname()[1])
 
 
+async def _reach(url: str, span: timedelta, stop: asyncio.Event | None = None) -> None:
+    await daemon.Patience(span, stop or asyncio.Event()).reach(lambda: pool.check(url))
+
+
 async def test_a_start_waits_for_a_database_that_comes_later(
     database_url: str, url: str, port: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,7 +48,7 @@ async def test_a_start_waits_for_a_database_that_comes_later(
     async def told() -> bool:
         return "database.away" in caplog.messages
 
-    starting = asyncio.create_task(daemon._wait_for(url, MINUTE, asyncio.Event()))
+    starting = asyncio.create_task(_reach(url, MINUTE))
     await until(told)
     proxy = Proxy(database_url)
     async with await asyncio.start_server(proxy._accept, sock=port), asyncio.timeout(20):
@@ -51,9 +58,9 @@ async def test_a_start_waits_for_a_database_that_comes_later(
 
 async def test_its_patience_ends_and_a_signal_ends_it_at_once(url: str) -> None:
     with pytest.raises(DatabaseAway, match=r"127\.0\.0\.1"):
-        await daemon._wait_for(url, timedelta(), asyncio.Event())
+        await _reach(url, timedelta())
     stop = asyncio.Event()
-    waiting = asyncio.create_task(daemon._wait_for(url, MINUTE, stop))
+    waiting = asyncio.create_task(_reach(url, MINUTE, stop))
     stop.set()
     async with asyncio.timeout(20):
         with pytest.raises(DatabaseAway):
@@ -63,8 +70,26 @@ async def test_its_patience_ends_and_a_signal_ends_it_at_once(url: str) -> None:
 async def test_a_database_that_is_not_there_at_all_is_not_waited_for(database_url: str) -> None:
     async with asyncio.timeout(20):
         with pytest.raises(CannotStart, match="does not exist") as refused:
-            await daemon._wait_for(make_conninfo(database_url, dbname="nothing"), MINUTE, asyncio.Event())
+            await _reach(make_conninfo(database_url, dbname="nothing"), MINUTE)
     assert not isinstance(refused.value, DatabaseAway)
+
+
+@pytest.mark.parametrize("said", [b"SELECT number FROM migrations", b"rolbypassrls", b"PARTITION BY key_id"])
+async def test_a_start_that_loses_the_database_on_its_way_goes_on(
+    said: bytes, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long after it answered for the first time: while the schema is looked at, or the role of the API, or the vault."""
+    monkeypatch.setattr(daemon, "AWAY_CHECK_SECONDS", 0.01)
+    proxy = Proxy(database_url)
+    proxy.cut_off_at(said)
+    async with proxy.open(database_url) as url, asyncio.timeout(60):
+        settings = read_settings({"ROTA_HOME": str(tmp_path), "ROTA_DATABASE_URL": url})
+        patience = daemon.Patience(MINUTE, asyncio.Event())
+        async with (
+            daemon.database(settings, patience) as (db, settings),
+            daemon._ready(settings, db, None, asyncio.Event(), patience),
+        ):
+            assert (proxy.lost, caplog.messages.count("database.away")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +99,9 @@ async def test_a_database_that_is_not_there_at_all_is_not_waited_for(database_ur
         ("FATAL:  the database system is starting up", True),
         ("FATAL:  the database system is not yet accepting connections", True),
         ("FATAL:  sorry, too many clients already", True),
+        ("FATAL:  terminating connection due to administrator command", True),
         ('FATAL:  password authentication failed for user "ada"', False),
     ],
 )
 def test_what_may_pass(told: str, passes: bool) -> None:
-    assert pool._passes(psycopg.OperationalError(told)) is passes
+    assert pool.passes(psycopg.OperationalError(told)) is passes

@@ -15,6 +15,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
+
+import psycopg
 
 from rota import tracing
 from rota.access import sealing
@@ -23,8 +26,8 @@ from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import OUTWARD, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
-from rota.db.pool import Database, check
-from rota.errors import CannotStart, DatabaseAway
+from rota.db.pool import Database
+from rota.errors import Busy, CannotStart, DatabaseAway
 from rota.hiding import hide
 from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
@@ -44,6 +47,9 @@ log = logging.getLogger(__name__)
 PARTS = ("api", "watch", "scheduler", "worker")
 EMBEDDED_CHECK_SECONDS = 2.0
 AWAY_CHECK_SECONDS = 1.0
+AWAY = (DatabaseAway, psycopg.OperationalError, psycopg.InterfaceError, Busy)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +82,16 @@ async def serve(
         listening = (
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )
-        db, settings = await stack.enter_async_context(database(settings, stop=stop))
-        ready = await stack.enter_async_context(_ready(settings, db, listening, hurry))
+        patience = Patience(settings.database_wait_seconds, stop)
+        db, settings = await stack.enter_async_context(database(settings, patience))
+        ready = await stack.enter_async_context(_ready(settings, db, listening, hurry, patience))
         for part in PARTS:
             if part in parts:
                 await stack.enter_async_context(_START[part](ready))
         look_for_cycles_rarely()
         log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
         if started:
-            await started(ready)
+            await patience.reach(lambda: started(ready))
         await stop.wait()
         log.info("rota.stopping")
     log.info("rota.stopped")
@@ -104,12 +111,34 @@ def _catch_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(each, signalled)
 
 
+class Patience:
+    """Who starts everything at once, or restarts the database, need not know in which order things come up: what needs
+    the database is tried again while that is away, until the time for starting is over or a signal comes."""
+
+    def __init__(self, span: timedelta, stop: asyncio.Event) -> None:
+        self._deadline = time.monotonic() + span.total_seconds()
+        self._stop = stop
+
+    async def reach(self, step: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await step()
+            except AWAY as failure:
+                told = failure if isinstance(failure, DatabaseAway) else _went_away(failure)
+            if self._stop.is_set() or time.monotonic() >= self._deadline:
+                raise told
+            log.warning("database.away", extra={"error": told.message})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), AWAY_CHECK_SECONDS)
+
+
+def _went_away(failure: Exception) -> DatabaseAway:
+    return DatabaseAway(f"The database went away while Rota started: {str(failure).strip()}", field="ROTA_DATABASE_URL")
+
+
 @asynccontextmanager
-async def database(
-    settings: Settings, *, stop: asyncio.Event | None = None
-) -> AsyncIterator[tuple[Database, Settings]]:
-    """Reach the database, starting the embedded one if none is given, and bring its schema up to date. With `stop`, one
-    that does not answer yet is waited for until then."""
+async def database(settings: Settings, patience: Patience | None = None) -> AsyncIterator[tuple[Database, Settings]]:
+    """Reach the database, starting the embedded one if none is given, and bring its schema up to date."""
     async with AsyncExitStack() as stack:
         if not settings.database_url:
             embedded = EmbeddedPostgres(settings.home)
@@ -123,26 +152,17 @@ async def database(
             prepared=settings.prepared_statements,
             answer=settings.timeouts.answer,
         )
-        if stop:
-            await _wait_for(settings.database_url, settings.database_wait_seconds, stop)
-        await db.open()
         stack.push_async_callback(db.close)
-        await migrate(settings.database_url)
+        if patience:
+            await patience.reach(lambda: _open(db))
+        else:
+            await _open(db)
         yield db, settings
 
 
-async def _wait_for(url: str, patience: timedelta, stop: asyncio.Event) -> None:
-    """Who starts everything at once, or restarts the database, need not know in which order things come up."""
-    deadline = time.monotonic() + patience.total_seconds()
-    while True:
-        try:
-            return await check(url)
-        except DatabaseAway as failure:
-            if stop.is_set() or time.monotonic() >= deadline:
-                raise
-            log.warning("database.away", extra={"error": failure.message})
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), AWAY_CHECK_SECONDS)
+async def _open(db: Database) -> None:
+    await db.open()
+    await migrate(db.url)
 
 
 async def _keep_running(embedded: EmbeddedPostgres) -> None:
@@ -163,10 +183,14 @@ async def _end(task: "asyncio.Task[None]") -> None:
 
 @asynccontextmanager
 async def _ready(
-    settings: Settings, db: Database, listening: socket.socket | None, hurry: asyncio.Event
+    settings: Settings, db: Database, listening: socket.socket | None, hurry: asyncio.Event, patience: Patience
 ) -> AsyncIterator[Ready]:
-    async with db.connection() as conn:
-        vault = await sealing.open_for(conn, settings.home, settings.vault_keys)
+    async def open_vault() -> Vault:
+        async with db.connection() as conn:
+            await isolation.role_of(db, conn)  # kept by the database for `_second_line` and every request
+            return await sealing.open_for(conn, settings.home, settings.vault_keys)
+
+    vault = await patience.reach(open_vault)
     listener = Listener(settings.listen_url or settings.database_url, answer=settings.timeouts.answer)
     wakes = Wakes(db, listener)
     task = asyncio.create_task(listener.run())
@@ -250,7 +274,7 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
     from rota.http.context import Web  # noqa: PLC0415
 
     assert ready.listening
-    await _second_line(ready)
+    _second_line(ready)
     web = Web(ready.db, ready.wakes, ready.listener, ready.settings, ready.vault, ready.url)
     options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
     server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
@@ -266,10 +290,9 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
         await serving
 
 
-async def _second_line(ready: Ready) -> None:
+def _second_line(ready: Ready) -> None:
     """Say so if the database does not keep workspaces apart for the API; refuse if it must."""
-    async with ready.db.connection() as conn:
-        role = await isolation.role_of(ready.db, conn)
+    role = ready.db.api_role
     if not role and ready.settings.require_rls:
         raise CannotStart(
             "ROTA_REQUIRE_RLS is on, but this database has no role for the API. `rota doctor` says how to make it.",

@@ -20,6 +20,7 @@ class Proxy:
         self._losing = 0
         self._every = 1
         self._commits = 0
+        self._cut_at: bytes | None = None
         self.lost = 0
         self._links: set[asyncio.Task[None]] = set()
 
@@ -34,6 +35,10 @@ class Proxy:
     def lose_answers_to_commits(self, *, every: int = 1, most: int = 1_000_000) -> None:
         """Let the server commit, and end the connection instead of saying so."""
         self._every, self._losing = every, most
+
+    def cut_off_at(self, text: bytes) -> None:
+        """End the connection of who next says this, instead of passing it on."""
+        self._cut_at = text
 
     @asynccontextmanager
     async def open(self, target: str) -> AsyncIterator[str]:
@@ -81,6 +86,13 @@ class Proxy:
     def silent(self) -> bool:
         return self._silent
 
+    def cuts(self, data: bytes) -> bool:
+        if self._cut_at is None or self._cut_at not in data:
+            return False
+        self._cut_at = None
+        self.lost += 1
+        return True
+
     def loses(self, data: bytes) -> bool:
         if COMMIT not in data or not self._losing:
             return False
@@ -103,6 +115,8 @@ class Link:
     async def forward(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             self._dead = self._dead or self._proxy.silent
+            if self._proxy.cuts(data):
+                return
             if not self._dead:
                 self._loses_next = self._loses_next or self._proxy.loses(data)
                 to.write(data)

@@ -11,8 +11,8 @@ import psycopg
 from psycopg import AsyncConnection, sql
 
 from rota.db import isolation
-from rota.db.pool import Connection, shown
-from rota.errors import CannotStart
+from rota.db.pool import Connection, passes, shown
+from rota.errors import CannotStart, DatabaseAway
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,8 @@ def _explaining(url: str) -> Iterator[None]:
         ) from None
     except psycopg.Error as failure:
         reason = str(failure).strip().splitlines()[0]
-        raise CannotStart(f"Cannot bring the schema of {shown(url)} up to date: {reason}") from failure
+        error = DatabaseAway if passes(failure) else CannotStart
+        raise error(f"Cannot bring the schema of {shown(url)} up to date: {reason}") from failure
 
 
 async def applied(conn: Connection) -> set[int]:

@@ -170,7 +170,7 @@ async def check(url: str) -> None:
         async with await AsyncConnection.connect(url, connect_timeout=CONNECT_SECONDS) as conn:
             version = conn.info.server_version
     except (psycopg.Error, UnicodeError) as failure:  # a host's name that is no name at all is a UnicodeError
-        error = DatabaseAway if _passes(failure) else CannotStart
+        error = DatabaseAway if passes(failure) else CannotStart
         raise error(
             f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL"
         ) from None
@@ -181,11 +181,12 @@ async def check(url: str) -> None:
         )
 
 
-def _passes(failure: Exception) -> bool:
+def passes(failure: Exception) -> bool:
     """Whether nobody answered, or a server that cannot yet; not one that answered that it will never let us in. Only the
     text tells: the code of an error does not reach us before there is a connection."""
     told = str(failure)
-    final = "FATAL" in told and not re.search("starting up|shutting down|not yet accepting|too many", told)
+    passing = "starting up|shutting down|not yet accepting|too many|terminating connection"
+    final = "FATAL" in told and not re.search(passing, told)
     return isinstance(failure, psycopg.OperationalError) and not final
 
 
