@@ -63,6 +63,7 @@ HOT = {
     "start": run_status.START,
     "hold lanes": run_status.HOLD_LANES,
     "claim": run_status.CLAIM,
+    "claim from one": run_status.CLAIM_FROM_ONE,
     "find queues": queues.FIND,
     "what runs for capped agents": queues.RUNNING,
     "settle": run_status.SETTLE,

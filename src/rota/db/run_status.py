@@ -120,10 +120,12 @@ TELL_OF_CHANGED = (
     SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
            CASE WHEN status IN ('queued', 'awaiting_approval') OR lane = session_id THEN NULL
                 WHEN status = 'succeeded' THEN 'done' ELSE 'failed' END AS session_status,
-           jsonb_strip_nulls(jsonb_build_object(
-               'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
-               'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
-                                                            OR error_class = 'stalled' THEN reason END)) AS data
+           CASE WHEN status = 'succeeded' AND summary IS NOT NULL
+                THEN jsonb_build_object('status', status, 'summary', summary)  -- most of them, and the cheaper way
+                ELSE jsonb_strip_nulls(jsonb_build_object(
+                    'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
+                    'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
+                                                                 OR error_class = 'stalled' THEN reason END)) END AS data
       FROM changed WHERE session_id IS NOT NULL),"""
     + TELL_OF_RUNS
     + """
@@ -132,13 +134,10 @@ SELECT workspace_id, id, session_id, automation_id, agent_id, lane, attempt, sta
 """
 )
 
-CLAIM = (
-    """
--- Hand the next ready runs to one worker, stepping over rows that another worker holds, and tell their sessions. Each queue
--- is read from where the last claim ended (since): behind it dead entries pile up while somebody holds a transaction open.
--- Workspaces take turns, so that a long queue of one never delays another's single run. `most` keeps the caps of agents and
--- workspaces; who takes a workspace for uncapped gets nothing once it is capped. A run whose grant no longer holds comes
--- back with the reason and without an event: whoever claimed it refuses it.
+# What may be claimed, of each queue the oldest: read from where the last claim ended (since), because behind it dead entries
+# pile up while somebody holds a transaction open. `most` keeps the caps of agents and workspaces; who takes a workspace
+# for uncapped gets nothing once it is capped.
+_CANDIDATES = """
 WITH queues AS MATERIALIZED (
     SELECT q.* FROM json_to_recordset(%(queues)s::json) AS q(
         workspace_id uuid, queue uuid, pool text, executor text, priority smallint, since timestamptz,
@@ -155,6 +154,9 @@ candidates AS MATERIALIZED (
          ORDER BY l.ready_at
             LIMIT least(q.most, q.most_in_workspace, %(places)s)
               FOR UPDATE OF r SKIP LOCKED) c),
+"""
+
+_IN_TURNS = """
 allowed AS (
     SELECT id, ready_at, workspace_id, priority, most_in_workspace
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
@@ -165,6 +167,16 @@ chosen AS MATERIALIZED (
     SELECT workspace_id, id, row_number() OVER () - 1 AS number
       FROM (SELECT workspace_id, id FROM turns WHERE turn <= most_in_workspace
           ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
+"""
+
+# With one queue there are no turns to take.
+_IN_ORDER = """
+chosen AS MATERIALIZED (
+    SELECT workspace_id, id, row_number() OVER () - 1 AS number FROM candidates),
+"""
+
+_CLAIM_CHOSEN = (
+    """
 claimed AS (
    UPDATE runs r
       SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s,
@@ -194,6 +206,18 @@ news AS (
 SELECT * FROM claimed
 """
 )
+
+CLAIM = (
+    """
+-- Hand the next ready runs to one worker, stepping over rows that another worker holds, and tell their sessions. Workspaces
+-- take turns, so that a long queue of one never delays another's single run. A run whose grant no longer holds comes back
+-- with the reason and without an event: whoever claimed it refuses it."""
+    + _CANDIDATES
+    + _IN_TURNS
+    + _CLAIM_CHOSEN
+)
+
+CLAIM_FROM_ONE = "-- As CLAIM, for a single queue." + _CANDIDATES + _IN_ORDER + _CLAIM_CHOSEN
 
 SETTLE = (
     """
@@ -662,7 +686,7 @@ async def claim(
     given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
     given["queues"] = orjson.dumps(queues).decode()
     async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
-        await cursor.execute(CLAIM, given)
+        await cursor.execute(CLAIM if len(queues) > 1 else CLAIM_FROM_ONE, given)
         try:
             return await cursor.fetchall(), []
         except UNREADABLE:
