@@ -1,0 +1,106 @@
+"""`rota users` and `rota sign-in --user`: what an operator does for people, from the command line."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+from house import House
+
+from rota.access import signing_in
+from rota.cli import main
+from rota.db import people
+from rota.errors import Unauthenticated
+from rota.model.caller import Level
+from rota.roster import members
+
+ADA = "ada@example.org"
+Command = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+def rota(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setenv("ROTA_DATABASE_URL", database_url)
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path))
+
+    async def run(*arguments: str) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, main, arguments)
+
+    return run
+
+
+@pytest.fixture
+async def ada(house: House) -> str:
+    """A member of the house; the secret of her link."""
+    async with house.db.transaction() as conn:
+        person = await members.person(conn, house.caller, ADA, "Ada")
+        await members.join(conn, house.caller, person.id, Level.MEMBER)
+        return await signing_in.create_link(conn, person.id)
+
+
+async def opens(house: House, secret: str) -> str:
+    async with house.db.transaction() as conn:
+        return await signing_in.sign_in(conn, secret)
+
+
+@pytest.mark.usefixtures("ada")
+async def test_everybody_is_listed_with_their_workspaces(rota: Command) -> None:
+    told = await rota("users", "list")
+    assert told.exit_code == 0, told.output
+    [line] = [line for line in told.output.splitlines() if line.startswith(ADA)]
+    assert line.split() == [ADA, "default", "Ada"]
+    listed = [json.loads(line) for line in (await rota("users", "list", "--json")).output.splitlines()]
+    assert {"email": ADA, "workspaces": ["default"], "disabled": False}.items() <= next(
+        each for each in listed if each["email"] == ADA
+    ).items()
+
+
+async def test_who_is_switched_off_comes_in_nowhere_until_switched_on(rota: Command, house: House, ada: str) -> None:
+    assert (await rota("users", "disable", ADA.upper())).output == f"{ADA.upper()} is switched off.\n"
+    assert "(switched off)" in (await rota("users", "list")).output
+    assert (await rota("users", "disable", ADA)).output == f"{ADA} was switched off already.\n"
+    with pytest.raises(Unauthenticated):
+        await opens(house, ada)
+    assert (await rota("users", "enable", ADA)).output == f"{ADA} is switched on.\n"
+    assert (await rota("users", "enable", ADA)).output == f"{ADA} was not switched off.\n"
+    assert await opens(house, await _link(rota))
+
+
+async def test_a_link_signs_its_person_in_once_and_ends_older_ones(rota: Command, house: House, ada: str) -> None:
+    secret = await _link(rota)
+    with pytest.raises(Unauthenticated):
+        await opens(house, ada)
+    login = await opens(house, secret)
+    async with house.db.connection() as conn:
+        found = await people.find_user(conn, ADA)
+        assert found
+        assert await signing_in.user_by_login(conn, login) == found["id"]
+    with pytest.raises(Unauthenticated):
+        await opens(house, secret)
+
+
+@pytest.mark.usefixtures("house")
+@pytest.mark.parametrize(
+    "command", [("users", "disable"), ("users", "enable"), ("sign-in", "--user")], ids=" ".join
+)  # fmt: skip
+async def test_who_is_unknown_is_told_of_and_nothing_is_done(rota: Command, command: tuple[str, ...]) -> None:
+    told = await rota(*command, "nobody@example.org")
+    assert told.exit_code == 2
+    assert "Nobody on this server has the e-mail address 'nobody@example.org'." in told.output
+
+
+async def test_the_last_admin_stays(rota: Command, house: House) -> None:
+    await house.execute("UPDATE users SET email = 'first@example.org' WHERE id = %s", house.caller.user_id)
+    told = await rota("users", "disable", "first@example.org")
+    assert told.exit_code == 2
+    assert "last admin of the workspace 'default'" in told.output
+    assert "(switched off)" not in (await rota("users", "list")).output
+
+
+async def _link(rota: Command) -> str:
+    told = await rota("sign-in", "--user", ADA)
+    assert told.exit_code == 0, told.output
+    return parse_qs(urlsplit(told.output.strip()).query)["token"][0]
