@@ -23,6 +23,7 @@ from rota.db.listener import Listener
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.http.shapes import cursor_of
+from rota.service import look_for_cycles_rarely
 from rota.settings import Settings
 
 GOAL_MS = 50.0
@@ -74,6 +75,7 @@ async def look(stage: Stage, *, times: int) -> dict[str, Seen]:
             async with stage.db.transaction() as conn:
                 link = await signing_in.create_link(conn, stage.caller.user_id)
             await browser.get("/sign-in", params={"token": link})
+            look_for_cycles_rarely()  # as a server does once it has started
             return {name: await _seen(browser, path, times) for name, path in (await addresses(stage)).items()}
 
 

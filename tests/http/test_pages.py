@@ -763,10 +763,11 @@ def test_every_reason_has_words() -> None:
 
 
 def test_a_strip_tells_outcomes_by_height_too() -> None:
-    drawn = strip([{"status": "skipped"}, {"status": "succeeded"}])
-    assert dict(drawn.paths).keys() == {"skipped", "succeeded", "none"}
-    assert dict(drawn.paths)["skipped"].endswith("v-0")
-    assert dict(drawn.paths)["succeeded"].endswith("v-12")
+    drawn = dict(re.findall(r'<path class="(\w+)" d="([^"]+)"/>', strip(["skipped", "succeeded"])))
+    assert drawn.keys() == {"skipped", "succeeded", "none"}
+    assert drawn["skipped"].endswith("v-0")
+    assert drawn["succeeded"].endswith("v-12")
+    assert 'aria-label="Last 2 runs: 1 skipped, 1 succeeded"' in strip(["skipped", "succeeded"])
 
 
 def tokens() -> dict[str, tuple[str, str]]:

@@ -221,22 +221,16 @@ async def prompt_then(
 
 OUTCOMES = """
 -- The newest runs of every automation on a page, each by the index runs_of_automation.
-SELECT a.id AS automation_id, r.status
+SELECT a.id, ARRAY(SELECT r.status FROM runs r
+                    WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = a.id
+                 ORDER BY r.id DESC LIMIT %(limit)s)
   FROM unnest(%(ids)s::uuid[]) AS a(id)
-       CROSS JOIN LATERAL (
-           SELECT r.id, r.status FROM runs r
-            WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = a.id
-         ORDER BY r.id DESC LIMIT %(limit)s) r
-ORDER BY a.id, r.id DESC
 """
 
 
 async def outcomes(
     conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID], *, limit: int
-) -> dict[UUID, list[dict[str, Any]]]:
+) -> dict[UUID, list[str]]:
     """How the last runs of each automation stand, newest first."""
-    found: dict[UUID, list[dict[str, Any]]] = {each: [] for each in ids}
     given = {"workspace_id": workspace_id, "ids": list(ids), "limit": limit}
-    for row in await _rows(conn, OUTCOMES, given):
-        found[row["automation_id"]].append(row)
-    return found
+    return dict(await (await conn.execute(OUTCOMES, given)).fetchall())

@@ -19,15 +19,17 @@ async def shown(conn: Connection, workspace_id: WorkspaceId, rows: Sequence[Mapp
     return told(rows, await triggers.of_automations(conn, workspace_id, [row["id"] for row in rows]))
 
 
-def told(rows: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def told(
+    rows: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], *, fires: int = FIRES_SHOWN
+) -> list[dict[str, Any]]:
     """The same from triggers that are at hand."""
     of: dict[Any, list[Mapping[str, Any]]] = {row["id"]: [] for row in rows}
     for each in found:
         of[each["automation_id"]].append(each)
-    return [_automation(row, of[row["id"]]) for row in rows]
+    return [_automation(row, of[row["id"]], fires) for row in rows]
 
 
-def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fires: int) -> dict[str, Any]:
     told = [_trigger(each) for each in rows]
     due = [each["next_fire_at"] for each in rows if each["next_fire_at"]]
     return {
@@ -37,7 +39,7 @@ def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> di
         "triggers": told,
         "schedule_text": "; ".join(each["text"] for each in told) or "Only when run by hand",
         "next_fire_at": min(due, default=None),
-        "next_fires": upcoming(rows, FIRES_SHOWN, datetime.now(UTC)),
+        "next_fires": upcoming(rows, fires, datetime.now(UTC)),
     }
 
 

@@ -68,7 +68,7 @@ async def _list(
     outcomes = await rows.outcomes(conn, workspace_id, ids, limit=BARS)
     told = await triggers.of_automations(conn, workspace_id, ids)
     return {
-        "automations": [standing(each) for each in views.told(found, told)],
+        "automations": [standing(each) for each in views.told(found, told, fires=0)],
         "outcomes": outcomes,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,

@@ -27,9 +27,10 @@ from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
+from rota.http.ui.controls import act, icon, pill
 from rota.http.ui.markdown import markdown
 from rota.http.ui.sections import sections
-from rota.http.ui.strip import HEIGHT, WIDTH, strip
+from rota.http.ui.strip import strip
 from rota.model.artifact import preview_of
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
@@ -106,8 +107,8 @@ NEXT_STEPS = {
 }
 
 
-# The secret that a form must carry, of whoever reads the page that is made in this context.
-_csrf: ContextVar[str] = ContextVar("csrf", default="")
+# What a form must carry, of whoever reads the page that is made in this context: their secret, and the field with it.
+_csrf: ContextVar[tuple[str, Markup]] = ContextVar("csrf", default=("", Markup()))
 
 
 class FormGuard(Extension):
@@ -121,17 +122,18 @@ class FormGuard(Extension):
 
 
 def csrf_field() -> Markup:
-    return Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, _csrf.get())
+    return _csrf.get()[1]
 
 
 def csrf_headers() -> str:
     """For htmx, which sends them with whatever it sends."""
-    return json.dumps({CSRF_HEADER: _csrf.get()})
+    return json.dumps({CSRF_HEADER: _csrf.get()[0]})
 
 
 def _read_by(request: Request) -> None:
     login = request.cookies.get(COOKIE, "")
-    _csrf.set(csrf_of(login) if login else "")
+    secret = csrf_of(login) if login else ""
+    _csrf.set((secret, Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, secret)))
 
 
 def pretty(value: Any) -> str:
@@ -145,6 +147,7 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=StrictUndefined,
+    auto_reload=False,  # a look at each file for each use of it
 )
 templates.filters |= {
     "ago": words.ago,
@@ -156,6 +159,9 @@ templates.filters |= {
     "pretty": pretty,
 }
 templates.globals |= {
+    "act": lambda *told, **more: act(csrf_field(), *told, **more),
+    "icon": icon,
+    "pill": pill,
     "asset": address,
     "csrf_field": csrf_field,
     "csrf_headers": csrf_headers,
@@ -181,7 +187,6 @@ templates.globals |= {
     "offset": words.offset,
     "utc_offset": words.utc_offset,
     "strip": strip,
-    "strip_size": (WIDTH, HEIGHT),
 }
 
 

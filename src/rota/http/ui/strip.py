@@ -1,9 +1,10 @@
 """The last outcomes of an automation as a strip of bars, one path for each status: small, and drawn on the server."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+
+from markupsafe import Markup
 
 from rota.http.ui.words import STATUS
 
@@ -11,24 +12,27 @@ BARS, STEP, HEIGHT = 20, 6, 20
 WIDTH = BARS * STEP - 2
 # Not by colour alone: what did not run is lower.
 FULL = 16
-LOWER = {"queued": 8, "cancelled": 8, "skipped": 4}
+LOWER = {"queued": 8, "cancelled": 8, "skipped": 4, "none": 4}
+
+SVG = Markup(
+    '<svg class="strip" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" role="img" aria-label="{told}">'
+    "<title>{told}</title>{paths}</svg>"
+)
+PATH = Markup('<path class="{}" d="{}"/>')
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
-    paths: Sequence[tuple[str, str]]
-    told: str
+def strip(outcomes: Sequence[str]) -> Markup:
+    """Statuses, newest first; the newest stands at the right."""
+    return _drawn(tuple(outcomes[:BARS]))
 
 
-def strip(outcomes: Sequence[Mapping[str, Any]]) -> Strip:
-    """`outcomes` are newest first; the newest stands at the right."""
-    shown = outcomes[:BARS]
+@lru_cache(maxsize=4096)  # most automations have fared like many others
+def _drawn(shown: tuple[str, ...]) -> Markup:
     paths: dict[str, list[str]] = {}
-    for place, outcome in enumerate(shown):
-        paths.setdefault(outcome["status"], []).append(_bar(place, LOWER.get(outcome["status"], FULL)))
-    for place in range(len(shown), BARS):
-        paths.setdefault("none", []).append(_bar(place, 4))
-    return Strip([(status, "".join(bars)) for status, bars in paths.items()], _told(shown))
+    for place, status in enumerate(shown + ("none",) * (BARS - len(shown))):
+        paths.setdefault(status, []).append(_bar(place, LOWER.get(status, FULL)))
+    drawn = Markup().join(PATH.format(status, "".join(bars)) for status, bars in paths.items())
+    return SVG.format(wide=WIDTH, high=HEIGHT, told=_told(shown), paths=drawn)
 
 
 def _bar(place: int, tall: int) -> str:
@@ -36,9 +40,8 @@ def _bar(place: int, tall: int) -> str:
     return f"M{WIDTH - 2 - place * STEP} {HEIGHT - 2}v-{tall - 4}"
 
 
-def _told(shown: Sequence[Mapping[str, Any]]) -> str:
+def _told(shown: Sequence[str]) -> str:
     if not shown:
         return "No runs yet"
-    counted = Counter(outcome["status"] for outcome in shown)
-    parts = ", ".join(f"{amount} {STATUS[status].lower()}" for status, amount in counted.most_common())
+    parts = ", ".join(f"{amount} {STATUS[status].lower()}" for status, amount in Counter(shown).most_common())
     return f"Last {len(shown)} runs: {parts}" if len(shown) > 1 else f"One run: {parts}"

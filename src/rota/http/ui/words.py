@@ -180,7 +180,8 @@ def instant(value: datetime | str) -> datetime:
 
 
 def stamp(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+    """An instant of UTC to the second."""
+    return f"{moment.isoformat()[:19]}Z"
 
 
 def ago(value: datetime | str | None, *, now: datetime | None = None) -> Markup:
@@ -222,8 +223,9 @@ def elapsed(run: Mapping[str, Any], *, now: datetime | None = None) -> Markup:
 
 
 def _time(moment: datetime, kind: str, text: str) -> Markup:
-    form = '<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC" ' + kind + ">{}</time>"
-    return Markup(form).format(stamp(moment), moment, text)  # nosec B704 # noqa: S704 — the form is ours, what it holds is escaped
+    """All of it is ours and made of numbers, so nothing needs to be escaped: a list has hundreds of these."""
+    iso = stamp(moment)
+    return Markup(f'<time datetime="{iso}" title="{iso[:10]} {iso[11:19]} UTC" {kind}>{text}</time>')  # nosec B704 # noqa: S704
 
 
 def relative(distance: timedelta, moment: datetime) -> str:
