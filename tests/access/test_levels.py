@@ -80,7 +80,7 @@ READS = [
     "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/approvals", "/approvals/{approval}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
     "/sessions/{session}/messages", "/sessions/{session}/export", "/sessions/{session}/roles", "/sessions/{session}/tasks",
-    "/sessions/{session}/artifacts",
+    "/sessions/{session}/artifacts", "/sessions/{session}/transcript",
     "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
     "/snapshots", "/credentials", "/credentials/{credential}", "/grants", "/grants/{grant}", "",
     "/members", "/members/{member}", "/tokens", "/accounts", "/accounts/{account}", "/accounts/{account}/usage", "/usage",

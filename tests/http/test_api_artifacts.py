@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -168,6 +169,65 @@ async def test_what_is_not_there_is_not_found(api: Api, path: str) -> None:
     refused(await api.get(f"{path}/{UNKNOWN}/content"), 404, "not_found")
     refused(await api.get(f"/sessions/{UNKNOWN}/artifacts"), 404, "not_found")
     refused(await api.send("POST", f"/sessions/{UNKNOWN}/artifacts?name=x", content=b"x"), 404, "not_found")
+
+
+# Names and pages ---------------------------------------------------------------------------------------------------
+
+
+ELSEWHERE = [
+    "..", ".", "../../etc/passwd", "/etc/passwd", "a/../b", "a\nb", "a\r\nX-Evil: 1", "\x1b[31m", "..\\..\\x",
+    "C:\\x", "\\\\host\\share", "c:x", "\u202egpj.exe", " ", "x" * 201, "x" * 30_000,
+]  # fmt: skip
+
+
+async def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_kept(
+    office: Office, api: Api, path: str
+) -> None:
+    refused(await api.send("POST", path, params={"name": "a\0.md"}, content=b"x"), 400, "nul_character")
+    refused(await api.post(path, {"uri": "https://example.org", "name": "a\0.md"}), 400, "nul_character")
+    for name in ELSEWHERE:
+        refused(await api.send("POST", path, params={"name": name}, content=b"x"), 422, "invalid_artifact_name", "name")
+        answer = await api.post(path, {"uri": "https://example.org", "name": name})
+        refused(answer, 422, "invalid_artifact_name", "name")
+    assert (await api.get(path)).json()["items"] == []
+    assert files(office) == []
+
+
+async def test_what_is_kept_lies_under_its_hash_whatever_it_is_called(office: Office, api: Api, path: str) -> None:
+    names = ["..hidden", "passwd", "a'b\"c;d", "%2e%2e%2f", "CON", "~root", "$(reboot)", "日本語.txt", "-rf"]
+    kept = [await upload(api, path, name, b"the same") for name in names]
+    [file] = files(office)
+    assert file.name == hashlib.sha256(b"the same").hexdigest()
+    for name, each in zip(names, kept, strict=True):
+        answer = await api.get(f"{path}/{each['id']}/content")
+        told = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+        assert (each["name"], answer.headers["content-disposition"]) == (name, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "content"),
+    [
+        ("page.html", "text/html", b"<script>alert(document.cookie)</script>"),
+        ("drawing.svg", "image/svg+xml", b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>'),
+        ("page.xhtml", "application/xhtml+xml", b"<html/>"),
+        ("sheet.xml", "text/xml", b'<?xml-stylesheet href="x.xsl"?><x/>'),
+        ("code.js", "text/javascript", b"alert(1)"),
+        ("guessed.html", "", b"<script>alert(1)</script>"),
+        ("disguised.txt", "text/html", b"<script>alert(1)</script>"),
+        ("disguised.png", "image/png", b"<script>alert(1)</script>"),
+    ],
+)
+async def test_no_page_and_no_program_is_served_as_one(
+    office: Office, api: Api, path: str, name: str, kind: str, content: bytes
+) -> None:
+    """By the API to who knows the address, and by a page of ours: saved to a file, never run."""
+    kept = await upload(api, path, name, content, kind)
+    answer = await api.get(f"{path}/{kept['id']}/content")
+    assert answer.content == content
+    assert answer.headers["content-type"] == ("image/png" if kind == "image/png" else "application/octet-stream")
+    assert answer.headers["content-disposition"].startswith("attachment; ")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
 
 
 # Agents ------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from rota.http.ui.strip import strip
 from rota.model.ids import UserId, WorkspaceId, new_id
 from rota.model.run import SkipReason
 from rota.model.task import TaskForm
+from rota.model.text import plain
 from rota.sessions import roles, tasks
 
 NASTY = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7*1000003 }}"""
@@ -609,7 +610,7 @@ def test_a_page_that_grew_is_the_page_that_is_loaded(
     ],
 )
 def test_what_is_meant_for_a_terminal_is_not_shown(said: str, shown: str) -> None:
-    assert speech.plain(said)[0] == shown
+    assert plain(said)[0] == shown
 
 
 async def test_pieces_of_one_attempt_are_one_block(admin: AsyncClient, house: Any) -> None:
@@ -622,6 +623,69 @@ async def test_pieces_of_one_attempt_are_one_block(admin: AsyncClient, house: An
     assert page.text.count('class="said agent"') == 2
     assert "One two three" in page.text
     assert page.text.count('<details class="words-of-tool">') == 1
+
+
+class Transcript(Page):
+    """What a page says in each of its blocks, by the number of the event it begins with."""
+
+    def __init__(self, response: Response) -> None:
+        self.said: dict[int, str] = {}
+        self._seq, self._within = 0, ""
+        super().__init__(response)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "article":
+            self._seq = int(given.get("data-seq") or 0)
+            self.said[self._seq] = ""
+        if not self._within and {"words", "tool-name"} & set((given.get("class") or "").split()):
+            self._within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._within:
+            self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within:
+            self.said[self._seq] += data
+
+
+async def test_the_api_tells_a_session_in_the_words_of_its_page(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation(prompt="Look, then tell."))
+    for text in ("\x1b[1mOne\x1b[0m ", "two\r\n", "three"):
+        await house.say(run, text=text)
+    await house.say(run, "tool", name="search", query="x")
+    await house.say(run, text="Four")
+    await house.say(run, "message", **{"from": "agent", "to": "user", "body": "A whole message."})
+    await house.say(run, "message", **{"from": "judge", "to": "all", "body": "Another."})
+    for status in ("pending", "ready", "done", "failed", "skipped"):
+        await house.say(run, "task", status=status, task="one", role="judge", reason="timeout")
+    await house.say(run, "approval", status="pending", question="May I?")
+    await house.say(run, "approval", status="refused", by="Ann", label="Refuse", text="No.")
+    await house.say(run, "artifact", name="report.md")
+    await house.say(run, "session", status="done", by="Ann")
+    for told in ({"status": "queued", "reason": "lost"}, {"status": "failed", "error_class": "timeout"}):
+        await house.say(run, "run", **told)
+    page = Transcript(await admin.get(f"/w/default/sessions/{run['session_id']}"))
+    answer = (await admin.get(f"/api/v1/workspaces/default/sessions/{run['session_id']}/transcript")).json()
+    told = {each["seq"]: " ".join(each["text"].split()) for each in answer["items"]}
+    assert told == {seq: " ".join(text.split()) for seq, text in page.said.items()}
+    assert list(told.values())[:5] == ["Look, then tell.", "One two three", "search", "Four", "A whole message."]
+    assert len(told) == 17
+    assert "\x1b" not in str(answer)
+
+
+async def test_a_transcript_is_paged_by_its_events(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation(prompt="Count."))
+    for text in ("One ", "two ", "three"):
+        await house.say(run, text=text)
+    path = f"/api/v1/workspaces/default/sessions/{run['session_id']}/transcript"
+    first = (await admin.get(path, params={"limit": 2})).json()
+    rest = (await admin.get(path, params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    told = [(each["seq"], each["speaker"], each["text"]) for each in first["items"] + rest["items"]]
+    assert told == [(1, "user", "Count."), (2, "agent", "One "), (3, "agent", "two three")]
+    assert rest["next_cursor"] is None
+    assert (await admin.get(path, params={"after": 2})).json() == rest
 
 
 async def test_a_long_transcript_comes_in_parts(admin: AsyncClient, house: Any) -> None:

@@ -852,6 +852,18 @@ class EventOut(Out):
     created_at: datetime
 
 
+class LineOut(Out):
+    model_config = ConfigDict(from_attributes=True, extra="ignore")
+
+    seq: int = Field(description="The event it begins with")
+    speaker: str = Field(description="`user`, `agent`, a role, `tool`, or `rota` itself")
+    text: str = Field(description="What was said; of a tool, its name")
+    run_id: UUID | None
+    attempt: int | None
+    data: dict[str, Any] = Field(description="The event, for who wants to know more of a tool, a message or a question")
+    created_at: datetime = Field(validation_alias="at")
+
+
 class MessageIn(In):
     body: JsonValue = Field(description="Text, or any JSON, of at most 524,288 bytes")
     to: RoleName = Field(default=ALL, description="A role of the session, `user`, or `all` others")

@@ -1,4 +1,4 @@
-"""What PostgreSQL can keep of what anybody says, in text or in JSON."""
+"""What PostgreSQL can keep of what anybody says, in text or in JSON; and what of it is meant for people to read."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,14 @@ from typing import Any
 DEEPEST = 64
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+# What a terminal would obey and never show: colours, titles, moves of the cursor.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
+)
+_UNFINISHED = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*|\r)\Z")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def clean(text: str) -> str:
@@ -27,3 +35,11 @@ def clean_json(value: Any, depth: int = DEEPEST) -> Any:
             return [clean_json(each, depth - 1) for each in value]
         case _:
             return value
+
+
+def plain(text: str) -> tuple[str, str]:
+    """Text without what is meant for terminals, and the tail of which only the next piece tells what it is."""
+    unfinished = _UNFINISHED.search(text)
+    tail = unfinished.group() if unfinished else ""
+    text = _SEQUENCE.sub("", text.removesuffix(tail))
+    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")), tail

@@ -1,7 +1,7 @@
 """The transcript: events told as a conversation. Pages, API and agents all read it from here."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from rota.model.approval import PRE_APPROVAL
 from rota.model.executor import Turn
 from rota.model.ids import RunId
 from rota.model.reasons import FAILED, SKIPPED
+from rota.model.text import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,11 @@ def _same_breath(last: Line, line: Line) -> bool:
     pieces = "body" not in last.data and "body" not in line.data  # a message is whole
     same = (line.run_id, line.attempt) == (last.run_id, last.attempt)
     return line.speaker == last.speaker == "agent" and same and pieces
+
+
+def conversation(events: Iterable[Event]) -> list[Line]:
+    """The same lines with the same words as on the page."""
+    return [replace(line, text=plain(line.text)[0]) for line in merged(lines(events))]
 
 
 def turns(events: Sequence[Event]) -> list[Turn]:

@@ -23,6 +23,7 @@ from rota.http.shapes import (
     EventOut,
     ImportIn,
     ImportMoreIn,
+    LineOut,
     OriginOut,
     Page,
     RoleIn,
@@ -40,7 +41,7 @@ from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.session import SessionStatus, Verb, extended
 from rota.roster import running
-from rota.sessions import changing, opening, replay, roles, tasks
+from rota.sessions import changing, opening, replay, roles, tasks, transcript
 from rota.trace.follow import Told
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
@@ -54,6 +55,7 @@ LARGEST_SEQ = 2**63 - 1
 INTERACTIVE_ONLY = ("agent", "prompt", "input")
 BACKGROUND_ONLY = ("goal", "roles", "tasks", "draft")
 Origin = Literal["user", "import", "schedule", "run_now", "webhook", "event", "after", "task", "chat", "retry"]
+After = Annotated[int, Query(ge=0, le=LARGEST_SEQ, description="Give events with a higher number")]
 # Ends of lines to many a reader, though not to the standard of server-sent events.
 LINE_MARKS = [(mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in ("\x85", "\u2028", "\u2029")]
 
@@ -262,7 +264,7 @@ async def get_origin(unit: InUnit, session_id: UUID) -> OriginOut:
 async def list_events(
     unit: InUnit,
     session_id: UUID,
-    after: Annotated[int, Query(ge=0, le=LARGEST_SEQ, description="Give events with a higher number")] = 0,
+    after: After = 0,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[EventOut]:
@@ -272,6 +274,19 @@ async def list_events(
     found = await events.page(unit.conn, unit.caller.workspace_id, SessionId(session_id), after=after, limit=limit + 1)
     shown = [EventOut.model_validate(each) for each in found[:limit]]
     return Page(items=shown, next_cursor=cursor_of(shown[-1].seq) if len(found) > limit else None)
+
+
+@router.get("/{session_id}/transcript")
+async def get_transcript(
+    unit: InUnit, session_id: UUID, after: After = 0, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[LineOut]:
+    """The session told as a conversation, oldest first, in the words of its page. `limit` events are told at once; what
+    an agent said in several of them is one line."""
+    after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
+    await find(unit.conn, unit.caller.workspace_id, session_id)
+    found = await events.page(unit.conn, unit.caller.workspace_id, SessionId(session_id), after=after, limit=limit + 1)
+    told = [LineOut.model_validate(line) for line in transcript.conversation(found[:limit])]
+    return Page(items=told, next_cursor=cursor_of(found[limit - 1].seq) if len(found) > limit else None)
 
 
 @router.get("/{session_id}/trace", response_class=EventStream, status_code=200)

@@ -12,10 +12,10 @@ from rota.http.api.artifacts import GUARDED
 from rota.http.context import Keeping, Shared, Signed, Web, unit_of
 from rota.http.ui.markdown import markdown
 from rota.http.ui.rendering import PageRoute, is_live, page, part
-from rota.http.ui.speech import plain
 from rota.model.artifact import IMAGES, preview_of
 from rota.model.caller import Caller
 from rota.model.ids import SessionId, as_uuid
+from rota.model.text import plain
 from rota.sessions import artifacts
 from rota.sessions.artifacts import Depot
 

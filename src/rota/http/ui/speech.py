@@ -1,33 +1,16 @@
 """The transcript as blocks of a page: stored ones, and what is added while somebody watches."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.db.events import Event
 from rota.http.ui.markdown import LONGEST
+from rota.model.text import plain
 from rota.sessions.transcript import Line, lines, merged
 
 SHOWN_EVENTS, SHOWN_CHARACTERS = 200, 60_000
-
-# What a terminal would obey and never show: colours, titles, moves of the cursor.
-_SEQUENCE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
-)
-_UNFINISHED = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*|\r)\Z")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def plain(text: str) -> tuple[str, str]:
-    """Text without what is meant for terminals, and the tail of which only the next piece tells what it is."""
-    unfinished = _UNFINISHED.search(text)
-    tail = unfinished.group() if unfinished else ""
-    text = _SEQUENCE.sub("", text.removesuffix(tail))
-    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")), tail
 
 
 @dataclass(frozen=True, slots=True)
