@@ -9,8 +9,9 @@ import pytest
 from house import House
 from psycopg.pq import ExecStatus
 
-from rota.db import aftermath, attempts, automations, events, queues, run_status, runs, sessions, tallies, triggers
+from rota.db import aftermath, attempts, automations, events, queues, runs, sessions, tallies, triggers
 from rota.db.pool import Connection, PatientConnection
+from rota.db.run_status import claiming, lanes, settling, starting
 
 LARGE = {"triggers", "automations", "runs", "live_runs", "sessions", "events", "revisions"}
 ROWS = 30_000
@@ -60,15 +61,15 @@ HOT = {
     "what is due": triggers.DUE,
     "an inbound trigger": triggers.INBOUND,
     "advance": triggers.ADVANCE,
-    "start": run_status.START,
-    "hold lanes": run_status.HOLD_LANES,
-    "claim": run_status.CLAIM,
-    "claim from one": run_status.CLAIM_FROM_ONE,
+    "start": starting.START,
+    "hold lanes": lanes.HOLD_LANES,
+    "claim": claiming.CLAIM,
+    "claim from one": claiming.CLAIM_FROM_ONE,
     "find queues": queues.FIND,
     "what runs for capped agents": queues.RUNNING,
-    "settle": run_status.SETTLE,
-    "promote": run_status.PROMOTE,
-    "lost leases": run_status.LEASE_ENDED,
+    "settle": settling.SETTLE,
+    "promote": lanes.PROMOTE,
+    "lost leases": settling.LEASE_ENDED,
     "renew": attempts.RENEW,
     "append": events.APPEND,
     "hold an attempt": events.HOLD,
@@ -90,7 +91,7 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
     assert scans == {}
     for query in (triggers.NEXT, triggers.DUE):
         assert "triggers_due" in await indexes(stored, query)
-    assert "live_runs_ready" in await indexes(stored, run_status.CLAIM)
+    assert "live_runs_ready" in await indexes(stored, claiming.CLAIM)
 
 
 async def plan(conn: Connection, query: str) -> dict[str, Any]:

@@ -1,0 +1,157 @@
+"""Queued → running."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from psycopg import AsyncCursor, DataError
+from psycopg.rows import args_row
+
+from rota.db.pool import Connection
+from rota.db.run_status.news import TELL_OF_RUNS
+from rota.model.ids import RunId, WorkerId, WorkspaceId
+from rota.model.run import Claimed
+
+UNREADABLE = (DataError, ValueError, OverflowError)
+
+# What may be claimed, of each queue the oldest: read from where the last claim ended (since), because behind it dead entries
+# pile up while somebody holds a transaction open. `most` keeps the caps of agents and workspaces; who takes a workspace
+# for uncapped gets nothing once it is capped.
+_CANDIDATES = """
+WITH queues AS MATERIALIZED (
+    SELECT q.* FROM json_to_recordset(%(queues)s::json) AS q(
+        workspace_id uuid, queue uuid, pool text, executor text, priority smallint, since timestamptz,
+        most integer, most_in_workspace integer, workspace_capped boolean)
+     WHERE q.workspace_capped OR (SELECT w.max_concurrent FROM workspaces w WHERE w.id = q.workspace_id) IS NULL),
+candidates AS MATERIALIZED (
+    SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
+      FROM queues q CROSS JOIN LATERAL (
+           SELECT l.id, l.ready_at FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+            WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.workspace_id = q.workspace_id
+              AND l.queue = q.queue AND l.pool = q.pool AND l.executor = q.executor AND l.priority = q.priority
+              AND l.ready_at >= q.since AND l.ready_at <= statement_timestamp()
+              AND r.status = 'queued' AND r.ready_at <= statement_timestamp()
+         ORDER BY l.ready_at
+            LIMIT least(q.most, q.most_in_workspace, %(places)s)
+              FOR UPDATE OF r SKIP LOCKED) c),
+"""
+
+_IN_TURNS = """
+allowed AS (
+    SELECT id, ready_at, workspace_id, priority, most_in_workspace
+      FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
+     WHERE number <= most),
+turns AS (
+    SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed),
+chosen AS MATERIALIZED (
+    SELECT workspace_id, id, row_number() OVER () - 1 AS number
+      FROM (SELECT workspace_id, id FROM turns WHERE turn <= most_in_workspace
+          ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
+"""
+
+# With one queue there are no turns to take.
+_IN_ORDER = """
+chosen AS MATERIALIZED (
+    SELECT workspace_id, id, row_number() OVER () - 1 AS number FROM candidates),
+"""
+
+_CLAIM_CHOSEN = (
+    """
+claimed AS (
+   UPDATE runs r
+      SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s,
+          attempt_token_hash = substring(%(token_hashes)s::bytea FROM c.number::integer * 32 + 1 FOR 32),
+          lease_until = clock_timestamp() + %(lease)s, started_at = coalesce(r.started_at, clock_timestamp())
+     FROM chosen c
+    WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.attempt, r.tries, r.max_attempts, r.source,
+          r.executor, r.slot,
+          CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END AS missed,
+          r.payload, r.prompt, r.input,
+          (SELECT v.spec FROM revisions v WHERE v.workspace_id = r.workspace_id
+              AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision) AS spec,
+          r.timeout, r.trace_id,
+          (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
+          (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
+                       WHEN NOT g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] THEN 'grant_scope' END
+             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
+          r.queue, r.pool, r.priority, r.ready_at, c.number, r.budget),
+news AS (
+    SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
+           jsonb_build_object('status', 'running', 'worker_id', %(worker_id)s::text) AS data
+      FROM claimed WHERE refused IS NULL),
+"""
+    + TELL_OF_RUNS
+    + """
+SELECT * FROM claimed
+"""
+)
+
+CLAIM = (
+    """
+-- Hand the next ready runs to one worker, stepping over rows that another worker holds, and tell their sessions. Workspaces
+-- take turns, so that a long queue of one never delays another's single run. A run whose grant no longer holds comes back
+-- with the reason and without an event: whoever claimed it refuses it."""
+    + _CANDIDATES
+    + _IN_TURNS
+    + _CLAIM_CHOSEN
+)
+
+CLAIM_FROM_ONE = "-- As CLAIM, for a single queue." + _CANDIDATES + _IN_ORDER + _CLAIM_CHOSEN
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A claimed run whose row holds something that cannot be read, such as a time beyond the calendar."""
+
+    workspace_id: WorkspaceId
+    id: RunId
+    attempt: int
+    reason: str
+
+
+async def claim(
+    conn: Connection,
+    worker_id: WorkerId,
+    *,
+    queues: Sequence[dict[str, Any]],
+    places: int,
+    lease: timedelta,
+    token_hashes: Sequence[bytes],
+) -> tuple[list[Claimed], list[Unreadable]]:
+    """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
+    given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
+    given["queues"] = orjson.dumps(queues).decode()
+    async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
+        await cursor.execute(CLAIM if len(queues) > 1 else CLAIM_FROM_ONE, given)
+        try:
+            return await cursor.fetchall(), []
+        except UNREADABLE:
+            return await _read_one_by_one(cursor)
+
+
+async def _read_one_by_one(cursor: AsyncCursor[Claimed]) -> tuple[list[Claimed], list[Unreadable]]:
+    claimed, unreadable = [], []
+    for place in range(cursor.rowcount):
+        await cursor.scroll(place, mode="absolute")
+        try:
+            claimed += await cursor.fetchmany(1)
+        except UNREADABLE as failure:
+            unreadable.append(_named(cursor, place, failure))
+    return claimed, unreadable
+
+
+def _named(cursor: AsyncCursor[Claimed], place: int, failure: Exception) -> Unreadable:
+    """Which row it is can be told from the bytes that the server sent."""
+    assert cursor.pgresult
+    assert cursor.description
+    columns = [column.name for column in cursor.description]
+    workspace_id, run_id, attempt = (
+        (cursor.pgresult.get_value(place, columns.index(name)) or b"").decode()
+        for name in ("workspace_id", "id", "attempt")
+    )
+    reason = str(failure).strip() or type(failure).__name__
+    return Unreadable(WorkspaceId(UUID(workspace_id)), RunId(UUID(run_id)), int(attempt), reason)

@@ -1,0 +1,145 @@
+"""Queued → cancelled, skipped or failed, without an attempt."""
+
+from uuid import UUID
+
+from rota.db.pool import Connection
+from rota.db.run_status.news import TELL, Ended, ended
+from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId
+from rota.model.run import SkipReason, Status
+
+END_QUEUED = (
+    """
+-- Ends runs that are queued: one by its id, or all triggered ones of an automation or agent that nobody has claimed yet.
+WITH found AS MATERIALIZED (
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND status = 'queued'),
+chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM found f JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = f.id
+     WHERE r.status = 'queued'
+       AND (r.id = %(id)s OR (r.trigger_id IS NOT NULL AND r.retry_of IS NULL AND r.attempt = 0))
+  ORDER BY r.id FOR UPDATE OF r),
+changed AS (
+   UPDATE runs r
+      SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
+          error_class = %(error_class)s, error_detail = %(error_detail)s
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+    + TELL
+)
+
+END_OF_GRANTS = (
+    """
+-- What waits under grants that were just revoked: skipped if it never began, else failed. Found among the live ones.
+WITH chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+     WHERE l.workspace_id = %(workspace_id)s AND l.status = 'queued'
+       AND r.grant_id = ANY(%(grant_ids)s) AND r.status = 'queued'
+  ORDER BY r.id FOR UPDATE OF r),
+changed AS (
+   UPDATE runs r
+      SET status = CASE WHEN r.started_at IS NULL THEN 'skipped' ELSE 'failed' END, finished_at = clock_timestamp(),
+          skip_reason = CASE WHEN r.started_at IS NULL THEN 'grant_revoked' END,
+          error_class = CASE WHEN r.started_at IS NOT NULL THEN 'grant_invalid' END,
+          error_detail = CASE WHEN r.started_at IS NOT NULL THEN 'Its grant was revoked before it could go on.' END
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+    + TELL
+)
+
+END_WAITING_EXCEPT = (
+    """
+WITH chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+     WHERE l.workspace_id = %(workspace_id)s AND l.automation_id = %(automation_id)s AND r.status = 'queued'
+       AND l.source NOT IN ('chat', 'task') AND l.id <> ALL(%(keep)s)
+  ORDER BY r.id FOR UPDATE OF r),
+changed AS (
+   UPDATE runs r
+      SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'replaced',
+          error_detail = 'A later run of this automation took its turn.'
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+    + TELL
+)
+
+END_STUCK = (
+    """
+-- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes. While its agent or workspace
+-- runs as many as it may, it is not a place that is missing: time counts from when there was room again.
+WITH chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id
+      FROM live_runs l
+           JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+           JOIN agents a ON a.workspace_id = l.workspace_id AND a.id = l.agent_id
+           JOIN workspaces w ON w.id = l.workspace_id
+     WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.source <> 'task' AND r.status = 'queued'
+       AND greatest(r.ready_at, a.full_at, w.full_at) + r.start_within < clock_timestamp()
+     LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED),
+changed AS (
+   UPDATE runs r
+      SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
+          error_detail = 'No worker had a free place for it within ' || r.start_within || '.'
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+    + TELL
+)
+
+END_OF_SESSION = (
+    """
+-- SKIP LOCKED: whoever claims one just now has its row and waits for the session's, which is ours.
+WITH chosen AS MATERIALIZED (
+    SELECT workspace_id, id FROM runs
+     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND status = 'queued' AND automation_id IS NULL
+  ORDER BY id FOR UPDATE SKIP LOCKED),
+changed AS (
+   UPDATE runs r
+      SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'cancelled_by_user',
+          error_detail = 'Its session was ended before it began.'
+     FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+"""
+    + TELL
+)
+
+
+async def end_queued(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    run_id: RunId | None = None,
+    automation_id: AutomationId | None = None,
+    agent_id: AgentId | None = None,
+    status: Status,
+    skip_reason: SkipReason | None = None,
+    error_class: str | None = None,
+    error_detail: str | None = None,
+) -> list[Ended]:
+    """End runs that still wait: one by its id, or every triggered one of an automation."""
+    given = {
+        "workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "agent_id": agent_id, "status": status,
+        "skip_reason": skip_reason, "error_class": error_class, "error_detail": error_detail,
+    }  # fmt: skip
+    return await ended(conn, END_QUEUED, given)
+
+
+async def end_of_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: list[GrantId]) -> list[Ended]:
+    """End what waits under grants that were revoked."""
+    return await ended(conn, END_OF_GRANTS, {"workspace_id": workspace_id, "grant_ids": grant_ids})
+
+
+async def end_waiting_except(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, keep: list[UUID]
+) -> list[Ended]:
+    return await ended(
+        conn, END_WAITING_EXCEPT, {"workspace_id": workspace_id, "automation_id": automation_id, "keep": keep}
+    )
+
+
+async def end_stuck(conn: Connection, limit: int) -> list[Ended]:
+    return await ended(conn, END_STUCK, {"limit": limit})
+
+
+async def end_of_session(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[Ended]:
+    return await ended(conn, END_OF_SESSION, {"workspace_id": workspace_id, "session_id": session_id})

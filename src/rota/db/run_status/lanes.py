@@ -1,0 +1,117 @@
+"""Runs that wait for one another: who comes to wait, and who is next."""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+import orjson
+
+from rota.db.pool import Connection
+
+HOLD_LANES = """
+-- Who waits behind a lane holds its holder's row until commit: so the holder either ends before, and is no longer seen
+-- here, or ends after, and then sees who waits.
+SELECT r.id
+  FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
+       CROSS JOIN LATERAL (
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.automation_id = g.lane
+            UNION
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane
+              AND (l.status IN ('running', 'awaiting_approval') OR (l.status = 'queued' AND l.ready_at IS NOT NULL))
+            UNION
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane
+              AND l.status = 'queued' AND l.ready_at IS NULL) l
+       JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = l.id
+ WHERE r.finished_at IS NULL
+ORDER BY r.workspace_id, r.id
+   FOR SHARE OF r
+"""
+
+HOLD_AUTOMATED = """
+-- The same for a turn of a session that an automation's own run works in, outside the session's lane.
+SELECT r.id
+  FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
+       JOIN runs r ON r.workspace_id = g.workspace_id AND r.session_id = g.lane
+ WHERE r.automation_id IS NOT NULL AND r.lane IS DISTINCT FROM g.lane
+   AND r.status IN ('queued', 'running', 'awaiting_approval')
+ORDER BY r.workspace_id, r.id
+   FOR SHARE OF r
+"""
+
+PROMOTE = """
+-- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation; a
+-- turn also waits for what its automation does in the session, which then goes on instead of ending.
+-- Who waits is looked for first: mostly it is nobody.
+WITH waiting AS MATERIALIZED (
+    SELECT g.workspace_id, g.lane, w.id
+      FROM (SELECT DISTINCT workspace_id, lane FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
+           CROSS JOIN LATERAL (
+               SELECT r.id FROM live_runs w JOIN runs r ON r.workspace_id = w.workspace_id AND r.id = w.id
+                WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
+                  AND r.status = 'queued' AND r.ready_at IS NULL
+             ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED) w),
+promoted AS (
+       UPDATE runs r SET ready_at = clock_timestamp()
+         FROM waiting g
+        WHERE r.workspace_id = g.workspace_id AND r.id = g.id
+          AND NOT EXISTS (
+                  SELECT FROM live_runs h
+                   WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
+                     AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+          AND NOT EXISTS (
+                  SELECT FROM live_runs h
+                   WHERE h.workspace_id = g.workspace_id AND h.automation_id = g.lane AND h.lane IS NULL
+                     AND h.source NOT IN ('chat', 'task'))
+          AND NOT EXISTS (
+                  SELECT FROM runs h
+                   WHERE h.workspace_id = g.workspace_id AND h.session_id = g.lane AND h.automation_id IS NOT NULL
+                     AND h.lane IS DISTINCT FROM g.lane AND h.status IN ('queued', 'running', 'awaiting_approval'))
+    RETURNING r.workspace_id, r.id, r.session_id, r.lane),
+over AS MATERIALIZED (
+    SELECT s.workspace_id, s.id
+      FROM promoted p JOIN sessions s ON s.workspace_id = p.workspace_id AND s.id = p.session_id
+     WHERE p.lane = p.session_id AND s.status IN ('done', 'failed')
+  ORDER BY s.workspace_id, s.id
+       FOR NO KEY UPDATE OF s),
+going_on AS (
+    UPDATE sessions s SET status = 'active', updated_at = now()
+      FROM over WHERE s.workspace_id = over.workspace_id AND s.id = over.id AND s.status IN ('done', 'failed'))
+SELECT id FROM promoted
+"""
+
+FREE_LANES = """
+-- The net under promotion: lanes in which runs wait and nothing holds them up.
+SELECT DISTINCT w.workspace_id, w.lane FROM live_runs w
+ WHERE w.status = 'queued' AND w.ready_at IS NULL AND w.lane IS NOT NULL
+   AND NOT EXISTS (
+           SELECT FROM live_runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
+              AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+   AND (w.lane <> w.session_id OR NOT EXISTS (
+           SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.session_id = w.session_id
+              AND h.automation_id IS NOT NULL AND h.lane IS DISTINCT FROM w.lane
+              AND h.status IN ('queued', 'running', 'awaiting_approval')))
+ LIMIT %(limit)s
+"""
+
+
+async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> None:
+    """Keep what is in these lanes from ending unseen until this transaction ends."""
+    await conn.execute(HOLD_LANES, {"lanes": _lanes(lanes)})
+
+
+async def hold_automated(conn: Connection, sessions: Iterable[tuple[UUID, UUID]]) -> None:
+    """The same for what automations do in these sessions, outside their lanes."""
+    await conn.execute(HOLD_AUTOMATED, {"lanes": _lanes(sessions)})
+
+
+async def promote(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> int:
+    """Make the next run of each lane ready; how many became ready."""
+    return (await conn.execute(PROMOTE, {"lanes": _lanes(lanes)})).rowcount
+
+
+async def free_lanes(conn: Connection, limit: int) -> list[tuple[UUID, UUID]]:
+    rows = await conn.execute(FREE_LANES, {"limit": limit})
+    return [(workspace_id, lane) for workspace_id, lane in await rows.fetchall()]
+
+
+def _lanes(lanes: Iterable[tuple[UUID, UUID]]) -> str:
+    return orjson.dumps([{"workspace_id": workspace_id, "lane": lane} for workspace_id, lane in lanes]).decode()

@@ -1,0 +1,88 @@
+"""What the session of a run is told when its status changes, in the statement that changes it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg.rows import args_row
+
+from rota.db.pool import Connection
+from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
+from rota.model.run import Status
+
+CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
+          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted"""
+
+# The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
+# locked in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair.
+TELL_OF_RUNS = """
+held AS MATERIALIZED (
+    SELECT s.workspace_id, s.id, n.run_ids, n.attempts, n.told, n.session_status
+      FROM (SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts,
+                   array_agg(data) AS told, max(session_status) AS session_status
+              FROM news GROUP BY workspace_id, session_id) n
+           JOIN sessions s ON s.workspace_id = n.workspace_id AND s.id = n.session_id
+  ORDER BY s.workspace_id, s.id
+       FOR NO KEY UPDATE OF s),
+numbered AS (
+    UPDATE sessions s
+       SET last_seq = s.last_seq + cardinality(h.run_ids), updated_at = now(),
+           status = CASE WHEN h.session_status IS NULL OR s.has_tasks OR s.status NOT IN ('active', 'paused') THEN s.status
+                         ELSE h.session_status END
+      FROM held h
+     WHERE s.workspace_id = h.workspace_id AND s.id = h.id
+ RETURNING s.workspace_id, s.id, s.last_seq - cardinality(h.run_ids) AS before, h.run_ids, h.attempts, h.told),
+told AS (
+    INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)
+    SELECT n.workspace_id, n.id, n.before + event.position, 'run', event.run_id, event.attempt, event.data
+      FROM numbered n, unnest(n.run_ids, n.attempts, n.told) WITH ORDINALITY AS event(run_id, attempt, data, position))"""
+
+# The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays,
+# and one with tasks ends with them.
+TELL_OF_CHANGED = (
+    """news AS (
+    SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
+           CASE WHEN status IN ('queued', 'awaiting_approval') OR lane = session_id THEN NULL
+                WHEN status = 'succeeded' THEN 'done' ELSE 'failed' END AS session_status,
+           CASE WHEN status = 'succeeded' AND summary IS NOT NULL
+                THEN jsonb_build_object('status', status, 'summary', summary)  -- most of them, and the cheaper way
+                ELSE jsonb_strip_nulls(jsonb_build_object(
+                    'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
+                    'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
+                                                                 OR error_class = 'stalled' THEN reason END)) END AS data
+      FROM changed WHERE session_id IS NOT NULL),"""
+    + TELL_OF_RUNS
+    + """
+SELECT workspace_id, id, session_id, automation_id, agent_id, lane, attempt, status, source,
+       error_class, error_detail, summary, skip_reason, trace_id, budgeted FROM changed
+"""
+)
+
+# The end of a statement whose `changed` needs no reason.
+TELL = "RETURNING " + CHANGED + ", NULL AS reason),\n" + TELL_OF_CHANGED
+
+
+class Ended(NamedTuple):
+    """A run whose status just changed for good, or which went back to the queue."""
+
+    workspace_id: WorkspaceId
+    id: RunId
+    session_id: SessionId | None
+    automation_id: AutomationId | None
+    agent_id: UUID
+    lane: UUID | None
+    attempt: int
+    status: Status
+    source: str
+    error_class: str | None
+    error_detail: str | None
+    summary: str | None
+    skip_reason: str | None
+    trace_id: str
+    budgeted: bool = False
+
+
+async def ended(conn: Connection, statement: str, given: Mapping[str, Any]) -> list[Ended]:
+    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+        await cursor.execute(statement, given)
+        return await cursor.fetchall()

@@ -1,0 +1,108 @@
+"""Running → succeeded, failed, cancelled, or queued again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from psycopg.rows import args_row
+
+from rota.db.pool import Connection
+from rota.db.run_status.claiming import Unreadable
+from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED, Ended, ended
+from rota.model.ids import RunId, WorkspaceId
+from rota.model.run import Claimed, Settlement, Status
+
+SETTLE = (
+    """
+-- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else. The status is
+-- expected in a column, which keeps the planner to the primary key: the index of running runs fills with dead entries.
+WITH given AS MATERIALIZED (
+    SELECT *, ARRAY['running', 'awaiting_approval'] AS expected FROM json_to_recordset(%(settlements)s::json) AS g(
+        workspace_id uuid, id uuid, attempt integer, status text, tries integer, retry_in interval,
+        error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text)),
+locked AS MATERIALIZED (
+    SELECT g.*
+      FROM (SELECT * FROM given ORDER BY workspace_id, id) g CROSS JOIN LATERAL (
+           SELECT FROM runs r
+            WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt AND r.status = ANY(g.expected)
+              AND (g.rescued OR r.lease_until > clock_timestamp())
+              FOR UPDATE) held),
+changed AS (
+   UPDATE runs r
+      SET status = CASE WHEN l.status = 'cancelled' AND r.cancel_reason IN ('grant_invalid', 'budget_exceeded')
+                        THEN 'failed' ELSE l.status END,
+          tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
+          finished_at = CASE WHEN l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
+          ready_at = CASE WHEN l.status = 'queued' THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
+          error_class = CASE WHEN l.status = 'cancelled'
+                             THEN coalesce(r.cancel_reason, l.error_class, 'cancelled_by_user') ELSE l.error_class END,
+          error_detail = CASE WHEN l.status = 'cancelled' AND r.cancel_reason = 'grant_invalid'
+                              THEN 'Its grant was revoked or has expired while it ran.'
+                              WHEN l.status = 'cancelled' AND r.cancel_reason = 'budget_exceeded'
+                              THEN 'It has spent what one run may.' ELSE l.error_detail END,
+          summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
+          worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
+     FROM locked l
+    WHERE r.workspace_id = l.workspace_id AND r.id = l.id
+RETURNING """
+    + CHANGED
+    + """, l.reason),
+"""
+    + TELL_OF_CHANGED
+)
+
+LEASE_ENDED = """
+SELECT r.workspace_id, r.id, r.attempt, r.tries, r.rescues, r.max_rescues, r.worker_id, r.cancel_requested_at IS NOT NULL
+  FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+ WHERE l.status IN ('running', 'awaiting_approval') AND l.leased
+   AND r.status IN ('running', 'awaiting_approval') AND r.lease_until <= clock_timestamp()
+ORDER BY r.workspace_id, r.id LIMIT %(limit)s
+   FOR UPDATE OF r SKIP LOCKED
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LostLease:
+    workspace_id: WorkspaceId
+    id: RunId
+    attempt: int
+    tries: int
+    rescues: int
+    max_rescues: int
+    worker_id: str
+    cancel_requested: bool
+
+
+def settlement_row(
+    run: Claimed | LostLease | Unreadable, settled: Settlement, *, rescued: bool = False, reason: str | None = None
+) -> dict[str, Any]:
+    """What SETTLE writes of one attempt. `reason` is told where the run goes back to the queue, or was lost."""
+    row: dict[str, Any] = {
+        "workspace_id": run.workspace_id, "id": run.id, "attempt": run.attempt, "status": settled.status,
+        "tries": settled.tries,
+    }  # fmt: skip
+    if settled.status != Status.SUCCEEDED:
+        row |= {
+            "retry_in": _interval(settled.retry_in), "error_class": settled.error_class,
+            "error_detail": settled.error_detail if settled.status != Status.QUEUED else None,
+            "rescued": rescued, "reason": reason,
+        }  # fmt: skip
+    if settled.summary:
+        row["summary"] = settled.summary
+    return row
+
+
+async def settle(conn: Connection, settlements: Sequence[dict[str, Any]]) -> list[Ended]:
+    return await ended(conn, SETTLE, {"settlements": orjson.dumps(settlements).decode()})
+
+
+async def lease_ended(conn: Connection, limit: int) -> list[LostLease]:
+    async with conn.cursor(row_factory=args_row(LostLease)) as cursor:
+        await cursor.execute(LEASE_ENDED, {"limit": limit})
+        return await cursor.fetchall()
+
+
+def _interval(span: timedelta | None) -> str | None:
+    return None if span is None else f"{span.total_seconds()} seconds"
