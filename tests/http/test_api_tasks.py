@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from waiting import until
 
+from rota.db.listener import RUNS
 from rota.model.ids import SessionId
 from rota.model.outcome import Succeeded
 from rota.sessions import chat
@@ -145,6 +146,28 @@ async def test_what_is_said_just_as_an_automation_ends_is_not_left_waiting(offic
     await ending
     assert (await office.claim()).id == turn
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "active"
+
+
+@pytest.mark.parametrize("paused_by", ["a person", "failures"])
+async def test_what_is_said_behind_a_run_that_a_pause_skips_goes_on_at_once(
+    office: Office, api: Api, paused_by: str
+) -> None:
+    values = {"prompt": "Water the plants.", "schedule": None, "triggers": [{"event": "rain"}], "pause_after_failures": 1}
+    automation = made(await api.post("/automations", example(**values)))
+    for _ in range(2):
+        await api.post("/events", {"event": "rain"})
+    at_work = await office.claim()
+    waiting, _ = (await api.get(f"/automations/{automation['id']}/runs")).json()["items"]
+    turn = made(await api.post(f"/sessions/{waiting['session_id']}/messages", {"prompt": "Also the cactus."}))
+    woken = asyncio.Event()
+    async with office.site.web.listener.subscribed(RUNS, lambda _: woken.set()):
+        if paused_by == "failures":
+            await office.fail(at_work)
+        else:
+            made(await api.post(f"/automations/{automation['id']}/pause"), 200)
+            assert woken.is_set()
+    assert (await api.get(f"/runs/{waiting['id']}")).json()["skip_reason"] == "paused"
+    assert str((await office.claim()).id) == turn["id"]
 
 
 async def test_a_turn_with_a_key_is_taken_once_and_a_body_is_a_message_instead(office: Office, api: Api) -> None:

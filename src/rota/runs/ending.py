@@ -77,10 +77,10 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequen
     if failed or any(each.failures for each in concerned):
         paused = await aftermath.count_failures(conn, _outcomes(ended))
         for workspace_id, automation_id in paused:
-            await _pause(conn, workspace_id, automation_id)
+            followed.add(await _pause(conn, workspace_id, automation_id))
         if paused:
             await telling.of_paused(conn, paused)
-    if followed.ready:
+    if any(each.awaited for each in concerned):
         followed.stops += await _fire_after(conn, [_for_those_after(each) for each in ended])
     deleted = [(each.workspace_id, each.automation_id) for each in concerned if each.deleted and each.automation_id]
     if deleted:
@@ -96,13 +96,13 @@ def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
     ]
 
 
-async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
-    """It failed as often in a row as it may: rest its triggers and skip what waits."""
+async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> Followed:
+    """It failed as often in a row as it may: rest its triggers and skip what waits, which is an end like any other."""
     await triggers.rest(conn, workspace_id, automation_id)
     skipped = await run_status.end_queued(
         conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=SkipReason.PAUSED
     )
-    await budgeting.settle(conn, skipped)
+    return await end(conn, skipped)
 
 
 def _for_those_after(run: Ended) -> dict[str, Any]:

@@ -98,6 +98,7 @@ async def change_automation(unit: InUnit, shared: Shared, automation: str, body:
 async def delete_automation(unit: InUnit, automation: str) -> None:
     """Stop it for good; its history stays readable and it can be restored."""
     await automations.delete(unit.conn, unit.caller, automation)
+    unit.wake(RUNS, unit.caller.workspace_id)
 
 
 Change = Callable[[Connection, Caller, str], Awaitable[AutomationId]]
@@ -106,6 +107,7 @@ Change = Callable[[Connection, Caller, str], Awaitable[AutomationId]]
 async def _changed(unit: Unit, automation: str, change: Change) -> AutomationOut:
     automation_id = await change(unit.conn, unit.caller, automation)
     unit.wake(TRIGGERS)
+    unit.wake(RUNS, unit.caller.workspace_id)  # what waited behind a run that is skipped now goes on
     return await _shown(unit, automation_id)
 
 

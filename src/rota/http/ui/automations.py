@@ -133,6 +133,7 @@ Act = Callable[[Connection, Caller, str], Awaitable[AutomationId]]
 async def _act(unit: Unit, request: Request, automation: str, to: str, act: Act, told: str) -> Response:
     automation_id = await act(unit.conn, unit.caller, automation)
     unit.wake(TRIGGERS)
+    unit.wake(RUNS, unit.caller.workspace_id)  # what waited behind a run that is skipped now goes on
     found = await automations.find(unit.conn, unit.caller, str(automation_id))
     address = f"/w/{unit.caller.workspace_slug}/automations/{ref_of(found)}"
     return done(request, to or address, told.format(name=found["name"]))
@@ -159,6 +160,7 @@ async def delete(unit: InUnit, request: Request, automation: str) -> Response:
     found = await automations.find(unit.conn, unit.caller, automation)
     await automations.delete(unit.conn, unit.caller, automation)
     unit.wake(TRIGGERS)
+    unit.wake(RUNS, unit.caller.workspace_id)
     root = f"/w/{unit.caller.workspace_slug}/automations"
     undo = ("Undo", f"{root}/{found['id']}/restore")
     return done(request, f"{root}?gone={found['id']}", f"{found['name']} is deleted.", undo=undo)
