@@ -22,7 +22,7 @@ from rota.access.vault import open_vault
 from rota.db.listener import Listener
 from rota.http.app import create_app
 from rota.http.context import Web
-from rota.http.shapes import cursor_of
+from rota.http.shapes.pages import cursor_of
 from rota.service import look_for_cycles_rarely
 from rota.settings import Settings
 

@@ -25,7 +25,7 @@ from rota.executors.events import EVENTS, parse
 from rota.executors.http import EVENT_STREAMS, TOLD, HttpExecutor
 from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
-from rota.http.shapes import AgentIn
+from rota.http.shapes.agents import AgentIn
 from rota.model.acp_presets import PRESETS
 from rota.model.agent_config import (
     DESK_TOOLS,

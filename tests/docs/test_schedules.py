@@ -19,7 +19,8 @@ from house import NOON, Clock, House
 from rota.db.listener import Wakes
 from rota.errors import Invalid
 from rota.http.api.runs import RunStatus
-from rota.http.shapes import Overlap, Policies
+from rota.http.shapes.automations import Policies
+from rota.http.shapes.fields import Overlap
 from rota.model import cron
 from rota.model.describe import describe
 from rota.model.duration import format_duration

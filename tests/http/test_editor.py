@@ -4,7 +4,7 @@ from typing import Any
 
 from httpx import AsyncClient, Response
 
-from rota.http.shapes import AutomationPatch
+from rota.http.shapes.automations import AutomationPatch
 from rota.http.ui import drafts
 from rota.model.cron import load_zone
 

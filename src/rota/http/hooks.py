@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Request
 from rota.db.listener import CANCELS, RUNS
 from rota.http.bodies import check
 from rota.http.context import Shared
-from rota.http.shapes import FiredOut
+from rota.http.shapes.triggers import FiredOut
 from rota.scheduler.inbound import receive_webhook
 
 router = APIRouter(tags=["public"])

@@ -8,7 +8,8 @@ from rota.db import accounts as rows
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.usage import Since, Until, spent
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import AccountIn, AccountOut, AccountPatch, Page, UsageOut, cursor_of, read_cursor
+from rota.http.shapes.money import AccountIn, AccountOut, AccountPatch, UsageOut
+from rota.http.shapes.pages import Page, cursor_of, read_cursor
 from rota.roster import accounts
 
 router = APIRouter(prefix="/accounts", tags=["accounts"])

@@ -10,7 +10,9 @@ from rota.db.listener import RUNS
 from rota.errors import Forbidden
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
-from rota.http.shapes import AgentIn, AgentOut, AgentPatch, Page, RunAgentIn, RunOut, page_of, read_cursor
+from rota.http.shapes.agents import AgentIn, AgentOut, AgentPatch, RunAgentIn
+from rota.http.shapes.pages import Page, page_of, read_cursor
+from rota.http.shapes.runs import RunOut
 from rota.model.agent_config import BARRED, LOCAL_KINDS
 from rota.roster import agents, running
 

@@ -11,7 +11,8 @@ from rota.db.listener import ANSWERS, RUNS, session_channel
 from rota.errors import NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import AnswerIn, ApprovalOut, Page, page_of, read_cursor
+from rota.http.shapes.approvals import AnswerIn, ApprovalOut
+from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model.ids import ApprovalId, SessionId
 from rota.sessions import approvals
 

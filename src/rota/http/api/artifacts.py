@@ -18,7 +18,8 @@ from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import find
 from rota.http.context import InUnit, Keeping, Shared, Signed, Web
-from rota.http.shapes import ArtifactIn, ArtifactOut, Page, page_of, read_cursor
+from rota.http.shapes.artifacts import ArtifactIn, ArtifactOut
+from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model.artifact import check_uri, named, served_as
 from rota.model.ids import SessionId
 from rota.roster.running import check_key

@@ -13,20 +13,11 @@ from rota.db.pool import Connection
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
-from rota.http.shapes import (
-    AutomationIn,
-    AutomationOut,
-    AutomationPatch,
-    Page,
-    RenewGrantIn,
-    RevisionOut,
-    RunNowIn,
-    RunOut,
-    cursor_of,
-    page_of,
-    read_cursor,
-    read_number_cursor,
-)  # fmt: skip
+from rota.http.shapes.agents import RevisionOut
+from rota.http.shapes.automations import AutomationIn, AutomationOut, AutomationPatch, RunNowIn
+from rota.http.shapes.grants import RenewGrantIn
+from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_number_cursor
+from rota.http.shapes.runs import RunOut  # fmt: skip
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId
 from rota.roster import automations, grants, running, views

@@ -25,26 +25,12 @@ from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
 from rota.http.redacting import redactor_of
-from rota.http.shapes import (
-    AckAllIn,
-    ArtifactOut,
-    AskIn,
-    AskOut,
-    DeskMessageIn,
-    MemoryIn,
-    MemoryOut,
-    MessageOut,
-    Page,
-    SayIn,
-    TaskOut,
-    TasksIn,
-    ToolIn,
-    UsageIn,
-    cursor_of,
-    page_of,
-    read_cursor,
-    read_text_cursor,
-)
+from rota.http.shapes.artifacts import ArtifactOut
+from rota.http.shapes.desk import AckAllIn, AskIn, AskOut, DeskMessageIn, SayIn, ToolIn, UsageIn
+from rota.http.shapes.memory import MemoryIn, MemoryOut
+from rota.http.shapes.messages import MessageOut
+from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_text_cursor
+from rota.http.shapes.tasks import TaskOut, TasksIn
 from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from rota.db.listener import CANCELS, RUNS
 from rota.http.context import InUnit
-from rota.http.shapes import EventIn, FiredOut
+from rota.http.shapes.triggers import EventIn, FiredOut
 from rota.scheduler.inbound import publish_event
 
 router = APIRouter(prefix="/events", tags=["events"])

@@ -8,7 +8,8 @@ from fastapi import APIRouter
 from rota.db import snapshots, workers
 from rota.http.api.paging import DEFAULT_LIMIT, Limit
 from rota.http.context import InUnit, Shared
-from rota.http.shapes import Page, SnapshotOut, WorkerOut
+from rota.http.shapes.fleet import SnapshotOut, WorkerOut
+from rota.http.shapes.pages import Page
 from rota.model import agent_config
 
 router = APIRouter(tags=["fleet"])

@@ -9,7 +9,8 @@ from rota.db import grants as rows
 from rota.db.listener import CANCELS, RUNS
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import GrantOut, GrantStory, Page, page_of, read_cursor
+from rota.http.shapes.grants import GrantOut, GrantStory
+from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.roster import automations, grants
 
 router = APIRouter(prefix="/grants", tags=["grants"])

@@ -8,7 +8,8 @@ from rota.access import oneself
 from rota.access.oneself import NewPassword
 from rota.errors import RotaError
 from rota.http.context import InUnit, Shared, Web, sign, unit_of
-from rota.http.shapes import EndedOut, LoginOut, MeOut, MePatch, Page, PasswordIn
+from rota.http.shapes.pages import Page
+from rota.http.shapes.people import EndedOut, LoginOut, MeOut, MePatch, PasswordIn
 
 router = APIRouter(prefix="/me", tags=["me"])
 

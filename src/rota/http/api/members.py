@@ -11,16 +11,8 @@ from rota.db import people
 from rota.db.listener import CANCELS, RUNS
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
-from rota.http.shapes import (
-    LinkOut,
-    MemberIn,
-    MemberOut,
-    MemberPatch,
-    NewMemberOut,
-    Page,
-    page_of,
-    read_cursor,
-)  # fmt: skip
+from rota.http.shapes.pages import Page, page_of, read_cursor
+from rota.http.shapes.people import LinkOut, MemberIn, MemberOut, MemberPatch, NewMemberOut  # fmt: skip
 from rota.model.caller import Level
 from rota.model.ids import UserId
 from rota.roster import members

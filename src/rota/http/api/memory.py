@@ -6,7 +6,8 @@ from rota.db import memory as rows
 from rota.errors import NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit
-from rota.http.shapes import MemoryIn, MemoryOut, Page, cursor_of, read_text_cursor
+from rota.http.shapes.memory import MemoryIn, MemoryOut
+from rota.http.shapes.pages import Page, cursor_of, read_text_cursor
 from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
 from rota.roster import automations

@@ -16,17 +16,10 @@ from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import LARGEST_SEQ, find
 from rota.http.context import InUnit, Posting, Shared, Signed, Web, unit_of
-from rota.http.shapes import (
-    AckIn,
-    Duration,
-    MessageOrTurn,
-    MessageOut,
-    Page,
-    RunOut,
-    TurnIn,
-    cursor_of,
-    read_number_cursor,
-)
+from rota.http.shapes.fields import Duration
+from rota.http.shapes.messages import AckIn, MessageOrTurn, MessageOut, TurnIn
+from rota.http.shapes.pages import Page, cursor_of, read_number_cursor
+from rota.http.shapes.runs import RunOut
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.message import USER, NewMessage
 from rota.roster import running

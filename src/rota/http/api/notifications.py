@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from rota.db.listener import OUTWARD
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Looking, Shared, Unit, Web
-from rota.http.shapes import (
+from rota.http.shapes.notifications import (
     ChoicesIn,
     ChoicesOut,
     NotificationOut,
@@ -16,9 +16,8 @@ from rota.http.shapes import (
     TargetIn,
     TargetList,
     TargetOut,
-    cursor_of,
-    read_cursor,
 )
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.notify import reading, targets
 
 router = APIRouter(prefix="/notifications", tags=["notifications"])

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from rota.http.context import Looking
-from rota.http.shapes import FireOut, PreviewIn, PreviewOut, WarningOut
+from rota.http.shapes.triggers import FireOut, PreviewIn, PreviewOut, WarningOut
 from rota.scheduler.preview import preview
 
 router = APIRouter(prefix="/automations", tags=["automations"])

@@ -12,7 +12,8 @@ from rota.errors import NotFound
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import AttemptOut, Page, RunOut, RunStory, page_of, read_cursor
+from rota.http.shapes.pages import Page, page_of, read_cursor
+from rota.http.shapes.runs import AttemptOut, RunOut, RunStory
 from rota.model.caller import Level
 from rota.model.ids import RunId, SessionId
 from rota.roster import automations, running

@@ -19,24 +19,9 @@ from rota.errors import Invalid, NotFound
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Signed, Unit
-from rota.http.shapes import (
-    EventOut,
-    ImportIn,
-    ImportMoreIn,
-    LineOut,
-    OriginOut,
-    Page,
-    RoleIn,
-    RoleOut,
-    SessionIn,
-    SessionOut,
-    TaskOut,
-    TasksIn,
-    cursor_of,
-    page_of,
-    read_cursor,
-    read_number_cursor,
-)
+from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_number_cursor
+from rota.http.shapes.sessions import EventOut, ImportIn, ImportMoreIn, LineOut, OriginOut, SessionIn, SessionOut
+from rota.http.shapes.tasks import RoleIn, RoleOut, TaskOut, TasksIn
 from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.session import SessionStatus, Verb, extended

@@ -8,7 +8,8 @@ from rota.access import tokens
 from rota.db import tokens as rows
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit
-from rota.http.shapes import NewTokenOut, Page, TokenIn, TokenOut, page_of, read_cursor
+from rota.http.shapes.pages import Page, page_of, read_cursor
+from rota.http.shapes.people import NewTokenOut, TokenIn, TokenOut
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
 

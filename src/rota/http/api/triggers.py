@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from rota.db.listener import TRIGGERS
 from rota.errors import Invalid
 from rota.http.context import InUnit, Shared, Unit
-from rota.http.shapes import TriggerIn, TriggerOut, TriggerPatch
+from rota.http.shapes.triggers import TriggerIn, TriggerOut, TriggerPatch
 from rota.model.ids import AutomationId
 from rota.roster import automations, triggers, views
 

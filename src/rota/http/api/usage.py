@@ -12,7 +12,8 @@ from rota.db.usage import Span
 from rota.errors import Invalid
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import ForecastOut, Page, UsageOut, read_day_cursor
+from rota.http.shapes.money import ForecastOut, UsageOut
+from rota.http.shapes.pages import Page, read_day_cursor
 from rota.model.cron import load_zone
 from rota.model.ids import id_at
 from rota.roster.forecasting import forecast

@@ -2,7 +2,7 @@
 
 from rota.db import workspaces
 from rota.http.context import InUnit
-from rota.http.shapes import WorkspaceOut, WorkspacePatch
+from rota.http.shapes.people import WorkspaceOut, WorkspacePatch
 from rota.model.caller import Level
 from rota.model.cron import load_zone
 

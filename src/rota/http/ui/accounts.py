@@ -14,7 +14,7 @@ from rota.db import usage
 from rota.errors import NotFound
 from rota.http.api.usage import USUAL_DAYS
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import AccountIn, AccountPatch
+from rota.http.shapes.money import AccountIn, AccountPatch
 from rota.http.ui import charts, drafts, forms
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import PageRoute, done

@@ -13,7 +13,7 @@ from rota.errors import NotFound
 from rota.http.api.approvals import Standing, tell
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared
-from rota.http.shapes import cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint

@@ -11,7 +11,7 @@ from rota.db.audit import Choice
 from rota.http.api.audit import Chosen
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit
-from rota.http.shapes import cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui.rendering import PageRoute, page
 from rota.model.caller import Level
 

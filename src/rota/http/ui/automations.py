@@ -15,7 +15,7 @@ from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Unit
-from rota.http.shapes import cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint

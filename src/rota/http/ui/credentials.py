@@ -10,7 +10,8 @@ from rota.access import credentials
 from rota.db import credentials as rows
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Unit
-from rota.http.shapes import CredentialIn, CredentialPatch, cursor_of, read_cursor
+from rota.http.shapes.credentials import CredentialIn, CredentialPatch
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import forms
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import PageRoute, done

@@ -14,7 +14,7 @@ from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared
-from rota.http.shapes import cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import charts, drafts, words
 from rota.http.ui import live as stream
 from rota.http.ui.automations import standing

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 
 from rota.errors import Invalid, Refused
 from rota.http import bodies
-from rota.http.shapes import Policies
+from rota.http.shapes.automations import Policies
 from rota.http.ui.rendering import pretty
 from rota.model.budget import UNITS
 from rota.model.cron import load_zone

@@ -16,7 +16,8 @@ from rota.db.pool import Connection
 from rota.errors import Conflict, Forbidden, Invalid
 from rota.http.context import InUnit, Looking, Shared, Unit, Web, refuse
 from rota.http.errors import of_validation, problem
-from rota.http.shapes import AutomationIn, AutomationPatch, TriggerIn
+from rota.http.shapes.automations import AutomationIn, AutomationPatch
+from rota.http.shapes.triggers import TriggerIn
 from rota.http.ui import drafts, words
 from rota.http.ui.automations import ref_of
 from rota.http.ui.drafts import Draft

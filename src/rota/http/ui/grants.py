@@ -11,7 +11,7 @@ from rota.db.listener import CANCELS, RUNS
 from rota.errors import NotFound
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit
-from rota.http.shapes import cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui.rendering import Next, PageRoute, done, is_live, page, part
 from rota.model.caller import Caller, Level
 from rota.model.ids import as_uuid

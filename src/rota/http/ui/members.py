@@ -11,7 +11,8 @@ from rota.errors import NotFound
 from rota.http.api.members import apply, invite, link_for, seen_by, shut_out, stop
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Unit
-from rota.http.shapes import MemberIn, MemberPatch, cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
+from rota.http.shapes.people import MemberIn, MemberPatch
 from rota.http.ui import forms
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import PageRoute, done

@@ -14,7 +14,7 @@ from rota.http.api.notifications import save_target
 from rota.http.api.paging import Cursor
 from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Looking, Shared
-from rota.http.shapes import cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part

@@ -10,7 +10,7 @@ from rota.access.passwords import SHORTEST
 from rota.errors import Forbidden, NotFound
 from rota.http.api.me import set_password
 from rota.http.context import InUnit, Shared, Unit, looking_of
-from rota.http.shapes import MePatch
+from rota.http.shapes.people import MePatch
 from rota.http.ui import forms
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import PageRoute, done

@@ -14,7 +14,8 @@ from rota.errors import Invalid
 from rota.http.api.paging import Cursor
 from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Shared
-from rota.http.shapes import LONGEST_PROMPT, cursor_of, read_cursor
+from rota.http.shapes.fields import LONGEST_PROMPT
+from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import PageRoute, fingerprint, is_live

@@ -17,7 +17,7 @@ from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
 from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Shared, Signed, Web
-from rota.http.shapes import LONGEST_PROMPT
+from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
 from rota.http.ui.graph import graph

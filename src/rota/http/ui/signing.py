@@ -13,7 +13,7 @@ from rota.db import people
 from rota.errors import Forbidden, NotFound, TooMany, Unauthenticated
 from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin, refuse_forged
 from rota.http.errors import headers_of, of_error
-from rota.http.shapes import LONGEST_NAME
+from rota.http.shapes.fields import LONGEST_NAME
 from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, parts, show
 
 A_YEAR = 365 * 86400

@@ -11,7 +11,8 @@ from rota.db import tokens as rows
 from rota.errors import NotFound
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Unit
-from rota.http.shapes import TokenIn, cursor_of, read_cursor
+from rota.http.shapes.pages import cursor_of, read_cursor
+from rota.http.shapes.people import TokenIn
 from rota.http.ui import forms
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import Next, PageRoute, done

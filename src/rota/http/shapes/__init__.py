@@ -1,0 +1,1 @@
+"""Requests and answers of the API, field by field: a module for each thing."""

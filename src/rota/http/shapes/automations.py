@@ -1,0 +1,121 @@
+"""Automations and their policies."""
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from rota.http.shapes.fields import Duration, In, Name, Out, Overlap, Pattern, Prompt, Uses
+from rota.http.shapes.money import BudgetIn, BudgetOut
+from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
+
+
+class Policies(In):
+    session: Literal["new", "same"] = "new"
+    overlap: Overlap | None = None
+    catch_up: Literal["one", "skip", "all"] = "one"
+    catch_up_limit: int | None = Field(default=None, ge=1, le=10_000)
+    late_after: Duration = timedelta(seconds=60)
+    max_attempts: int = Field(default=1, ge=1, le=100)
+    max_rescues: int = Field(default=2, ge=0, le=100)
+    timeout: Duration = timedelta(hours=1)
+    start_within: Duration = timedelta(minutes=15)
+    approval_expires: Duration = timedelta(hours=24)
+    pre_approvals: list[Pattern] = Field(
+        default=[], max_length=100, description="Questions that need nobody: names or patterns of keys and tools"
+    )
+    pause_after_failures: int | None = Field(default=None, ge=1, le=1000)
+    budget: BudgetIn = None
+
+
+class AutomationIn(Policies):
+    """`prompt` or `input` is required. `schedule` is shorthand for one trigger; `triggers` is the full list."""
+
+    name: Name
+    slug: str | None = None
+    agent: str = Field(description="Id or slug of an agent")
+    prompt: Prompt | None = None
+    input: Any = None
+    credentials: Uses = Field(default_factory=dict)
+    schedule: TriggerIn | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
+    triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+    status: Literal["active", "paused"] = "active"
+    run_immediately: bool = False
+
+    def forms(self) -> list[dict[str, Any]]:
+        return trigger_forms(self.schedule, self.triggers) or []
+
+
+class AutomationPatch(Policies):
+    name: Name = ""
+    slug: str = ""
+    agent: str = ""
+    prompt: Prompt | None = None
+    input: Any = None
+    credentials: Uses = Field(default_factory=dict)
+    schedule: TriggerIn | None = None
+    triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+    accept_grant: bool = Field(
+        default=False, description="Needed to change what somebody else's automation does: it runs on your grant then"
+    )
+
+    def forms(self) -> list[dict[str, Any]] | None:
+        return trigger_forms(self.schedule, self.triggers)
+
+
+class LastRun(Out):
+    id: UUID
+    status: str
+    source: str
+    slot: datetime | None
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    session_id: UUID | None
+    skip_reason: str | None
+    error_class: str | None
+    summary: str | None
+
+
+class AutomationOut(Out):
+    id: UUID
+    slug: str
+    name: str
+    status: str
+    paused_reason: str | None
+    deleted_at: datetime | None
+    agent_id: UUID
+    agent: str
+    prompt: str | None
+    input: Any
+    credentials: dict[str, str]
+    schedule_text: str
+    triggers: list[TriggerOut]
+    next_fire_at: datetime | None
+    next_fires: list[datetime]
+    last_run: LastRun | None
+    grant_id: UUID
+    grant_problem: str | None = Field(description="Why its slots are skipped, if its grant is")
+    owner: str
+    revision: int
+    session: str
+    session_id: UUID | None
+    overlap: str | None
+    catch_up: str
+    catch_up_limit: int | None
+    late_after: Duration
+    max_attempts: int
+    max_rescues: int
+    timeout: Duration
+    start_within: Duration
+    approval_expires: Duration
+    pre_approvals: list[str]
+    pause_after_failures: int | None
+    budget: BudgetOut | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class RunNowIn(In):
+    payload: Any = None

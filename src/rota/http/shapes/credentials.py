@@ -1,0 +1,43 @@
+"""Credentials, never their values."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from pydantic import Field, SecretStr
+
+from rota.http.shapes.fields import LONGEST_NAME, In, Out
+
+
+class CredentialIn(In):
+    name: str = Field(max_length=63, examples=["openai"])
+    value: SecretStr = Field(description="Never shown again")
+    description: str = Field(default="", max_length=LONGEST_NAME)
+    usable_by: Literal["admin", "member"] = Field(default="admin", description="Who may name it in automations")
+
+
+class CredentialPatch(In):
+    value: SecretStr | None = Field(default=None, description="The next attempt gets it; null keeps the one there is")
+    description: str = Field(default="", max_length=LONGEST_NAME)
+    usable_by: Literal["admin", "member"] = "admin"
+
+
+class UseOut(Out):
+    kind: Literal["agent", "automation"]
+    id: UUID
+    slug: str
+
+
+class CredentialOut(Out):
+    """Never the value."""
+
+    id: UUID
+    name: str
+    description: str
+    usable_by: str
+    key_id: str
+    used_by: list[UseOut]
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+    last_used_at: datetime | None

@@ -1,0 +1,93 @@
+"""What every shape is made of: fields that check themselves, and the two bases. Unknown fields are refused."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from rota.errors import Invalid
+from rota.model.duration import format_duration, parse_duration
+from rota.model.message import ROLE
+
+LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
+LONGEST_LASTING = timedelta(days=3660)
+LEAST_YEAR, LAST_YEAR = 1970, 9998
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return parse_duration(value)
+    except Invalid as refused:
+        raise ValueError(refused.message) from None
+
+
+def _instant(value: datetime) -> datetime:
+    if not LEAST_YEAR <= value.year <= LAST_YEAR:  # elsewhere it may be another year, and none comes after 9999
+        raise ValueError(f"Give a time of the years {LEAST_YEAR} to {LAST_YEAR}.")
+    return value
+
+
+def _named(value: str) -> str:
+    if not (name := " ".join(value.split())):
+        raise ValueError("Give it a name.")
+    return name
+
+
+def _said(value: str) -> str:
+    if not value.strip():
+        raise ValueError("The prompt is empty.")
+    return value
+
+
+_NUMBER = re.compile(r"[+-]?[0-9._]+(e[+-]?[0-9]+)?", re.IGNORECASE)
+
+
+def _written(value: object) -> object:
+    # pydantic would take a number as seconds or milliseconds since 1970, as it sees fit.
+    if isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        raise ValueError("Give an instant with its offset, such as “2026-06-01T09:00:00Z”.")
+    return value
+
+
+def _lasting(value: timedelta) -> timedelta:
+    if not timedelta() < value <= LONGEST_LASTING:
+        raise ValueError("Give a duration of at most ten years, such as “90d”.")
+    return value
+
+
+def _email(value: str) -> str:
+    local, at, domain = value.strip().lower().rpartition("@")
+    if not (at and local and domain) or not value.isprintable() or " " in value.strip():
+        raise ValueError("Give an e-mail address, such as “ada@example.org”.")
+    return f"{local}@{domain}"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration, json_schema_input_type=str),
+    PlainSerializer(format_duration, return_type=str),
+]
+Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written), AfterValidator(_instant)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
+Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
+Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
+Uses = Annotated[dict[str, str], Field(examples=[{"API_KEY": "openai"}], description="Variables: names of credentials")]
+Email = Annotated[str, Field(max_length=254, examples=["ada@example.org"]), AfterValidator(_email)]
+LevelName = Literal["viewer", "member", "admin"]
+Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
+
+
+class In(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)  # neither "5" nor true is a number
+
+    def given(self) -> dict[str, Any]:
+        """Only what the caller sent."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Out(BaseModel):
+    model_config = ConfigDict(extra="ignore")
