@@ -8,7 +8,7 @@ import pytest
 from waiting import until
 
 from rota.db.listener import RUNS
-from rota.model.ids import SessionId
+from rota.model.ids import RunId, SessionId
 from rota.model.outcome import Succeeded
 from rota.sessions import chat
 
@@ -135,16 +135,30 @@ async def test_what_is_said_while_an_automation_is_at_work_waits_for_it_and_the_
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "done"
 
 
-async def test_what_is_said_just_as_an_automation_ends_is_not_left_waiting(office: Office, api: Api) -> None:
+@pytest.mark.parametrize("first", ["turn", "end"])
+async def test_what_is_said_just_as_an_automation_ends_is_not_left_waiting(
+    office: Office, api: Api, first: str
+) -> None:
+    """Both wait for the session, which the test holds, one before the other."""
     automation = made(await api.post("/automations", example(prompt="Water the plants.")))
     session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
     at_work = await office.claim()
+
+    async def turn() -> RunId:
+        async with office.db.transaction() as conn:
+            return await chat.turn(conn, office.caller, SessionId(UUID(session)), prompt="Also the cactus.")
+
+    async def end() -> None:
+        await office.settle(at_work)
+
     async with office.db.transaction() as conn:
-        turn = await chat.turn(conn, office.caller, SessionId(UUID(session)), prompt="Also the cactus.")
-        ending = asyncio.create_task(office.settle(at_work))
-        await until(lambda: office.value(WAITING))
-    await ending
-    assert (await office.claim()).id == turn
+        await conn.execute("SELECT FROM sessions WHERE id = %s FOR UPDATE", [session])
+        acts: dict[str, asyncio.Task[Any]] = {}
+        for act in (turn, end) if first == "turn" else (end, turn):
+            acts[act.__name__] = asyncio.create_task(act())
+            await until(lambda: office.value(f"SELECT ({WAITING}) = {len(acts)}"))
+    await asyncio.gather(*acts.values())
+    assert (await office.claim()).id == acts["turn"].result()
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "active"
 
 

@@ -14,8 +14,6 @@ from rota.runs import budgeting, ending
 async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
     """Write runs, ready or behind their lane or skipped, and return the ids of those that were written."""
     waiting = {(each.workspace_id, each.lane) for each in starts if each.waits_for_lane and each.lane}
-    if turns := waiting & {(each.workspace_id, each.session_id) for each in starts}:
-        await run_status.hold_automated(conn, turns)
     if waiting:
         await run_status.hold_lanes(conn, waiting)
     if any(each.budget == ASK for each in starts):

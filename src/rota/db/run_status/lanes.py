@@ -26,20 +26,10 @@ ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """
 
-HOLD_AUTOMATED = """
--- The same for a turn of a session that an automation's own run works in, outside the session's lane.
-SELECT r.id
-  FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
-       JOIN runs r ON r.workspace_id = g.workspace_id AND r.session_id = g.lane
- WHERE r.automation_id IS NOT NULL AND r.lane IS DISTINCT FROM g.lane
-   AND r.status IN ('queued', 'running', 'awaiting_approval')
-ORDER BY r.workspace_id, r.id
-   FOR SHARE OF r
-"""
-
 PROMOTE = """
 -- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation; a
--- turn also waits for what its automation does in the session, which then goes on instead of ending.
+-- turn also waits for what its automation does in the session, which then goes on instead of ending. That cannot end
+-- unseen: who ends it and who starts the turn both write to the session's log, and so one after the other.
 -- Who waits is looked for first: mostly it is nobody.
 WITH waiting AS MATERIALIZED (
     SELECT g.workspace_id, g.lane, w.id
@@ -96,11 +86,6 @@ SELECT DISTINCT w.workspace_id, w.lane FROM live_runs w
 async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> None:
     """Keep what is in these lanes from ending unseen until this transaction ends."""
     await conn.execute(HOLD_LANES, {"lanes": _lanes(lanes)})
-
-
-async def hold_automated(conn: Connection, sessions: Iterable[tuple[UUID, UUID]]) -> None:
-    """The same for what automations do in these sessions, outside their lanes."""
-    await conn.execute(HOLD_AUTOMATED, {"lanes": _lanes(sessions)})
 
 
 async def promote(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> int:
