@@ -166,7 +166,12 @@ async def test_what_is_said_just_as_an_automation_ends_is_not_left_waiting(
 async def test_what_is_said_behind_a_run_that_a_pause_skips_goes_on_at_once(
     office: Office, api: Api, paused_by: str
 ) -> None:
-    values = {"prompt": "Water the plants.", "schedule": None, "triggers": [{"event": "rain"}], "pause_after_failures": 1}
+    values = {
+        "prompt": "Water the plants.",
+        "schedule": None,
+        "triggers": [{"event": "rain"}],
+        "pause_after_failures": 1,
+    }
     automation = made(await api.post("/automations", example(**values)))
     for _ in range(2):
         await api.post("/events", {"event": "rain"})
