@@ -32,8 +32,9 @@ test: $(VENV)/.dev ## Install and run the whole test suite
 	@sh scripts/chromium.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/soak $(ARGS)
 
-soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises
+soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises, for every kind in full
 	ROTA_TEST_SOAK_SECONDS=$(SECONDS) ROTA_TEST_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/soak $(ARGS)
+	ROTA_TEST_EVERY_KIND=1 $(BIN)/python -m pytest tests/executors/test_conformance_*.py $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contract, dead code, security
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """How each kind of executor is made to behave: one body of Python for those that can run it."""
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from rota.executors.python import PythonExecutor
 from rota.model.executor import Executor
 
 FLOOD, SMALL_FLOOD = 1_000_000_000, 199_000_000
+EVERY_KIND = bool(os.environ.get("ROTA_TEST_EVERY_KIND"))  # shows everything itself, however long it takes
 
 GRAPHS = "from langchain_core.runnables import RunnableConfig\nfrom langgraph.graph import START, StateGraph\nfrom typing import TypedDict\n"
 IMPORTS = "import json, os, signal, subprocess, sys, time\n"
@@ -233,7 +235,7 @@ class Acp:
     """Its agent writes the protocol by hand: it starts in no time, and shows that others than our library are heard."""
 
     name = "acp"
-    crowd = 20
+    crowd = 20 if EVERY_KIND else 2  # each loads the protocol's library
     prelude = """
         import traceback
         kind, key, attempt = "acp", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
@@ -293,7 +295,7 @@ class Llm:
 
     name = "llm"
     runs_as = "python"
-    crowd = 2  # each loads large libraries
+    crowd = 20 if EVERY_KIND else 2  # each loads large libraries
     prelude = """
         kind, key, attempt = "llm", os.environ["ROTA_IDEMPOTENCY_KEY"], os.environ["ROTA_ATTEMPT"]
     """
@@ -319,7 +321,7 @@ class Langgraph:
 
     name = "langgraph"
     runs_as = "python"
-    crowd = 2  # each loads large libraries
+    crowd = 20 if EVERY_KIND else 2  # each loads large libraries
     prelude = """
         context = config["configurable"]["rota"]
         kind, key, attempt = "langgraph", context.idempotency_key, context.attempt
@@ -369,7 +371,8 @@ class Kubernetes:
     def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
         if how in {"shows its environment", "shows its directory", "uses too much memory", "writes in halves"}:
             pytest.skip("A pod has a home and limits of its own, and its log has whole lines: see test_kubernetes.py")
-        flood = {"floods": 20_000_000, "floods a little": 10_000_000}.get(how)  # a kubelet keeps 10 MB of a log
+        most = 200_000_000 if EVERY_KIND else 10_000_000  # a kubelet keeps 10 MB of a log
+        flood = {"floods": most, "floods a little": most // 2}.get(how)
         body = dedent(FLOODING.format(flood) if flood else BEHAVIOURS.get(how, how))
         program = IMPORTS + dedent(self.prelude) + body
         place = {"working_dir": str(directory.with_name("session"))}
@@ -438,7 +441,9 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
 def shown_by(kind: Kind) -> Kind:
     """The kind whose code runs its processes."""
     runs_as = getattr(kind, "runs_as", kind.name)
-    return next(each for each in KINDS if each.name == runs_as)
+    found = next(each for each in KINDS if each.name == runs_as)
+    assert type(kind.executor(timedelta())).execute is type(found.executor(timedelta())).execute
+    return found
 
 
 KINDS: list[Kind] = [Command(), Python(), Http(), Acp(), Llm(), Langgraph(), Kubernetes()]

@@ -8,18 +8,20 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from executors.acp_agent import LIMITED, config, recalled
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Invalid
-from rota.executors.acp import AcpExecutor
+from rota.executors.acp import AcpExecutor, child
 from rota.executors.acp.files import Files
 from rota.executors.acp.opening import Bookmark, bookmark, digest
+from rota.executors.briefing import prepare_directory
+from rota.model.agent_config import read_acp
 from rota.model.approval import Answer, Option
-from rota.model.executor import Assignment, Turn
+from rota.model.executor import Assignment, Desk, Turn
 from rota.model.ids import ApprovalId, RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 
@@ -37,9 +39,13 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(desk: RecordingDesk, assign: Callable[..., Assignment]) -> Any:
+    """A turn as the child sees it, but here: that it is one is shown by the tests of all kinds."""
+
     async def executed(how: str, *like: str, config_: dict[str, Any] | None = None, **given: Any) -> Outcome:
-        executor = AcpExecutor(grace=timedelta(seconds=2))
-        return await executor.execute(assign(config(how, *like, **(config_ or {})), **given), desk)
+        assigned = assign(config(how, *like, **(config_ or {})), **given)
+        prepare_directory(assigned)
+        brief = AcpExecutor(grace=timedelta(seconds=2))._brief(assigned, read_acp(assigned.config))
+        return await child.work(json.loads(json.dumps(brief)), cast("Desk", desk))
 
     return executed
 

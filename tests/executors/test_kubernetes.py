@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from executors import clusters
 from executors.clusters import Cluster
@@ -21,7 +22,7 @@ from executors.kinds import Kubernetes
 from executors.stand_ins import RecordingDesk, assignment, lives, read_pids, until
 
 from rota.errors import Lost
-from rota.executors.kubernetes import KubernetesExecutor, manifest
+from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest
 from rota.executors.kubernetes.log import Stamped, Told, read_told
 from rota.model.executor import LostAttempt, Turn
 from rota.model.ids import RunId, new_id
@@ -301,9 +302,11 @@ async def test_the_next_attempt_adopts_the_job_of_a_worker_that_was_killed(
     killed = worker(cluster, config, directory, run_id=str(run_id), environment={"ROTA_TOKEN": "first"})
     try:
         await until(lambda: told(cluster, run_id).lines, "it is noted that the first word was told")
+        [client] = clients(psutil.Process(killed.pid))
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
+    await until(lambda: not client.is_running(), "nothing of the worker is left")
     before, [pid] = job(cluster, run_id), read_pids(directory) or [0]
     assert lives(pid)
 
@@ -361,6 +364,43 @@ async def test_a_log_is_not_noted_as_told_before_it_is_stored(
     second = executor.execute(assignment(config, directory, run_id=run_id, attempt=2), next_desk)
     assert await second == Succeeded()
     assert next_desk.text == "one\ntwo\n"
+
+
+async def test_a_run_goes_on_when_the_process_that_talks_to_the_cluster_is_killed(
+    run: Run, directory: Path, behave: Any, desk: RecordingDesk
+) -> None:
+    attempt = run(behave(TWO_WORDS))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    [client] = clients(psutil.Process())
+    client.kill()
+    await let_go(directory)
+    assert await attempt == Succeeded()
+    assert desk.text == "one\ntwo\n"
+    assert client not in clients(psutil.Process())
+
+
+async def test_a_process_that_does_not_answer_any_more_is_replaced(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = gateway.Session({"kubeconfig": cluster.kubeconfig, "context": "", "namespace": ""})
+    try:
+        async with session.ask() as answer:
+            assert answer.status == 200
+        [client] = clients(psutil.Process())
+        client.suspend()
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway, "CALL_SECONDS", 0.05)
+            with pytest.raises(gateway.Unreachable):
+                await session.ask().__aenter__()
+        assert not client.is_running()
+        async with session.ask() as answer:
+            assert answer.status == 200
+    finally:
+        session.close()
+
+
+def clients(worker: psutil.Process) -> list[psutil.Process]:
+    return [each for each in worker.children() if gateway.CLIENT in each.cmdline()]
 
 
 async def test_an_attempt_whose_job_was_adopted_leaves_it_alone(

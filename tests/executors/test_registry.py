@@ -1,6 +1,7 @@
 """Which kinds there are, and that one broken package cannot take the others away."""
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,12 +80,53 @@ def test_asking_which_kinds_there_are_imports_none() -> None:
     assert {"asyncio", "rota.executors.command", "rota.executors.process"} & set(loaded.stdout.split()) == set()
 
 
-def test_no_service_imports_the_library_of_a_kind_before_an_agent_of_it_runs() -> None:
-    services = "rota.daemon, rota.http.app, rota.scheduler.tick, rota.watch.rescue, rota.worker.worker, rota.starters"
-    program = f"import sys, {services}, rota.executors as e; e.load(); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    heavy = {*EXTRAS.values(), "aiohttp", "openai", "anthropic", "langchain_core", "langsmith"}
-    assert heavy & set(loaded.stdout.split()) == set()
+HEAVY = {
+    *EXTRAS.values(), "aiohttp", "openai", "anthropic", "google", "langchain_core", "langsmith", "pydantic_graph",
+    "genai_prices", "apprise", "authlib", "fsspec",
+}  # fmt: skip
+SERVICES = "rota.daemon, rota.http.app, rota.scheduler.tick, rota.watch.rescue, rota.worker.worker, rota.starters"
+EACH_KIND = """
+import asyncio, sys, tempfile
+from datetime import timedelta
+from pathlib import Path
+from executors.kinds import KINDS
+from executors.stand_ins import RecordingDesk, assignment
+
+async def run(kind, directory):
+    given = assignment(kind.behave("completes", directory / "code"), directory / "session")
+    desk = RecordingDesk()
+    outcome = await kind.executor(timedelta(seconds=5)).execute(given, desk)
+    return kind.name, type(outcome).__name__, desk.text
+
+async def main():
+    with tempfile.TemporaryDirectory() as place:
+        for each in await asyncio.gather(*(run(kind, Path(place, kind.name)) for kind in KINDS)):
+            print(*each)
+        print(*sys.modules)
+
+asyncio.run(main())
+"""
+
+
+def modules(program: str) -> tuple[list[str], set[str]]:
+    """What a program printed, and at its end the modules it had loaded."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
+    *told, loaded = ran.stdout.splitlines()
+    return told, {name.partition(".")[0] for name in loaded.split()}
+
+
+def test_no_service_imports_a_heavy_library_when_it_starts() -> None:
+    _, loaded = modules(f"import sys, {SERVICES}, rota.executors as e; e.load(); print(*sys.modules)")
+    assert {"rota", "fastapi"} <= loaded
+    assert HEAVY & loaded == set()
+
+
+def test_no_worker_imports_the_library_of_a_kind_also_not_when_its_agents_run() -> None:
+    """It is also the API and the scheduler: each kind has a child for it."""
+    told, loaded = modules(EACH_KIND)
+    assert told == [f"{kind} Succeeded A poem." for kind in KINDS]
+    assert HEAVY & loaded == set()
 
 
 @pytest.mark.parametrize("kind", EXTRAS)

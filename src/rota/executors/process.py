@@ -127,6 +127,10 @@ class Program:
         loop = asyncio.get_running_loop()
         self._alarm = self._alarm or loop.call_later(delay.total_seconds(), self._tell, launcher.STOP)
 
+    def hurry(self) -> None:
+        """End it without any grace."""
+        self._tell(launcher.AT_ONCE)
+
     def finish(self) -> None:
         """Nobody is left who could write: let the listeners come to their end."""
         for pipe in self._pipes:

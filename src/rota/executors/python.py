@@ -4,32 +4,31 @@ import asyncio
 import json
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rota.agent import LONGEST_MESSAGE
 from rota.errors import Invalid, Lost, Refused
 from rota.executors.briefing import ALLOWED, as_json, environment, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
-from rota.executors.events import EVENTS, Counter, Done, Error, Event, decode, is_whole
+from rota.executors.events import EVENTS, Counter, Done, Error, Event, Shapes, decode, is_whole
 from rota.executors.pipes import Pipe
-from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend, start
+from rota.executors.process import GRACE, Ending, Exited, Farewell, Program, Spec, attend, start
 from rota.executors.requests import LATER, REQUESTS, Requests
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
-from rota.model.agent_config import PythonConfig
+from rota.model.agent_config import Limits, PythonConfig
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 CHILD = str(Path(__file__).with_name("python_child.py"))
 # Neither this directory nor the session's is searched for modules; print() shows at once, and in UTF-8.
 OPTIONS = ("-P", "-u", "-X", "utf8")
-
-_MESSAGES = {**EVENTS, **REQUESTS, "unusable": EVENTS["error"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class PythonExecutor:
             return misconfigured(mistake)
         except OSError as shortage:
             return unprepared(shortage)
-        return await _Attempt(assignment, child, desk, self._grace).attend(program, line)
+        return await _Attempt(assignment, child, desk).attend(program, line, grace=self._grace)
 
     async def abandon(self, lost: LostAttempt) -> None:
         """Nothing: the child dies with its worker."""
@@ -71,46 +70,61 @@ class PythonExecutor:
     def _start(self, assignment: Assignment, config: PythonConfig) -> tuple[Program, Pipe]:
         prepare_directory(assignment)
         env = environment(assignment, config.env, self._allowed)
-        ours, theirs = socket.socketpair()
-        with theirs, ExitStack() as on_failure:
-            on_failure.enter_context(ours)
-            argv = [sys.executable, *OPTIONS, CHILD, str(theirs.fileno())]
-            program = start(Spec(argv, env, assignment.directory, config.limits, self._grace), [theirs])
-            on_failure.pop_all()
-        line = Pipe(ours.detach())
-        program.owns(line)
-        return program, line
+        return start_child(CHILD, env, assignment.directory, config.limits, self._grace)
+
+
+def start_child(
+    script: str, env: Mapping[str, str], directory: Path, limits: Limits, grace: timedelta
+) -> tuple[Program, Pipe]:
+    """Start a script of ours under a launcher, with a line to it."""
+    ours, theirs = socket.socketpair()
+    with theirs, ExitStack() as on_failure:
+        on_failure.enter_context(ours)
+        argv = [sys.executable, *OPTIONS, script, str(theirs.fileno())]
+        program = start(Spec(argv, env, directory, limits, grace), [theirs])
+        on_failure.pop_all()
+    line = Pipe(ours.detach())
+    program.owns(line)
+    return program, line
 
 
 class _Garbled(Exception):
     """The child sends what no line of ours would."""
 
 
-class _Attempt:
-    def __init__(self, assignment: Assignment, child: Child, desk: Desk, grace: timedelta) -> None:
-        self._assignment, self._child, self._grace = assignment, child, grace
-        self._transcript = Transcript(desk, child.config.output_limit)
+class Attendant(ABC):
+    """Serves the line of one child: what it tells goes to the desk, what it asks for is answered."""
+
+    shapes: ClassVar[Shapes] = {**EVENTS, **REQUESTS}
+
+    def __init__(self, assignment: Assignment, desk: Desk, brief: Mapping[str, Any], *, limit: int) -> None:
+        self._brief = brief
+        self._transcript = Transcript(desk, limit)
         self._counter = Counter(self._transcript)
         self._requests = Requests(desk, assignment.directory)
         self._waiting: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._tail = Tail()
-        self._unusable: str | None = None
 
-    async def attend(self, program: Program, line: Pipe) -> Outcome:
+    async def attend(self, program: Program, line: Pipe, *, grace: timedelta) -> Outcome:
         output = hear_text(program.stdout, self._transcript)
         errors = hear_text(program.stderr, self._transcript, self._tail)
+        serving, farewell = self._serve(program, line, grace), self._farewell(program, line, grace)
         try:
-            return self._outcome(await attend(program, output, errors, self._serve(program, line)))
+            return self._outcome(await attend(program, output, errors, serving, farewell=farewell))
         except _Garbled as nonsense:
             return Failed(ErrorClass.EXECUTOR_ERROR, str(nonsense), retryable=False)
         finally:
             for task in self._waiting:
                 task.cancel()
 
-    async def _serve(self, program: Program, line: Pipe) -> None:
+    def _farewell(self, _program: Program, _line: Pipe, _grace: timedelta) -> Farewell | None:
+        """What is said to the child before it is signalled."""
+        return None
+
+    async def _serve(self, program: Program, line: Pipe, grace: timedelta) -> None:
         program.stdin.close()
-        await line.write(self._brief())
+        await line.write(json.dumps(self._brief).encode() + b"\n")
         rest = b""
         while data := await line.read():
             *messages, rest = (rest + data).split(b"\n")
@@ -118,13 +132,11 @@ class _Attempt:
                 raise _Garbled(f"the agent sent a message of over {LONGEST_MESSAGE:,} bytes")
             for message in messages:
                 await self._answer(message, line)
-            if self._counter.verdict is not None or self._requests.parked is not None:
-                program.stop_after(self._grace)
+            if self._is_over():
+                program.stop_after(grace)
 
-    def _brief(self) -> bytes:
-        config, given = self._child.config, self._child.given
-        agent = {"function": config.function, "entry_point": config.entry_point, "path": config.path, "given": given}
-        return json.dumps({"agent": agent, "assignment": as_json(self._assignment)}).encode() + b"\n"
+    def _is_over(self) -> bool:
+        return self._counter.verdict is not None or self._requests.parked is not None
 
     async def _answer(self, message: bytes, line: Pipe) -> None:
         """Only a message with an id is waited for by the agent. A question may take long: others go on meanwhile."""
@@ -152,14 +164,36 @@ class _Attempt:
                 await line.write(json.dumps({"id": event["id"], **answer}).encode() + b"\n")
 
     async def _take(self, event: Event, size: int) -> dict[str, Any]:
-        if not is_whole(event, _MESSAGES):
+        if not is_whole(event, self.shapes):
             return {"error": f"the desk does not understand {event.get('type')!r}"}
-        if event["type"] == "unusable":
-            self._unusable = event["detail"]
-            return {}
         if event["type"] in REQUESTS:
             return {"result": await self._requests.take(event)}
-        return {"result": await self._counter.take(event, size)}
+        return {"result": await self._hear(event, size)}
+
+    async def _hear(self, event: Event, size: int) -> Any:
+        return await self._counter.take(event, size)
+
+    @abstractmethod
+    def _outcome(self, ending: Ending) -> Outcome: ...
+
+
+class _Attempt(Attendant):
+    shapes: ClassVar[Shapes] = {**EVENTS, **REQUESTS, "unusable": EVENTS["error"]}
+
+    def __init__(self, assignment: Assignment, child: Child, desk: Desk) -> None:
+        config = child.config
+        agent = {
+            "function": config.function, "entry_point": config.entry_point, "path": config.path, "given": child.given,
+        }  # fmt: skip
+        brief = {"agent": agent, "assignment": as_json(assignment)}
+        super().__init__(assignment, desk, brief, limit=config.output_limit)
+        self._unusable: str | None = None
+
+    async def _hear(self, event: Event, size: int) -> Any:
+        if event["type"] == "unusable":
+            self._unusable = event["detail"]
+            return None
+        return await super()._hear(event, size)
 
     def _outcome(self, ending: Ending) -> Outcome:
         if self._unusable is not None:

@@ -54,6 +54,7 @@ class Line:
         self._lock = threading.Lock()
         self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
         self._last_id = 0
+        self._listening: threading.Thread | None = None
 
     def receive(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self._answers.readline())
@@ -76,20 +77,28 @@ class Line:
 
     def _expect(self, future: concurrent.futures.Future[Any]) -> int:
         with self._lock:
-            if not self._last_id:
-                threading.Thread(target=self._listen, daemon=True).start()
+            self._begin_to_listen()
             self._last_id += 1
             self._waiting[self._last_id] = future
             return self._last_id
 
+    def _begin_to_listen(self) -> None:
+        if self._listening is None:
+            self._listening = threading.Thread(target=self._listen, daemon=True)
+            self._listening.start()
+
     def _listen(self) -> None:
         for line in self._answers:
-            answer = json.loads(line)
-            future = self._waiting.pop(answer["id"])
-            if "error" in answer:
-                future.set_exception(RuntimeError(answer["error"]))
-            else:
-                future.set_result(answer.get("result"))
+            self._hand_out(json.loads(line))
+
+    def _hand_out(self, answer: dict[str, Any]) -> None:
+        future = self._waiting.pop(answer["id"])
+        if not future.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
+        if "error" in answer:
+            future.set_exception(RuntimeError(answer["error"]))
+        else:
+            future.set_result(answer.get("result"))
 
 
 class Reply:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from rota.errors import Lost
 from rota.executors.events import Counter, Done, Error, EventStream
 from rota.executors.kubernetes import manifest, words
-from rota.executors.kubernetes.cluster import JOBS, PODS, SECRETS, Cluster, Refused, Unreachable
+from rota.executors.kubernetes.cluster import JOBS, PODS, SECRETS, Cluster, Refused
+from rota.executors.kubernetes.gateway import Unreachable
 from rota.executors.kubernetes.log import Stamped, Told, order, read_told
 from rota.executors.kubernetes.manifest import CONTAINER, OUTCOME, TOLD, Object, annotation, attempt_of, name_of
 from rota.executors.kubernetes.mirror import Mirror

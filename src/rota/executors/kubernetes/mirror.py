@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from rota.executors.kubernetes.cluster import JOBS, PODS, Cluster, Refused, Unreachable
+from rota.executors.kubernetes.cluster import JOBS, PODS, Cluster, Refused
+from rota.executors.kubernetes.gateway import Unreachable
 from rota.executors.kubernetes.manifest import RUN, Object, name_of
 from rota.model.ids import RunId
 

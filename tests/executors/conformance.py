@@ -1,4 +1,8 @@
-"""What every kind of executor promises. A new kind joins by describing its behaviours in `kinds.py`."""
+"""What every kind of executor promises: a file for each kind imports all of it, so that they are tested side by side.
+
+A new kind joins by describing its behaviours in `kinds.py`. What is marked `process` is shown for each kind by `make soak`,
+and by `make test` once for kinds whose processes are started, heard and stopped by the same code.
+"""
 
 import asyncio
 import json
@@ -16,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 from executors import clusters, stand_ins
-from executors.kinds import KINDS, Kind, events, shown_by, told
+from executors.kinds import Kind, events, told
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Lost
@@ -29,13 +33,11 @@ Run = Callable[..., "asyncio.Task[Outcome]"]
 Assign = Callable[..., Assignment]
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> Kind:
-    param: Kind = request.param
-    if request.node.get_closest_marker("process") and shown_by(param) is not param:
-        assert type(param.executor(timedelta())).execute is type(shown_by(param).executor(timedelta())).execute
-        pytest.skip(f"its processes are those of {shown_by(param).name!r}")
-    return param
+    """The one that the file names."""
+    named: Kind = request.module.KIND
+    return named
 
 
 @pytest.fixture
@@ -87,29 +89,22 @@ async def test_an_agent_that_fails_says_why_and_may_be_tried_again(run: Run) -> 
     assert outcome.retryable
 
 
+@pytest.mark.process
 async def test_what_failed_is_in_the_transcript(run: Run, desk: RecordingDesk) -> None:
     await run("fails")
     assert "Traceback" in desk.text
 
 
+@pytest.mark.process
 async def test_an_agent_that_hangs_is_gone_when_the_cancellation_arrives(kind: Kind, run: Run, directory: Path) -> None:
-    if kind.name == "http":
-        pytest.skip("Its agent lives elsewhere: see the test below")
-    attempt = run("hangs")
-    pids = await until(lambda: read_pids(directory), "the agent hangs")
+    """One that lives elsewhere is left."""
+    attempt, elsewhere = run("hangs"), kind.name == "http"
+    pids = await until((directory / "asked").exists if elsewhere else lambda: read_pids(directory), "the agent hangs")
     await cancel(attempt)
-    assert [pid for pid in pids if lives(pid)] == []
-
-
-async def test_an_agent_elsewhere_that_hangs_is_left_when_the_cancellation_arrives(
-    kind: Kind, run: Run, directory: Path
-) -> None:
-    if kind.name != "http":
-        pytest.skip("Its agent is a process here: see the test above")
-    attempt = run("hangs")
-    await until((directory / "asked").exists, "the agent hangs")
-    await cancel(attempt)
-    await until((directory / "left").exists, "the connection has ended")
+    if elsewhere:
+        await until((directory / "left").exists, "the connection has ended")
+    else:
+        assert [pid for pid in pids if lives(pid)] == []
 
 
 async def test_all_descendants_go_with_a_cancelled_agent_also_those_that_left_its_group(
@@ -123,11 +118,13 @@ async def test_all_descendants_go_with_a_cancelled_agent_also_those_that_left_it
     assert [pid for pid in pids if lives(pid)] == []
 
 
+@pytest.mark.process
 async def test_what_an_agent_leaves_behind_goes_when_it_ends(run: Run, directory: Path) -> None:
     assert await run("leaves a child") == Succeeded()
     assert [pid for pid in read_pids(directory) or [] if lives(pid)] == []
 
 
+@pytest.mark.process
 async def test_an_agent_that_ignores_the_request_is_killed_after_the_grace(
     run: Run, directory: Path, grace: timedelta
 ) -> None:
@@ -184,7 +181,7 @@ async def test_the_loop_goes_on_turning_during_a_flood(run: Run) -> None:
     assert longest < 0.5
 
 
-@pytest.mark.parametrize("how", ["forks", "ignores TERM"])
+@pytest.mark.parametrize("how", ["forks", pytest.param("ignores TERM", marks=pytest.mark.process)])
 async def test_an_agent_and_its_descendants_die_with_a_killed_worker(
     kind: Kind, how: str, behave: Callable[..., Mapping[str, Any]], directory: Path
 ) -> None:
@@ -219,6 +216,7 @@ async def test_a_second_attempt_sees_the_same_idempotency_key(run: Run, desk: Re
     assert desk.text == "slot-9 1slot-9 2"
 
 
+@pytest.mark.process
 async def test_nothing_of_the_workers_environment_reaches_the_agent_but_what_is_allowed(
     run: Run, desk: RecordingDesk, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +231,7 @@ async def test_nothing_of_the_workers_environment_reaches_the_agent_but_what_is_
     assert seen["HOME"] == str(directory)
 
 
+@pytest.mark.process
 async def test_an_agent_works_in_its_sessions_own_directory(run: Run, desk: RecordingDesk, directory: Path) -> None:
     await run("shows its directory")
     assert desk.text == f"{directory}0o700"
@@ -312,6 +311,7 @@ async def test_a_configuration_that_went_wrong_fails_without_another_try(
     assert not outcome.retryable
 
 
+@pytest.mark.process
 async def test_a_machine_without_room_for_the_directory_is_tried_again(
     executor: Executor,
     behave: Callable[..., Mapping[str, Any]],
@@ -326,6 +326,7 @@ async def test_a_machine_without_room_for_the_directory_is_tried_again(
     assert outcome.retryable
 
 
+@pytest.mark.process
 async def test_many_agents_work_at_once(kind: Kind, run: Run, desk: RecordingDesk) -> None:
     outcomes = await asyncio.gather(*(run("completes") for _ in range(kind.crowd)))
     assert [type(each) for each in outcomes] == [Succeeded] * kind.crowd

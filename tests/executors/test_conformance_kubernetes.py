@@ -1,0 +1,6 @@
+"""What every kind promises, kept by `kubernetes`."""
+
+from executors.conformance import *
+from executors.kinds import Kubernetes
+
+KIND = Kubernetes()

@@ -1,0 +1,6 @@
+"""What every kind promises, kept by `langgraph`."""
+
+from executors.conformance import *
+from executors.kinds import Langgraph
+
+KIND = Langgraph()

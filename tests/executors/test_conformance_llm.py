@@ -1,0 +1,6 @@
+"""What every kind promises, kept by `llm`."""
+
+from executors.conformance import *
+from executors.kinds import Llm
+
+KIND = Llm()
