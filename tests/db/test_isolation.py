@@ -180,20 +180,22 @@ async def test_an_owner_who_may_not_works_on_without_it_unless_it_is_required(ow
     db = await opened(owned)
     house = await House.build(db)
     listener = Listener(owned)
+    await look_for_role(db)
     ready = Ready(Settings(), db, listener, Wakes(db, listener), Vault({"k1": bytes(32)}), "")
-    await _second_line(ready)
+    _second_line(ready)
     async with isolation.in_workspace(db, house.caller.workspace_id) as conn:
         assert await (await conn.execute("SELECT count(*) FROM members")).fetchone() == (1,)
     required = Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, "")
     with pytest.raises(CannotStart, match="rota doctor"):
-        await _second_line(required)
+        _second_line(required)
     async with db.connection() as conn:
         advice = await isolation.advice(conn)
     await db.close()
     with psycopg.connect(server_url, autocommit=True) as administrator:
         administrator.execute(advice)
     db = await opened(owned)
-    await _second_line(Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, ""))
+    await look_for_role(db)
+    _second_line(Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, ""))
     await db.close()
 
 
@@ -215,6 +217,12 @@ async def test_a_database_that_was_restored_under_another_owner_is_guarded_anew(
         finally:
             conn.execute(f"REASSIGN OWNED BY {heir} TO {conninfo(owned)['user']}")
             conn.execute(f"DROP OWNED BY {heir}, {heir}_api; DROP ROLE {heir}, {heir}_api")
+
+
+async def look_for_role(db: Database) -> None:
+    """As a start does, before anything is served."""
+    async with db.connection() as conn:
+        await isolation.role_of(db, conn)
 
 
 def conninfo(url: str) -> dict[str, Any]:
