@@ -10,10 +10,11 @@ import sys
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE, Popen, run
 from typing import Any
+from urllib.error import HTTPError
 from uuid import UUID
 
 import pytest
@@ -38,6 +39,8 @@ from rota.model.run import SkipReason, Source
 from rota.roster.running import run_now
 from rota.runs import starting
 from rota.settings import Settings
+
+from ..process.rota import furnished
 
 ROTA = Path(sys.executable).with_name("rota")
 CHROMIUM = next(
@@ -178,7 +181,7 @@ class Running:
     """A `rota up` of its own, on an embedded PostgreSQL in a temporary home."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
+        self.home = furnished(home)
         self.port = "0"
         self._login = ""
         self.process: Popen[str] | None = None
@@ -213,8 +216,21 @@ class Running:
         self.reader = threading.Thread(target=lambda: [None for _ in stream], daemon=True)
         self.reader.start()
 
+    def rest(self) -> None:
+        """Stop whatever is at work or waits. What is counted afterwards is a test's own, and a stop has nobody to wait
+        for."""
+        while live := [
+            each["id"]
+            for status in ("queued", "running", "awaiting_approval")
+            for each in self.api("GET", f"/runs?status={status}")["items"]
+        ]:
+            for run_id in live:
+                with suppress(HTTPError):  # it ended meanwhile
+                    self.api("POST", f"/runs/{run_id}/cancel")
+
     def stop(self) -> None:
         assert self.process
+        self.rest()
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
         self.reader.join(10)
@@ -223,18 +239,13 @@ class Running:
 
     def login(self) -> str:
         """The login behind the cookie: the link works once, so it is traded once and shared."""
-        if not self._login:
-            with urllib.request.build_opener(_Stay()).open(self.link, timeout=30) as answer:
-                found = re.search(r"rota_login=([^;]+)", answer.headers["Set-Cookie"])
-            assert found
-            self._login = found.group(1)
+        self._login = self._login or traded(self.link)
         return self._login
 
-    def forget_login(self) -> None:
-        """After somebody signed out: the next one gets a link of their own, as an operator would make one."""
-        self.stop()
-        self._login = ""
-        self.start()
+    def login_of(self, name: str) -> str:
+        """The login of somebody else, who may sign out: another admin."""
+        person = {"email": f"{name}@example.org", "name": name, "level": "admin"}
+        return traded(self.api("POST", "/members", person)["link"])
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
@@ -253,6 +264,14 @@ class Running:
         given = {"name": name, "agent": agent["slug"], "prompt": f"Do {name}.", **values}
         saved: dict[str, Any] = self.api("POST", "/automations", given)
         return saved
+
+
+def traded(link: str) -> str:
+    """The login that a link is good for, once."""
+    with urllib.request.build_opener(_Stay()).open(link, timeout=30) as answer:
+        found = re.search(r"rota_login=([^;]+)", answer.headers["Set-Cookie"])
+    assert found
+    return found.group(1)
 
 
 @pytest.fixture(scope="session")
@@ -308,15 +327,15 @@ Sit = Callable[..., Any]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def sit(chromium: Browser, rota: Running) -> AsyncIterator[Sit]:
-    """Sit down at a browser with these options; `signed_in=False` for a stranger."""
+    """Sit down at a browser with these options; `signed_in=False` for a stranger, `login` for somebody else."""
     contexts: list[BrowserContext] = []
 
-    async def down(*, signed_in: bool = True, **options: Any) -> Reader:
+    async def down(*, signed_in: bool = True, login: str = "", **options: Any) -> Reader:
         context = await chromium.new_context(**options)
         context.set_default_timeout(20_000)
         contexts.append(context)
         if signed_in:
-            await context.add_cookies([{"name": "rota_login", "value": rota.login(), "url": rota.url}])
+            await context.add_cookies([{"name": "rota_login", "value": login or rota.login(), "url": rota.url}])
         return Reader(context, rota)
 
     yield down

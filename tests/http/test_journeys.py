@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, Response, expect
 
-from .test_browser import LIST, SPEAKS, let_speak, remembers, rest, start, was_never_reloaded
+from .test_browser import LIST, SPEAKS, let_speak, remembers, start, was_never_reloaded
 from .test_pages import NASTY
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
@@ -370,7 +370,7 @@ async def test_a_first_visit_says_times_in_the_readers_zone_without_moving_anyth
 
 async def test_a_failure_rings_the_bell_which_leads_to_the_session_and_its_retry(rota: Any, sit: Any) -> None:
     saved = rota.automation("Rings", "echo no water; exit 3")
-    rest(rota)
+    rota.rest()
     rota.api("POST", "/notifications/read")
     reader = await sit()
     page = await reader.page(LIST)

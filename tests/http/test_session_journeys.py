@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Dialog, Page, expect
 
-from .test_browser import let_speak, remembers, rest, start, was_never_reloaded
+from .test_browser import let_speak, remembers, start, was_never_reloaded
 from .test_pages import NASTY
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
@@ -155,7 +155,7 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
     ask = f"""{DESK} ask {quote("Send it? " + EVIL)} --detail {quote('{"to": "everybody"}')} --key send \
         --option send=Send --option keep=!Keep > answer; cat answer"""
     saved = rota.automation("Asks first", ask)
-    rest(rota)
+    rota.rest()
     reader = await sit()
     address = start(rota, saved)
     page = await reader.page(address)

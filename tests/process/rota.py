@@ -1,18 +1,46 @@
 """Rota as a real process: started, asked, signalled and killed."""
 
+import asyncio
+import atexit
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rota.db.embedded import EmbeddedPostgres
+from rota.db.migrate import migrate
+
 ROTA = Path(sys.executable).with_name("rota")
+
+
+@cache
+def _made() -> Path:
+    """A home with a database that is up to date and empty, made once in each process."""
+    directory = Path(tempfile.mkdtemp(prefix="rota-made-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory.chmod(0o711)  # the server of a root is somebody else
+    with EmbeddedPostgres(directory / "home") as postgres, ThreadPoolExecutor(1) as aside:
+        aside.submit(asyncio.run, migrate(postgres.start())).result()  # aside, since a loop may run here
+    return directory / "home"
+
+
+def furnished(home: Path) -> Path:
+    """A new home for who does not look at how a first start makes its database: that takes longer than all else."""
+    subprocess.run(["cp", "-a", str(_made()), str(home)], check=True)
+    for lock in home.glob("*.lock"):
+        lock.unlink()
+    return home
 
 
 def clean_environment(**more: str) -> dict[str, str]:

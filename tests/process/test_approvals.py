@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .rota import Rota, until
+from .rota import Rota, furnished, until
 
 QUICK = {"ROTA_LEASE_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1"}
 AGENTS = """
@@ -33,7 +33,7 @@ AGENTS = """
 def home(tmp_path: Path) -> Path:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "asking.py").write_text(dedent(AGENTS))
-    return tmp_path / "home"
+    return furnished(tmp_path / "home")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .rota import ROTA, Rota, clean_environment, until
+from .rota import ROTA, Rota, clean_environment, furnished, until
 
 SCRIPT = """
 set -eu
@@ -47,7 +47,7 @@ echo "All done."
 
 @pytest.fixture
 def rota(tmp_path: Path) -> Iterator[Rota]:
-    running = Rota(tmp_path / "home", "up", "--no-starters")
+    running = Rota(furnished(tmp_path / "home"), "up", "--no-starters")
     yield running
     running.stop()
 
@@ -139,7 +139,7 @@ signal.pause()
 
 def test_a_zombies_token_is_refused_after_a_lease_that_was_really_lost(tmp_path: Path) -> None:
     """The worker is stopped, its lease runs out, the run goes to another attempt: what the first one's agent sends is lost."""
-    home = tmp_path / "home"
+    home = furnished(tmp_path / "home")
     short = {"ROTA_LEASE_SECONDS": "3", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "0.5"}
     api = Rota(home, "serve", "--only", "api,watch", **short)
     worker = None

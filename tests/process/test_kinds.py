@@ -20,7 +20,7 @@ from executors.stand_ins import lives, read_pids
 
 from rota.model.agent_config import LOCAL_KINDS
 
-from .rota import ROTA, Rota, until
+from .rota import ROTA, Rota, furnished, until
 
 QUICK = {
     "ROTA_LEASE_SECONDS": "6", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1", "ROTA_MAX_CONCURRENT": "8",
@@ -213,7 +213,7 @@ class House:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    opened = House(tmp_path_factory.mktemp("kinds") / "home")
+    opened = House(furnished(tmp_path_factory.mktemp("kinds") / "home"))
     yield opened
     opened.rota.stop()
     opened.door.close()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from .rota import ROTA, Rota, clean_environment, until
+from .rota import ROTA, Rota, clean_environment, furnished, until
 
 
 @pytest.fixture
 def rota(tmp_path: Path) -> Iterator[Rota]:
-    running = Rota(tmp_path / "home", "up", "--no-starters")
+    running = Rota(furnished(tmp_path / "home"), "up", "--no-starters")
     yield running
     running.stop()
 

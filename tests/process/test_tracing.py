@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from .rota import Rota, until
+from .rota import Rota, furnished, until
 
 AGENT = {"name": "Tracer", "executor": "command", "config": {"argv": ["sh", "-c", "echo $TRACEPARENT"]}}
 
@@ -63,7 +63,7 @@ def collector() -> Iterator[Collector]:
 
 def test_a_scheduled_run_is_one_trace_in_spans_log_ledger_and_agent(collector: Collector, tmp_path: Path) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-    rota = Rota(tmp_path / "home", "up", "--no-starters", ROTA_LOG_LEVEL="debug", **environment)
+    rota = Rota(furnished(tmp_path / "home"), "up", "--no-starters", ROTA_LOG_LEVEL="debug", **environment)
     try:
         rota.link()
         token = rota.token()

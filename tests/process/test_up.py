@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .rota import ROTA, Rota, clean_environment, until
+from .rota import ROTA, Rota, clean_environment, furnished, until
 
 
 @pytest.fixture
@@ -24,12 +24,23 @@ def start(tmp_path: Path) -> Iterator[Any]:
     started: list[Rota] = []
 
     def up(*arguments: str, home: Path = tmp_path / "home", **environment: str) -> Rota:
+        if arguments and not home.exists():  # who starts without a word looks at the first start
+            furnished(home)
         started.append(Rota(home, *arguments, **environment))
         return started[-1]
 
     yield up
     for each in started:
         each.stop()
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rota]:
+    """One for those who only look."""
+    rota = Rota(furnished(tmp_path_factory.mktemp("empty") / "home"), "up", "--no-starters")
+    rota.link()
+    yield rota
+    rota.stop()
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,18 +90,14 @@ def _no_postmaster(home: Path) -> bool:
     return not list(home.rglob("postmaster.pid"))
 
 
-def test_no_starters_leaves_them_out(start: Any) -> None:
-    rota = start("up", "--no-starters")
-    rota.link()
-    assert rota.get(rota.token(), "/automations")["items"] == []
+def test_no_starters_leaves_them_out(empty: Rota) -> None:
+    assert empty.get(empty.token(), "/automations")["items"] == []
 
 
-def test_a_second_rota_on_the_same_home_says_that_one_runs_and_where(start: Any) -> None:
-    rota = start("up", "--no-starters")
-    rota.link()
-    second = run("up", "--home", str(rota.home), "--port", "0")
+def test_a_second_rota_on_the_same_home_says_that_one_runs_and_where(empty: Rota) -> None:
+    second = run("up", "--home", str(empty.home), "--port", "0")
     assert second.returncode == 2
-    assert rota.url() in second.stderr
+    assert empty.url() in second.stderr
     assert "Traceback" not in second.stderr
 
 
@@ -253,11 +260,9 @@ def _sleeping(rota: Rota) -> list[psutil.Process]:
     return [each for each in psutil.Process(rota.process.pid).children(recursive=True) if each.name() == "sleep"]
 
 
-def test_a_token_that_nobody_made_is_refused(start: Any) -> None:
-    rota = start("up", "--no-starters")
-    rota.link()
+def test_a_token_that_nobody_made_is_refused(empty: Rota) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        rota.get("rota_nonsense", "/runs")
+        empty.get("rota_nonsense", "/runs")
     assert refused.value.code == 401
     refused.value.close()
 
