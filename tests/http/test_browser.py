@@ -1,6 +1,7 @@
 """The pages in a real browser, in front of a real `rota up`. Nothing here waits for time to pass."""
 
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,24 @@ async def test_every_page_is_light_fits_a_phone_and_is_dark_for_who_wants_it(rot
             ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (sum(int(each) for each in re.findall(r"\d+", ground)) < 200) == (light == "dark"), path
     assert [each for each in reader.complaints if "404" not in each] == []
+
+
+async def test_the_next_run_counts_down_by_itself(rota: Any, sit: Any) -> None:
+    """By the browser's clock, which this test moves."""
+    saved = rota.automation("Counts down", "true", schedule={"cron": "0 9 * * *"})
+    due = datetime.fromisoformat(saved["next_fire_at"])
+    page = await (await sit()).page()
+    await page.clock.install(time=due - timedelta(hours=2))
+    await page.goto(rota.url + LIST)
+    await remembers(page)
+    left = page.locator("tr", has_text="Counts down").locator("td.next time")
+    await expect(left).to_have_text("in 1 h")
+    await page.clock.pause_at(due - timedelta(seconds=125))
+    await expect(left).to_have_text("in 2 min")
+    for seconds, told in ((66, "in 59 s"), (30, "in 29 s"), (28, "now"), (61, "1 min ago")):
+        await page.clock.run_for(seconds * 1000)
+        await expect(left).to_have_text(told)
+    assert await was_never_reloaded(page)
 
 
 async def test_times_are_the_readers_own(rota: Any, sit: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.http.ui.markdown import ATTRIBUTES, LONGEST, TAGS, markdown
+from rota.http.ui.markdown import ATTRIBUTES, LONGEST, SPOKEN, TAGS, inline, markdown
 
 VECTORS = (
     "<script>alert(1)</script>",
@@ -61,9 +61,14 @@ def is_harmless(markup: str) -> bool:
     return True
 
 
+def is_plain(markup: str) -> bool:
+    return all(tag in SPOKEN and not has for tag, has in Elements(markup).found)
+
+
 @pytest.mark.parametrize("said", VECTORS)
 def test_nothing_that_agents_write_runs_or_loads(said: str) -> None:
     assert is_harmless(markdown(said)), markdown(said)
+    assert is_plain(inline(said)), inline(said)
 
 
 @given(
@@ -73,6 +78,7 @@ def test_nothing_that_agents_write_runs_or_loads(said: str) -> None:
 )
 def test_nothing_that_it_is_put_together_from_does_either(said: str) -> None:
     assert is_harmless(markdown(said))
+    assert is_plain(inline(said))
 
 
 def test_links_say_nothing_of_the_reader_and_lend_no_weight() -> None:
@@ -109,3 +115,20 @@ def test_what_is_too_long_is_shown_as_it_was_said() -> None:
     said = "<b>*x* " * (LONGEST // 7 + 1)
     shown = markdown(said)
     assert shown.startswith('<div class="as-said">&lt;b&gt;*x*')
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("See `runbooks/exports.md`.", "See <code>runbooks/exports.md</code>."),
+        ("**Three** of *many*, 2 * 3 * 4, snake_case_name", "<strong>Three</strong> of <em>many</em>, 2 * 3 * 4, snake_case_name"),
+        ("cut in the middle of `a na", "cut in the middle of `a na"),
+        ("[a link](https://example.org) and ![a picture](https://example.org/x.png)", "a link and a picture"),
+        ("first\nthen `x`", "first\nthen <code>x</code>"),
+        ("<b>`<script>`</b> & [x](javascript:alert)", "&lt;b&gt;<code>&lt;script&gt;</code>&lt;/b&gt; &amp; [x](javascript:alert)"),
+        ("# no heading, - no list", "# no heading, - no list"),
+        ("&lt; `x`", "&amp;lt; <code>x</code>"),
+    ],
+)  # fmt: skip
+def test_a_sentence_in_a_list_has_no_links_and_no_blocks(said: str, shown: str) -> None:
+    assert str(inline(said)) == shown

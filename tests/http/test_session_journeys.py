@@ -304,20 +304,44 @@ def _json(text: str) -> str:
     return json.dumps(text).replace("'", "'\\''")
 
 
-async def test_a_page_stays_light_however_much_is_said_while_it_is_open(rota: Any, sit: Any, tmp_path: Path) -> None:
+async def test_a_page_stays_light_however_much_is_said_and_goes_back_as_one_scrolls(
+    rota: Any, sit: Any, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
-    flood = """i=0; while [ $i -lt 900 ]; do echo '{"type": "tool", "name": "look", "at": '$i'}'; i=$((i+1)); done"""
+    flood = """i=0; while [ $i -lt 1500 ]; do echo '{"type": "tool", "name": "look", "at": '$i'}'; i=$((i+1)); done"""
     address = start(rota, rota.automation("Floods", when(gate, 1, flood)))
     reader = await sit()
     page = await reader.page(address)
     await remembers(page)
-    await expect(page.locator("#earlier")).to_be_hidden()
+    lines, earlier = page.locator("#transcript > *"), page.locator("#earlier")
+    await expect(earlier).to_be_hidden()
     let_speak(gate, 1)
-    await expect(page.locator("#transcript > :last-child")).to_contain_text("Done")
-    assert await page.locator("#transcript > *").count() <= 400
-    first = await page.locator("#transcript > *").first.get_attribute("data-seq")
-    await page.get_by_role("link", name="Show earlier").click()
-    await expect(page.locator("#transcript > *").last).to_have_attribute("data-seq", str(int(str(first)) - 1))
+    await expect(lines.last).to_contain_text("Done")
+    assert await lines.count() <= 400
+    shown = await page.evaluate(SHOWN)
+    while len(shown) < 1000:
+        first = page.locator(f"#transcript > [data-seq='{shown[0]}']")
+        await page.evaluate("scrollTo(0, 500)")
+        await page.evaluate("scrollTo(0, 300)")  # up, and near the beginning of what is there
+        where = await first.evaluate("each => each.getBoundingClientRect().top")
+        await expect(lines.first).not_to_have_attribute("data-seq", str(shown[0]))
+        assert abs(await first.evaluate("each => each.getBoundingClientRect().top") - where) < 2  # what is read stays
+        longer = await page.evaluate(SHOWN)
+        assert longer[-len(shown) :] == shown
+        shown = longer
+    assert shown == list(range(shown[0], shown[-1] + 1))  # none left out, none twice
+    assert len(shown) < 1300
+    await page.evaluate("scrollTo(0, 500)")
+    await page.evaluate("scrollTo(0, 0)")
+    assert await was_never_reloaded(page)
+    await earlier.get_by_role("link", name="Show earlier").click()  # so much that it is a page of its own
+    await expect(lines.last).to_have_attribute("data-seq", str(shown[0] - 1))
+    await expect(page.get_by_role("link", name="Back to the newest")).to_be_visible()
+    assert not await was_never_reloaded(page)
+    assert reader.complaints == []
+
+
+SHOWN = "[...document.getElementById('transcript').children].map(each => Number(each.dataset.seq))"
 
 
 async def test_a_grant_is_revoked_where_it_is_listed_and_given_anew(rota: Any, sit: Any, tmp_path: Path) -> None:

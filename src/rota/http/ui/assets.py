@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ TYPES = {
 }
 # Written in several files, in the order of their names; sent as one, so that a page asks once.
 BUNDLES = {"rota.css": "style", "rota.js": "script"}
+COMMENT = re.compile(rb"^ *//.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ def assets() -> dict[str, Asset]:
 
 
 def _joined(folder: str) -> bytes:
-    return b"\n".join(path.read_bytes() for path in sorted((FOLDER / folder).iterdir()) if path.suffix in TYPES)
+    """Without the lines that speak to who reads the code."""
+    files = (path.read_bytes() for path in sorted((FOLDER / folder).iterdir()) if path.suffix in TYPES)
+    return COMMENT.sub(b"", b"\n".join(files))
 
 
 def _asset(suffix: str, body: bytes) -> Asset:

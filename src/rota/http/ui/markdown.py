@@ -14,6 +14,8 @@ TAGS = {
     "a", "blockquote", "br", "code", "del", "em", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "strong", "s",
     "table", "tbody", "td", "th", "thead", "tr", "ul",
 }  # fmt: skip
+SPOKEN = {"code", "del", "em", "s", "strong"}
+MARKS = frozenset("`*_~[!\\")
 ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}, "pre": {"tabindex"}}
 # Headings of a page belong to the page: those of an agent stand below them.
 HEADINGS = {"h1": "h4", "h2": "h5", "h3": "h6", "h4": "h6", "h5": "h6", "h6": "h6"}
@@ -34,6 +36,16 @@ def markdown(text: str) -> Markup:
         link_rel="noopener noreferrer nofollow",
     )
     return Markup(clean)  # nosec B704 # noqa: S704 — cleaned by the line above
+
+
+@lru_cache(maxsize=4096)
+def inline(text: str) -> Markup:
+    """A sentence of an agent where a link or a block has no place: in a question, or in a line of a list."""
+    if MARKS.isdisjoint(text) or len(text) > LONGEST:
+        return escape(text)
+    import nh3  # noqa: PLC0415
+
+    return Markup(nh3.clean(_parser().renderInline(text), tags=SPOKEN, attributes={}))  # nosec B704 # noqa: S704 — cleaned
 
 
 @cache

@@ -28,7 +28,7 @@ from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
 from rota.http.ui.controls import act, icon, pill
-from rota.http.ui.markdown import markdown
+from rota.http.ui.markdown import inline, markdown
 from rota.http.ui.sections import sections
 from rota.http.ui.strip import strip
 from rota.model.artifact import preview_of
@@ -177,6 +177,7 @@ templates.globals |= {
     "verb_words": words.VERBS,
     "hue": words.hue,
     "browser": words.browser,
+    "inline": inline,
     "markdown": markdown,
     "preview_of": preview_of,
     "session_pills": words.SESSION_PILLS,

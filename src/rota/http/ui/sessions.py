@@ -22,7 +22,7 @@ from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
 from rota.http.ui.graph import graph
 from rota.http.ui.live import message, with_top
-from rota.http.ui.rendering import PageRoute, done, is_live, page, render, zone_of
+from rota.http.ui.rendering import PageRoute, done, is_live, page, part, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.http.ui.words import TASK_WORDS
 from rota.model.caller import Caller, Level
@@ -61,18 +61,25 @@ router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/sessions", incl
 async def session_page(
     unit: InUnit, request: Request, session: str, before: Annotated[int | None, Query(ge=1, le=LARGEST_SEQ)] = None
 ) -> Response:
-    """The newest part of the transcript, which goes on live; with `before`, an earlier part, which doesn't."""
+    """The newest part of the transcript, which goes on live; with `before`, an earlier part, which doesn't. For htmx
+    that part alone, which is put before what is read."""
     session_id, workspace_id = _id(session), unit.caller.workspace_id
     # First the events, then the run: so the run's status is never older than the last line shown.
     found = await events.tail(unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before)
     shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
     head = await _head(unit.conn, workspace_id, session_id)
+    told = {
+        "blocks": speech.blocks(shown, live=before is None and not head["ended"]),
+        "earlier": shown[0].seq if len(shown) < len(found) else None,
+    }
+    if before is not None and is_live(request):
+        address = f"/w/{unit.caller.workspace_slug}/sessions/{session_id}"
+        return part(unit, request, "sessions/_earlier.html", **head, **told, address=address)
     left = await artifacts.page(unit.conn, workspace_id, session_id, before=None, limit=SHOWN_ARTIFACTS + 1)
     facts = {
         **_seen_by(unit.caller, head),
         "origin": await sessions.origin(unit.conn, workspace_id, session_id),
-        "blocks": speech.blocks(shown, live=before is None and not head["ended"]),
-        "earlier": shown[0].seq if len(shown) < len(found) else None,
+        **told,
         "last": shown[-1].seq if shown else 0,
         "newest": before is None,
         "lives": before is None,

@@ -42,8 +42,7 @@
     const now = Date.now();
     for (const each of document.querySelectorAll("time[datetime]")) {
       const moment = Date.parse(each.dateTime);
-      const title = exact.format(moment);
-      if (each.title !== title) each.title = title;
+      if (!each.title || each.title.endsWith(" UTC")) each.title = exact.format(moment); // as the server wrote it
       if (elsewhere && each.dataset.at) put(each, clock(moment, each.dataset.at));
       if ("ago" in each.dataset) put(each, relative(moment, now));
       if ("since" in each.dataset) put(each, span(Math.max(0, now - moment) / 1000));
@@ -62,15 +61,18 @@
     }
   }
 
-  // Who reads the end goes on reading the end; who scrolled up is left alone.
-  let atEnd = false;
+  // Who reads the end goes on reading the end; who scrolled up is left alone: what they read stays where it is.
+  const transcript = document.getElementById("transcript");
+  let atEnd = false, read = null, stood = 0;
   document.addEventListener("htmx:before:swap", () => {
     atEnd = !!document.getElementById("tail") && innerHeight + scrollY >= document.body.scrollHeight - 96;
+    read = atEnd ? null : [...(transcript?.children ?? [])].find((each) => each.getBoundingClientRect().bottom > 0);
+    stood = read?.getBoundingClientRect().top;
   });
   // However much is said while somebody watches, the page stays light; what went is one click away.
   const MOST = 400;
   function trim() {
-    const all = document.getElementById("transcript")?.children, earlier = document.getElementById("earlier");
+    const all = transcript?.children, earlier = document.getElementById("earlier");
     if (!all || !atEnd || all.length <= MOST) return;
     while (all.length > MOST / 2) all[0].remove();
     const link = earlier.querySelector("a");
@@ -78,11 +80,34 @@
     earlier.hidden = false;
   }
 
+  // What is earlier comes as one scrolls up to it, until there is much; from then on by a click, as a page of its own.
+  const MUCH = 1000;
+  function goBack(link) {
+    if (transcript.children.length >= MUCH) return false;
+    if (!("asked" in link.dataset)) {
+      link.dataset.asked = "";
+      htmx.ajax("GET", link.href, { source: link, target: "#transcript", swap: "afterbegin" }).finally(() => delete link.dataset.asked);
+    }
+    return true;
+  }
+  const wayBack = () => document.querySelector("#earlier:not([hidden]) a");
+  let lay = scrollY;
+  if (transcript) addEventListener("scroll", () => {
+    const up = scrollY < lay;
+    lay = scrollY;
+    if (up && scrollY < innerHeight && wayBack()) goBack(wayBack());
+  }, { passive: true });
+  document.addEventListener("click", (event) => {
+    const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.button);
+    if (plain && event.target.closest("#earlier a") && goBack(wayBack())) event.preventDefault();
+  });
+
   document.addEventListener("htmx:after:swap", () => {
     trim();
     refresh();
     addCopyButtons();
     if (atEnd) scrollTo(0, document.body.scrollHeight);
+    else if (read?.isConnected) scrollBy(0, read.getBoundingClientRect().top - stood);
   });
 
   document.addEventListener("click", (event) => {
