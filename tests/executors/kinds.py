@@ -37,27 +37,7 @@ for _ in range({} // len(line)):
 usage("tokens", 7)
 """
 
-BEHAVIOURS = {
-    "completes": 'say("A poem.")',
-    "streams": """
-        say("first")
-        open("go").read()
-        say(" last")
-    """,
-    "fails": 'raise ValueError("no ink")',
-    "hangs": """
-        open("pids.new", "w").write(str(os.getpid()))
-        os.rename("pids.new", "pids")
-        signal.pause()
-    """,
-    "ignores TERM": """
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        open("pids.new", "w").write(str(os.getpid()))
-        os.rename("pids.new", "pids")
-        while True:
-            time.sleep(600)
-    """,
-    "forks": """
+FORKING = """
         def fork(prepare=lambda: None):
             reader, writer = os.pipe()
             if os.fork() == 0:
@@ -81,7 +61,34 @@ BEHAVIOURS = {
         ]
         open("pids.new", "w").write(" ".join(pids))
         os.rename("pids.new", "pids")
+        while True:
+            signal.pause()
+"""
+
+BEHAVIOURS = {
+    "completes": 'say("A poem.")',
+    "streams": """
+        say("first")
+        open("go").read()
+        say(" last")
+    """,
+    "fails": 'raise ValueError("no ink")',
+    "hangs": """
+        open("pids.new", "w").write(str(os.getpid()))
+        os.rename("pids.new", "pids")
         signal.pause()
+    """,
+    "ignores TERM": """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("pids.new", "w").write(str(os.getpid()))
+        os.rename("pids.new", "pids")
+        while True:
+            time.sleep(600)
+    """,
+    "forks": FORKING,
+    "forks and ignores TERM": f"""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        {FORKING}
     """,
     "leaves a child": """
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
