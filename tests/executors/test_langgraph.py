@@ -272,6 +272,21 @@ async def test_an_interrupt_is_a_question_and_its_answer_the_way_on(work: Any, l
     assert done == ["a"]
 
 
+async def test_the_same_question_twice_in_one_step_is_two_questions(work: Any, line: Line) -> None:
+    """What a person allowed once is allowed once."""
+
+    def ask(state: Lines) -> Any:
+        return {"lines": [interrupt("Send it?")["option"], interrupt("Send it?")["option"]]}
+
+    graph = chain(ask=ask)
+    with pytest.raises(Parked):
+        await work(graph)
+    line.answers[line.of("park")[0]["key"]] = ANSWER
+    with pytest.raises(Parked):
+        await work(graph, again=True)
+    assert len({each["key"] for each in line.of("park")}) == 2
+
+
 async def test_all_questions_of_parallel_nodes_are_asked_before_it_goes_on(work: Any, line: Line) -> None:
     def asking(name: str) -> Callable[[Lines], Any]:
         return lambda state: {"lines": [f"{name} {interrupt(f'{name}?')['option']}"]}

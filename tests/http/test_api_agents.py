@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rota.model.agent_config import EXTRAS, KINDS
 from rota.roster import agents
 
 from . import api_client
@@ -27,6 +28,19 @@ async def test_an_agent_is_created_and_found_by_id_and_by_slug(api: Api) -> None
     assert (agent["instructions"], agent["max_concurrent"], agent["pool"]) == ("Be brief.", 2, "default")
     assert (await api.get(f"/agents/{agent['id']}")).json() == agent
     assert (await api.get("/agents/shell")).json() == agent
+
+
+async def test_each_kind_tells_what_it_needs_with_an_agent_that_can_be_saved_as_it_is(api: Api) -> None:
+    found = {each["kind"]: each for each in (await api.get("/executors")).json()["items"]}
+    assert set(found) == set(KINDS)
+    alone = [kind for kind, each in found.items() if not each["needs"]]
+    assert alone == ["command", "langgraph", "python"]  # those have a starter, as acp has one with an agent of ours
+    for kind, each in found.items():
+        assert each["extra"] == (f"rota[{kind}]" if kind in EXTRAS else None)
+        for name in each["example"].get("credentials", {}).values():
+            made(await api.post("/credentials", {"name": name, "value": "sk-example"}))
+        saved = made(await api.post("/agents", each["example"]))
+        assert (saved["executor"], saved["config"]) == (kind, each["example"]["config"])
 
 
 async def test_a_name_that_is_taken_gets_a_numbered_slug_and_a_slug_that_is_taken_is_refused(api: Api) -> None:

@@ -1,11 +1,13 @@
 """The editor as a plain form: what it saves, what it refuses beside which field, and that nothing typed is lost."""
 
+import html
 from typing import Any
 
 from httpx import AsyncClient, Response
 
 from rota.http.shapes.automations import AutomationPatch
 from rota.http.ui import drafts
+from rota.model.agent_guide import GUIDES
 from rota.model.cron import load_zone
 
 from .test_pages import LIST, NASTY, Page, submit
@@ -53,6 +55,14 @@ async def test_each_mode_saves_what_it_says(admin: AsyncClient, house: Any) -> N
         assert answer.headers["Location"].startswith(f"{LIST}/errand")
         saved = (await stored(house))[-1]
         assert (saved["cron"], saved["timezone"], saved["editor_mode"]) == (cron, "Europe/Berlin", mode)
+
+
+async def test_who_looks_for_another_agent_is_shown_one_of_each_kind_and_what_it_needs(admin: AsyncClient) -> None:
+    text = html.unescape((await admin.get(NEW)).text)
+    for each in GUIDES:
+        assert f"<code>{each.kind}</code>" in text
+        assert each.needs in text
+        assert f'"executor": "{each.kind}"' in text
 
 
 async def test_every_other_kind_can_be_a_trigger_beside_them(admin: AsyncClient, house: Any) -> None:

@@ -339,7 +339,9 @@ def test_a_cancelled_agent_of_any_kind_is_gone_within_five_seconds_with_all_its_
         remote = house.begin("cancelled-http", "http", {"url": service.url})
         behaving = {
             kind.name: house.begin(
-                f"cancelled-{kind.name}", kind.name, kind.behave("forks and ignores TERM", tmp_path / kind.name / "code")
+                f"cancelled-{kind.name}",
+                kind.name,
+                kind.behave("forks and ignores TERM", tmp_path / kind.name / "code"),
             )
             for kind in KINDS
             if kind.name in (*LOCAL_KINDS, "kubernetes")

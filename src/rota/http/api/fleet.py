@@ -11,6 +11,7 @@ from rota.http.context import InUnit, Shared
 from rota.http.shapes.fleet import SnapshotOut, WorkerOut
 from rota.http.shapes.pages import Page
 from rota.model import agent_config
+from rota.model.agent_guide import guide_to
 
 router = APIRouter(tags=["fleet"])
 
@@ -33,7 +34,15 @@ async def list_snapshots(
 
 @router.get("/executors")
 async def list_executors(unit: InUnit, shared: Shared) -> Page[dict[str, Any]]:
-    """Kinds of agents, and whether a live worker serves them."""
+    """Kinds of agents, and whether a live worker serves them. Those that Rota brings say what they run and need, with
+    an agent to begin with."""
     served = await workers.served_kinds(unit.conn, dead_after=shared.settings.timeouts.dead)
     kinds = sorted(served | set(agent_config.KINDS))
-    return Page(items=[{"kind": kind, "served": kind in served} for kind in kinds])
+    return Page(items=[{"kind": kind, "served": kind in served, **_guided(kind)} for kind in kinds])
+
+
+def _guided(kind: str) -> dict[str, Any]:
+    guide = guide_to(kind)
+    if guide is None:
+        return {}
+    return {"runs": guide.runs, "extra": guide.extra, "needs": guide.needs or None, "example": guide.example}

@@ -23,6 +23,7 @@ from rota.http.ui.automations import ref_of
 from rota.http.ui.drafts import Draft
 from rota.http.ui.rendering import PageRoute, is_live, page, part, zone_of
 from rota.http.ui.starters import STARTERS
+from rota.model.agent_guide import GUIDES
 from rota.model.caller import Caller, Level
 from rota.model.cron import zone_names
 from rota.model.ids import AutomationId, as_uuid
@@ -124,6 +125,7 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
         "back": f"{root}/{ref_of(found)}" if found else root,
         "of": str(found["id"]) if found else "",
         "agents": await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS),
+        "guides": GUIDES,
         "others": await rows.names(conn, caller.workspace_id, "", limit=OTHERS),
         "zones": sorted(zone_names()),
         "kinds": drafts.KINDS,
