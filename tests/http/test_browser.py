@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, Request, expect
+from playwright.async_api import Page, Request, Route, expect
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
 expect.set_options(timeout=20_000)
@@ -184,6 +184,29 @@ async def test_the_list_lives(rota: Any, sit: Any) -> None:
     await expect(row.locator(".pill")).to_have_text("Active")
     assert await was_never_reloaded(page)
     assert reader.complaints == []
+
+
+@pytest.mark.parametrize("refusal", [{"status": 503}, None])
+async def test_a_stream_that_could_not_be_opened_at_first_is_asked_for_again(
+    rota: Any, sit: Any, refusal: dict[str, Any] | None
+) -> None:
+    """Between a page and its stream its server may go: the next one takes it."""
+    rota.automation(f"Late {refusal}", "true", schedule={"cron": "0 9 * * *"})
+    page = await (await sit()).page()
+    refused: list[str] = []
+
+    async def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        await (route.fulfill(**refusal) if refusal else route.abort())
+
+    await page.route("**/automations?live=*", refuse, times=2)
+    await page.goto(rota.url + LIST)
+    await remembers(page)
+    row = page.locator("tr", has_text=f"Late {refusal}")
+    rota.api("POST", f"/automations/{rota.api('GET', '/automations')['items'][0]['slug']}/pause")
+    await expect(row.locator(".pill")).to_have_text("Paused")
+    assert len(refused) == 2
+    assert await was_never_reloaded(page)
 
 
 async def test_what_is_refused_is_said_in_a_notice(rota: Any, sit: Any, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ NEWEST = 20
 WEEK = 7  # days
 
 Amounts = dict[str, Decimal]
+Days = Mapping[tuple[date, str], Decimal]  # by day and unit
 
 
 class Expected(NamedTuple):
@@ -41,25 +42,30 @@ class Forecast(NamedTuple):
     complete: bool
 
 
-async def forecast(conn: Connection, caller: Caller, *, most: int = MOST_TRIGGERS) -> Forecast:
-    """An estimate. The triggers due first are looked at, up to a bound; `complete` says whether that was all."""
+async def forecast(
+    conn: Connection, caller: Caller, *, most: int = MOST_TRIGGERS, days: Days | None = None, in_part: bool = True
+) -> Forecast:
+    """An estimate. The triggers due first are looked at, up to a bound; `complete` says whether that was all, and who
+    has no use for a part of it gets none. `days` is what was spent since the month began, for who has it at hand.
+    """
     month = await accounts.month(conn, caller.timezone)
     found = await triggers.due_until(conn, caller.workspace_id, month.end, limit=most + 1)
+    complete = len(found) <= most
     fires: Counter[UUID] = Counter()
     names: dict[UUID, Mapping[str, Any]] = {}
-    for row in found[:most]:
+    for row in found[:most] if complete or in_part else ():
         fires[row["automation_id"]] += fires_until(row, month.end)
         names[row["automation_id"]] = row
-    costs = await usage.mean(conn, caller.workspace_id, list(fires), newest=NEWEST)
+    costs = await usage.mean(conn, caller.workspace_id, list(fires), newest=NEWEST) if fires else {}
     expected = [_expected(names[each], fires[each], *costs[each]) for each in fires if each in costs and costs[each][1]]
-    days = await usage.days(conn, caller.workspace_id, month.start, month.end, caller.timezone)
-    spent = _sum([{unit: amount} for (_, unit), amount in days.items()])
+    if days is None:
+        days = await usage.days(conn, caller.workspace_id, month.start, month.end, caller.timezone)
+    spent = _sum([{unit: amount} for (day, unit), amount in days.items() if day >= month.first_day])
     estimate = _sum([spent, *(each.estimate for each in expected)])
-    complete = len(found) <= most
     return Forecast(f"{month.first_day:%Y-%m}", month.end, spent, expected, estimate, complete)
 
 
-def at_pace(spent: Amounts, days: Mapping[tuple[date, str], Decimal], now: datetime, end: datetime) -> Amounts:
+def at_pace(spent: Amounts, days: Days, now: datetime, end: datetime) -> Amounts:
     """Another estimate, for who has more schedules than can be counted while somebody waits: the rest of the month goes
     on as the last whole week did. `now` is on the clock that the days are of."""
     week = {now.date() - timedelta(days=ago) for ago in range(1, WEEK + 1)}

@@ -43,9 +43,10 @@ async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Respons
     found = await rows.page(unit.conn, caller.workspace_id, before=None, limit=LISTED)
     now = datetime.now(load_zone(caller.timezone))
     first, end = now.date() - timedelta(days=USUAL_DAYS - 1), now.date() + timedelta(days=1)
-    start, stop = (datetime.combine(day, time(), now.tzinfo) for day in (first, end))
-    spent = await usage.days(unit.conn, caller.workspace_id, start, stop, caller.timezone)
-    expected = await forecast(unit.conn, caller, most=FORESEEN)
+    start, stop = (datetime.combine(day, time(), now.tzinfo) for day in (min(first, now.date().replace(day=1)), end))
+    days = await usage.days(unit.conn, caller.workspace_id, start, stop, caller.timezone)
+    spent = {(day, each): amount for (day, each), amount in days.items() if day >= first}
+    expected = await forecast(unit.conn, caller, most=FORESEEN, days=days, in_part=False)
     facts: dict[str, Any] = {
         "accounts": await accounts.with_month(unit.conn, caller, found[::-1]),
         "charts": _drawn(spent, now.date()),
