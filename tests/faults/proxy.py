@@ -1,12 +1,16 @@
 """A TCP proxy before PostgreSQL that can lose answers and fall silent."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 COMMIT = b"COMMIT\0"
+PROCESS = re.compile(
+    rb"(?<=K\x00\x00\x00.)....(?=.{4,}Z\x00\x00\x00\x05)", re.DOTALL
+)  # before it is first ready for a query
 Way = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -21,6 +25,7 @@ class Proxy:
         self._every = 1
         self._commits = 0
         self._cut_at: bytes | None = None
+        self.hides_the_server = False  # as a pooler: who connects is told another number of the server's process
         self.lost = 0
         self._links: set[asyncio.Task[None]] = set()
 
@@ -127,6 +132,8 @@ class Link:
             self._dead = self._dead or self._proxy.silent
             if self._loses_next:
                 return  # the server has committed; nobody hears of it
+            if self._proxy.hides_the_server:
+                data = PROCESS.sub(b"9999", data, count=1)
             if not self._dead:
                 to.write(data)
                 await to.drain()

@@ -7,6 +7,7 @@ of the tables, as whom scheduler, worker and watch work, sees all of them.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rota.db.at_once import Step
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkspaceId
 
@@ -160,6 +161,12 @@ async def confine(db: Database, conn: Connection, workspace_id: WorkspaceId) -> 
     if role:
         await conn.execute(CONFINE, {"role": role, "workspace_id": str(workspace_id)})
     return role
+
+
+async def confinement(db: Database, conn: Connection, workspace_id: WorkspaceId) -> list[Step]:
+    """The same as a step of others, to be taken in one go with what follows; none where there is no second line."""
+    role = await role_of(db, conn)
+    return [(CONFINE, {"role": role, "workspace_id": str(workspace_id)})] if role else []
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import orjson
 
+from rota.db import at_once
 from rota.db.pool import Connection
 from rota.db.write_keys import Key
 from rota.model.ids import RunId, SessionId, WorkspaceId
@@ -153,16 +154,23 @@ class Asked:
         return of_role + (" AND acked_at IS NULL" if self.unacked else "")
 
 
-async def look(conn: Connection, attempts: Sequence[Attempt], sessions: Sequence[Where], keys: Sequence[Key]) -> Seen:
-    """Hold those attempts that still have their lease, lock the sessions, and see what else decides."""
+async def look(
+    conn: Connection,
+    attempts: Sequence[Attempt],
+    sessions: Sequence[Where],
+    keys: Sequence[Key],
+    *,
+    begin: bool = False,
+) -> Seen:
+    """Hold those attempts that still have their lease, lock the sessions, and see what else decides. With `begin`, the
+    transaction begins with it."""
     given = {
         "attempts": _numbered(attempts, "workspace_id", "run_id", "attempt"),
         "sessions": _numbered(sessions, "workspace_id", "id"),
         "keys": _numbered(keys, "workspace_id", "scope_id", "key"),
     }
-    for _ in range(2):  # who waited for a lock looks again, now that nobody else can write
-        row = await (await conn.execute(LOOK, given)).fetchone()
-        assert row
+    for number in range(2):  # who waited for a lock looks again, now that nobody else can write
+        *_, [row] = await at_once.run(conn, *(["BEGIN"] if begin and not number else []), (LOOK, given))
         now, held, locked, found = row
         if all(last_seq == seen_seq for _, _, last_seq, seen_seq, _ in locked or ()):
             break
@@ -180,25 +188,35 @@ async def roles(conn: Connection, sessions: Iterable[Where]) -> dict[Where, list
     return {(w, s): names for w, s, names in await rows.fetchall()}
 
 
-async def write(conn: Connection, messages: Sequence[Mapping[str, Any]]) -> None:
-    if messages:
-        await conn.execute(WRITE, {"messages": orjson.dumps(messages).decode()})
+async def write(conn: Connection, messages: Sequence[Mapping[str, Any]], *, commit: bool = False) -> None:
+    """With `commit`, the transaction ends with it."""
+    written: list[at_once.Step] = [(WRITE, {"messages": orjson.dumps(messages).decode()})] if messages else []
+    if steps := [*written, *(["COMMIT"] if commit else [])]:
+        await at_once.run(conn, *steps)
 
 
 async def pages(
-    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[Asked], *, limit: int
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    asked: Sequence[Asked],
+    *,
+    limit: int,
+    confined: Sequence[at_once.Step] = (),
 ) -> list[list[Message]]:
-    """For each inbox asked for, which are all of the same make, the page of messages after a number, oldest first."""
+    """For each inbox asked for, which are all of the same make, the page of messages after a number, oldest first. With
+    `confined`, in a transaction of its own that begins so."""
     given = [
         {"number": n, "session_id": each.session_id, "role": each.role, "after": each.after}
         for n, each in enumerate(asked)
     ]
     found: list[list[Message]] = [[] for _ in asked]
-    rows = await conn.execute(
-        PAGES.replace("{chosen}", asked[0].chosen).encode(),
-        {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit},
+    statement = PAGES.replace("{chosen}", asked[0].chosen)
+    values = {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit}
+    steps: list[at_once.Step] = (
+        ["BEGIN", *confined, (statement, values), "COMMIT"] if confined else [(statement, values)]
     )
-    for number, *message in await rows.fetchall():
+    rows = (await at_once.run(conn, *steps))[-2 if confined else -1]
+    for number, *message in rows:
         found[number].append(Message(*message))
     return found
 

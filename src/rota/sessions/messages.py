@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 
-from rota.db import isolation, messages
+from rota.db import at_once, isolation, messages
 from rota.db.listener import Listener, Wakes, session_channel
 from rota.db.messages import Asked, Attempt, Message, Seen, Where
 from rota.db.pool import Connection, Database
@@ -136,8 +136,8 @@ class Post:
         return None
 
     async def _write(self, group: Sequence["_Letter"]) -> list[Published]:
-        async with self._db.transaction() as conn:
-            published = await publish(conn, [letter.message for letter in group])
+        async with self._db.connection() as conn, at_once.undone_if_it_fails(conn):
+            published = await publish(conn, [letter.message for letter in group], whole=True)
         for letter, answer in zip(group, published, strict=True):
             if isinstance(answer, Message):
                 self._wakes.send(session_channel(letter.message.session_id), [letter.message.session_id])
@@ -160,9 +160,9 @@ class _Letter:
             self.published.set_exception(failure)
 
 
-async def publish(conn: Connection, given: Sequence[NewMessage]) -> list[Published]:
-    """Write messages in this transaction: each numbered under its session's lock, which is held until the commit, so
-    that a reader with "after N" can never pass over one that commits later."""
+async def publish(conn: Connection, given: Sequence[NewMessage], *, whole: bool = False) -> list[Published]:
+    """Write messages in this transaction, or as a `whole` one: each numbered under its session's lock, which is held
+    until the commit, so that a reader with "after N" can never pass over one that commits later."""
     for message in given:
         check_size(message.body)
     seen = await messages.look(
@@ -170,10 +170,11 @@ async def publish(conn: Connection, given: Sequence[NewMessage]) -> list[Publish
         attempts=list({attempt for m in given if (attempt := _attempt(m))}),
         sessions=sorted({(m.workspace_id, m.session_id) for m in given}),
         keys=list({(m.workspace_id, m.scope_id, m.key) for m in given if m.key is not None}),
+        begin=whole,
     )
     sheet = _Sheet(seen)
     answers = [sheet.add(message) for message in given]
-    await messages.write(conn, sheet.rows)
+    await messages.write(conn, sheet.rows, commit=whole)
     return answers
 
 
@@ -276,8 +277,9 @@ def _look(db: Database) -> Look:
 
 async def _read(db: Database, asked: Sequence[tuple[WorkspaceId, Asked]]) -> list[list[Message]]:
     workspace_id = asked[0][0]
-    async with isolation.in_workspace(db, workspace_id) as conn:
-        return await messages.pages(conn, workspace_id, [each for _, each in asked], limit=PAGE)
+    async with db.connection() as conn, at_once.undone_if_it_fails(conn):
+        confined = await isolation.confinement(db, conn, workspace_id)
+        return await messages.pages(conn, workspace_id, [each for _, each in asked], limit=PAGE, confined=confined)
 
 
 @asynccontextmanager

@@ -1,0 +1,85 @@
+"""Several statements in one round trip: planned once, whole or not at all, and one by one behind a pooler."""
+
+from uuid import UUID
+
+import psycopg
+import pytest
+from faults.proxy import Proxy
+
+from rota.db import at_once
+from rota.db.pool import Connection, Database
+
+SUM = "SELECT %(a)s::bigint + %(b)s::bigint, %(text)s::text || '%%', %(a)s::bigint"
+NAMED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'rota\\_%'"
+SAID = "it's 100 %\\ \n“so”; DROP TABLE runs; --"
+
+
+async def test_each_gives_its_rows_and_values_are_only_values(db: Database) -> None:
+    async with db.connection() as conn:
+        for _ in range(7):  # more often than psycopg takes to prepare what repeats
+            found = await at_once.run(
+                conn, "BEGIN", (SUM, {"a": 1, "b": 2, "text": SAID}), "CREATE TEMPORARY TABLE x ON COMMIT DROP AS SELECT 7",
+                "SELECT * FROM x", ("SELECT %(id)s::uuid", {"id": UUID(int=1)}), "COMMIT",
+            )  # fmt: skip
+            assert found == [[], [(3, SAID + "%", 1)], [], [(7,)], [(UUID(int=1),)], []]
+        assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        plans = await conn.execute(
+            "SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE name ~ '^rota_'"
+        )
+        assert await plans.fetchall() == [(7,), (7,)]
+
+
+async def test_what_fails_is_undone_and_the_connection_goes_on(db: Database) -> None:
+    async def fail(conn: Connection, divisor: int | None) -> None:
+        async with at_once.undone_if_it_fails(conn):
+            await at_once.run(conn, "BEGIN", "INSERT INTO kept VALUES (1)")
+            if divisor is None:
+                raise KeyError  # in between
+            await at_once.run(conn, ("SELECT 1 / %(divisor)s::int", {"divisor": divisor}), "COMMIT")
+
+    async with db.connection() as conn:
+        await conn.execute("CREATE TEMPORARY TABLE kept (number integer)")
+        for divisor, failure in ((0, psycopg.errors.DivisionByZero), (None, KeyError)):
+            with pytest.raises(failure):
+                await fail(conn, divisor)
+            found = await at_once.run(conn, "BEGIN", "SELECT count(*) FROM kept", "COMMIT")
+            assert found[1] == [(0,)]
+
+
+async def test_what_was_prepared_and_is_gone_is_prepared_again(db: Database) -> None:
+    """psycopg takes back all that is prepared whenever a transaction is rolled back."""
+    async with db.connection() as conn:
+        for _ in range(3):
+            found = await at_once.run(conn, "BEGIN", (SUM, {"a": 1, "b": 2, "text": ""}))
+            assert found == [[], [(3, "%", 1)]]
+            await at_once.run(conn, ("SELECT %(n)s::int", {"n": 1}), "COMMIT")
+            for _ in range(6):
+                await conn.execute("SELECT 1")
+            async with conn.transaction(force_rollback=True):
+                await conn.execute("SELECT 1")
+            assert await (await conn.execute(NAMED)).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+async def test_behind_a_pooler_nothing_is_left_on_a_server_that_may_be_anothers(
+    database_url: str, pooled: bool
+) -> None:
+    proxy = Proxy(database_url)
+    proxy.hides_the_server = pooled
+    async with proxy.open(database_url) as url:
+        db = Database(url)
+        await db.open()
+        async with db.connection() as conn:
+            found = await at_once.run(conn, "BEGIN", (SUM, {"a": 1, "b": 2, "text": SAID}), "COMMIT")
+            assert found == [[], [(3, SAID + "%", 1)], []]
+            assert await (await conn.execute(NAMED)).fetchone() == (0 if pooled else 1,)
+        await db.close()
+
+
+async def test_where_nothing_may_be_prepared_nothing_is(database_url: str) -> None:
+    db = Database(database_url, prepared=False)
+    await db.open()
+    async with db.connection() as conn:
+        await at_once.run(conn, "BEGIN", (SUM, {"a": 1, "b": 2, "text": ""}), "COMMIT")
+        assert await (await conn.execute(NAMED)).fetchone() == (0,)
+    await db.close()
