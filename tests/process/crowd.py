@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from rota.client import AsyncClient
 
-AT_A_TIME = 8
+AT_A_TIME = 16
 PATIENCE = 90.0
 END = "the end"
 

@@ -58,10 +58,10 @@ def begin(rota: Rota, token: str, function: str) -> str:
     return run_id
 
 
-def pending(rota: Rota, token: str) -> dict[str, Any]:
-    [asked] = rota.get(token, "/approvals?status=pending")["items"]
-    found: dict[str, Any] = asked
-    return found
+def pending(rota: Rota, token: str, run_id: str) -> dict[str, Any]:
+    asked = rota.get(token, "/approvals?status=pending")["items"]
+    [found] = [each for each in asked if each["run_id"] == run_id]
+    return dict(found)
 
 
 def ended(rota: Rota, token: str, run_id: str) -> dict[str, Any]:
@@ -69,36 +69,26 @@ def ended(rota: Rota, token: str, run_id: str) -> dict[str, Any]:
     return run
 
 
-def test_a_parked_run_outlives_everything_and_goes_on_with_the_answer(start: Any) -> None:
-    """SIGKILL of the whole group while it is parked, and again right after the answer."""
+def test_what_waits_for_an_answer_outlives_everything(start: Any) -> None:
+    """SIGKILL of the whole group while one run is parked and another waits in its process, and again right after an
+    answer. The one goes on from its checkpoint; the other asks the same question anew, in its next attempt."""
     rota = start()
     rota.link()
     token = rota.token()
-    run_id = begin(rota, token, "parks")
+    parked, waiting = begin(rota, token, "parks"), begin(rota, token, "waits")
+    asked = {run_id: pending(rota, token, run_id)["id"] for run_id in (parked, waiting)}
     rota.kill_group()
     rota = start()
-    asked = pending(rota, token)
-    rota.post(token, f"/approvals/{asked['id']}", {"answer": "refuse", "text": "Not today."})
-    rota.kill_group()
-    rota = start()
-    run = ended(rota, token, run_id)
-    assert (run["status"], run["summary"]) == ("succeeded", "half, refuse, Not today.")
-    assert run["tries"] == 0
-    assert len(rota.get(token, "/approvals")["items"]) == 1
-
-
-def test_an_agent_that_waited_in_its_process_asks_the_same_question_after_it_was_killed(start: Any) -> None:
-    rota = start()
-    rota.link()
-    token = rota.token()
-    run_id = begin(rota, token, "waits")
-    asked = pending(rota, token)
-    rota.kill_group()
-    rota = start()
-    until(lambda: rota.get(token, f"/runs/{run_id}")["attempt"] == 2)
-    until(lambda: rota.get(token, f"/runs/{run_id}")["status"] == "awaiting_approval")
-    assert pending(rota, token)["id"] == asked["id"]
-    rota.post(token, f"/approvals/{asked['id']}", {"answer": "approve"})
-    run = ended(rota, token, run_id)
+    until(lambda: rota.get(token, f"/runs/{waiting}")["attempt"] == 2)
+    until(lambda: rota.get(token, f"/runs/{waiting}")["status"] == "awaiting_approval")
+    assert {run_id: pending(rota, token, run_id)["id"] for run_id in asked} == asked
+    rota.post(token, f"/approvals/{asked[waiting]}", {"answer": "approve"})
+    run = ended(rota, token, waiting)
     assert (run["status"], run["attempt"], run["rescues"]) == ("succeeded", 2, 1)
     assert run["summary"].startswith("approve in process")
+    rota.post(token, f"/approvals/{asked[parked]}", {"answer": "refuse", "text": "Not today."})
+    rota.kill_group()
+    rota = start()
+    run = ended(rota, token, parked)
+    assert (run["status"], run["summary"], run["tries"]) == ("succeeded", "half, refuse, Not today.", 0)
+    assert len(rota.get(token, "/approvals")["items"]) == 2

@@ -45,9 +45,9 @@ echo "All done."
 """
 
 
-@pytest.fixture
-def rota(tmp_path: Path) -> Iterator[Rota]:
-    running = Rota(furnished(tmp_path / "home"), "up", "--no-starters")
+@pytest.fixture(scope="module")
+def rota(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rota]:
+    running = Rota(furnished(tmp_path_factory.mktemp("desk") / "home"), "up", "--no-starters")
     yield running
     running.stop()
 
@@ -60,9 +60,14 @@ def answer(rota: Rota, token: str, question: str, **given: Any) -> None:
     rota.post(token, f"/approvals/{until(asked)['id']}", given)
 
 
+@pytest.fixture(scope="module")
+def token(rota: Rota) -> str:
+    rota.url()
+    return rota.token()
+
+
 @pytest.mark.timeout(300)
-def test_a_shell_script_does_all_of_it(rota: Rota, tmp_path: Path) -> None:
-    token = rota.token()
+def test_a_shell_script_does_all_of_it(rota: Rota, token: str, tmp_path: Path) -> None:
     script = tmp_path / "agent.sh"
     script.write_text(SCRIPT)
     for name, argv in (("Shell", ["sh", str(script)]), ("Helper", ["echo", "Helped."])):
@@ -114,8 +119,7 @@ def test_outside_of_a_run_it_says_so() -> None:
     assert (told.returncode, "ROTA_TOKEN" in told.stderr, "Traceback" in told.stderr) == (2, True, False)
 
 
-def test_with_the_token_of_a_lost_attempt_it_ends_with_four(rota: Rota) -> None:
-    token = rota.token()
+def test_with_the_token_of_a_lost_attempt_it_ends_with_four(rota: Rota, token: str) -> None:
     given = {
         "ROTA_URL": rota.url(), "ROTA_WORKSPACE": "default", "ROTA_RUN_ID": "01a1e0db-2cd9-7826-809d-0931e0e98709",
         "ROTA_TOKEN": f"rota_run_{'0' * 32}_{'0' * 32}_1_{'x' * 32}",
