@@ -20,7 +20,7 @@ from rota.executors.acp.files import Files
 from rota.executors.acp.opening import Bookmark, bookmark, digest
 from rota.executors.briefing import prepare_directory
 from rota.model.agent_config import read_acp
-from rota.model.approval import Answer, Option
+from rota.model.approval import Answer, Option, Question, pre_approved
 from rota.model.executor import Assignment, Desk, Turn
 from rota.model.ids import ApprovalId, RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
@@ -166,6 +166,18 @@ async def test_permission_is_asked_with_the_agents_own_options_and_the_process_n
     assert again[1:] == asked[1:]  # the same question, which has its answer
     told = recalled(str(directory / (bookmark(kept) or Bookmark("", "", "")).session))
     assert any("You had asked for permission" in each and "But gently." in each for each in told)
+
+
+async def test_a_pre_approval_names_the_tool_or_just_this_use_of_it(run: Any, desk: RecordingDesk) -> None:
+    await run("pushes")
+    [(_, text, about)] = [call for call in desk.calls if call[0] == "park"]
+    question = Question(text, **about)
+    covering = [
+        pattern
+        for pattern in ("execute", "execute:git push", "execute:git*", "execute:git", "push")
+        if pre_approved([pattern], question)
+    ]
+    assert covering == ["execute", "execute:git push", "execute:git*"]
 
 
 async def test_what_was_allowed_once_is_asked_again_the_next_time(

@@ -69,9 +69,10 @@ class Question:
 
     @property
     def names(self) -> set[str]:
-        """What a pre-approval may call it: its key, or the tool it is about."""
-        tool = (self.detail or {}).get("tool")
-        return {name for name in (self.key, tool) if isinstance(name, str)}
+        """What a pre-approval may call it: its key, also without what tells it from others behind a `#`, or the tool it
+        is about."""
+        tool, key = (self.detail or {}).get("tool"), self.key or ""
+        return {name for name in (self.key, key.rpartition("#")[0], tool) if isinstance(name, str) and name}
 
 
 def without(question: Question, redactor: Redactor) -> Question:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import logging
 import os
@@ -122,12 +123,15 @@ def assignment_of(told: Mapping[str, Any], config: Mapping[str, Any]) -> Assignm
 
 async def work(brief: Mapping[str, Any], desk: Desk) -> Outcome:
     """One turn of the agent, from its start until nothing of it is left."""
+    gc.disable()  # nothing that an import makes is garbage
     try:
         from rota.executors.acp.attempt import Attempt  # noqa: PLC0415 - it needs the library, which may be missing
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "acp":
             raise
         return Failed(ErrorClass.EXECUTOR_ERROR, f"executor: {missing_extra('acp')}", retryable=False)
+    finally:
+        gc.enable()
     assignment, config = assignment_of(brief["assignment"], brief["config"]), read_acp(brief["config"])
     grace, politeness = timedelta(seconds=brief["grace"]), timedelta(seconds=brief["politeness"])
     spec = Spec(config.argv, brief["env"], assignment.directory.resolve(), config.limits, grace)
