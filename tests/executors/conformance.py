@@ -181,7 +181,8 @@ async def test_the_loop_goes_on_turning_during_a_flood(run: Run) -> None:
     assert longest < 0.5
 
 
-@pytest.mark.parametrize("how", ["forks", pytest.param("ignores TERM", marks=pytest.mark.process)])
+@pytest.mark.process
+@pytest.mark.parametrize("how", ["forks", "ignores TERM"])
 async def test_an_agent_and_its_descendants_die_with_a_killed_worker(
     kind: Kind, how: str, behave: Callable[..., Mapping[str, Any]], directory: Path
 ) -> None:
@@ -210,6 +211,7 @@ async def test_an_agent_that_does_not_exist_fails_once_and_is_named(
     assert not outcome.retryable
 
 
+@pytest.mark.process
 async def test_a_second_attempt_sees_the_same_idempotency_key(run: Run, desk: RecordingDesk) -> None:
     await run("shows its key", idempotency_key="slot-9")
     await run("shows its key", idempotency_key="slot-9", attempt=2)

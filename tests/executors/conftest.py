@@ -26,7 +26,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_shown_by_another(item: pytest.Item) -> bool:
     kind = getattr(getattr(item, "module", None), "KIND", None)
-    return kind is not None and shown_by(kind).name != kind.name
+    if kind is None:
+        return False
+    return shown_by(kind).name != kind.name or getattr(item, "originalname", "") in getattr(kind, "left_to_soak", ())
 
 
 @pytest.fixture

@@ -39,15 +39,17 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(desk: RecordingDesk, assign: Callable[..., Assignment]) -> Any:
-    """A turn as the child sees it, but here: that it is one is shown by the tests of all kinds."""
-
     async def executed(how: str, *like: str, config_: dict[str, Any] | None = None, **given: Any) -> Outcome:
-        assigned = assign(config(how, *like, **(config_ or {})), **given)
-        prepare_directory(assigned)
-        brief = AcpExecutor(grace=timedelta(seconds=2))._brief(assigned, read_acp(assigned.config))
-        return await child.work(json.loads(json.dumps(brief)), cast("Desk", desk))
+        return await turn(assign(config(how, *like, **(config_ or {})), **given), desk)
 
     return executed
+
+
+async def turn(assigned: Assignment, desk: RecordingDesk) -> Outcome:
+    """As the child carries it out, but here: that there is one is shown by the tests of all kinds."""
+    prepare_directory(assigned)
+    brief = AcpExecutor(grace=timedelta(seconds=2))._brief(assigned, read_acp(assigned.config))
+    return await child.work(json.loads(json.dumps(brief)), cast("Desk", desk))
 
 
 def last_checkpoint(desk: RecordingDesk) -> bytes:
@@ -275,14 +277,14 @@ async def test_a_preset_and_a_key_are_all_that_a_known_agent_needs(
     (tmp_path / "gemini").write_text(f'#!/bin/sh\ntest "$*" = --acp && exec {words}\n')
     (tmp_path / "gemini").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    outcome = await AcpExecutor().execute(assign({"preset": "gemini"}, prompt="Go."), desk)
+    outcome = await turn(assign({"preset": "gemini"}, prompt="Go."), desk)
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
     assert "signed in; its ways are gemini-api-key (Key), web (Web); give it a credential as GEMINI_API_KEY" in (
         outcome.detail
     )
     given = assign({"preset": "gemini"}, prompt="Go.", environment={"GEMINI_API_KEY": "k"})
-    assert await AcpExecutor().execute(given, desk) == Succeeded()
+    assert await turn(given, desk) == Succeeded()
 
 
 async def test_another_agent_is_signed_in_by_the_method_that_its_configuration_names(run: Any) -> None:
