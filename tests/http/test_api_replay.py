@@ -81,6 +81,26 @@ async def test_an_export_holds_the_whole_session_and_shows_it_again_elsewhere(
     ]
 
 
+async def test_an_imported_session_lists_what_was_left_in_it_with_content_where_that_is_known(
+    office: Office, api: Api, site: Any
+) -> None:
+    session = await told(office, api, lines=1)
+    path = f"/sessions/{session}/artifacts"
+    made(await api.send("POST", path, params={"name": "report.md"}, content=b"# All is well"))
+    made(await api.post(path, {"uri": "https://example.org/pull/7", "name": "The pull request"}))
+    lines = await exported(api, session)
+    here = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    elsewhere = await (await furnish(site)).api()
+    there = made(await elsewhere.post("/sessions/import", {"lines": lines}))["id"]
+    left = [{**each, "session_id": None, "created_at": None} for each in await api.pages(path, 1)]
+    for client, imported in ((api, here), (elsewhere, there)):
+        shown = await client.pages(f"/sessions/{imported}/artifacts", 1)
+        assert [{**each, "session_id": None, "created_at": None} for each in shown] == left
+    report = next(each["id"] for each in left if each["name"] == "report.md")
+    assert (await api.get(f"/sessions/{here}/artifacts/{report}/content")).content == b"# All is well"
+    refused(await elsewhere.get(f"/sessions/{there}/artifacts/{report}/content"), 404, "content_missing")
+
+
 async def test_the_page_of_an_imported_session_shows_its_tasks(office: Office, api: Api, site: Any) -> None:
     lines = await exported(api, await told(office, api, lines=1))
     session = made(await api.post("/sessions/import", {"lines": lines}))["id"]
@@ -126,9 +146,24 @@ TASK: dict[str, Any] = {
 }  # fmt: skip
 
 
+LEFT = {"artifact_id": api_client.UNKNOWN, "name": "a.md", "media_type": "text/markdown", "uri": "https://example.org/"}
+
+
+def left(**changes: Any) -> dict[str, Any]:
+    return {"event": {**EVENT, "kind": "artifact", "data": {**LEFT, **changes}}}
+
+
 @pytest.mark.parametrize(
     ("lines", "line", "about"),
     [
+        ([HEAD, left(artifact_id="x")], 2, "event.data.artifact_id"),
+        ([HEAD, left(name="../x")], 2, "event.data.name"),
+        ([HEAD, left(name=7)], 2, "event.data.name"),
+        ([HEAD, left(media_type="text")], 2, "event.data.media_type"),
+        ([HEAD, left(uri="javascript:alert(1)")], 2, "event.data.uri"),
+        ([HEAD, left(uri=None)], 2, "sha256"),
+        ([HEAD, left(uri=None, sha256="x", size=1)], 2, "event.data.sha256"),
+        ([HEAD, left(uri=None, sha256="0" * 64, size="1")], 2, "event.data.size"),
         (["nonsense"], 1, "begins with"),
         ([{**HEAD, "version": 2}], 1, "version 2"),
         ([{**HEAD, "session": {**HEAD["session"], "kind": "odd"}}], 1, "session.kind"),  # type: ignore[dict-item]

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
+from rota.db import imports
 from rota.db.pool import Connection
 from rota.model.ids import SessionId, WorkspaceId
 
@@ -70,11 +71,13 @@ async def add(conn: Connection, **values: Any) -> dict[str, Any]:
 async def page(
     conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, before: UUID | None, limit: int
 ) -> list[dict[str, Any]]:
+    """Newest first; of an imported session, those that its log tells of."""
     query = f"{SHOWN} AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY id DESC LIMIT %(limit)s"
     given = {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit}
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
+        found = await cursor.fetchall()
+    return found or await imports.artifacts(conn, (workspace_id, session_id), before=before, limit=limit)
 
 
 async def find(
@@ -83,7 +86,9 @@ async def find(
     given = {"workspace_id": workspace_id, "session_id": session_id, "id": artifact_id}
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(f"{SHOWN} AND id = %(id)s".encode(), given)
-        return await cursor.fetchone()
+        if found := await cursor.fetchone():
+            return found
+    return next(iter(await imports.artifacts(conn, (workspace_id, session_id), only=artifact_id)), None)
 
 
 async def doom(conn: Connection, *, untouched: timedelta, limit: int) -> list[tuple[WorkspaceId, bytes]]:

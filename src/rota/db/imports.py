@@ -1,4 +1,4 @@
-"""Roles and tasks of imported sessions: as they stood when they were exported, for reading only."""
+"""Roles, tasks and artifacts of imported sessions: as they stood when they were exported, for reading only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,6 +50,24 @@ SELECT data ->> 'status', count(*) FROM imported_parts
 GROUP BY 1
 """
 
+ARTIFACTS = """
+-- As the log tells of them; it is read for sessions that were imported only. OFFSET 0: what other events hold under the
+-- same names is never taken for an id or a number.
+SELECT DISTINCT ON (told.id) told.*
+  FROM (SELECT FROM sessions
+         WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s AND imported IS NOT NULL LIMIT 1) imported
+       CROSS JOIN LATERAL (
+           SELECT (data ->> 'artifact_id')::uuid AS id, session_id, run_id, attempt, data ->> 'name' AS name,
+                  data ->> 'media_type' AS media_type, data ->> 'uri' AS uri, data ->> 'sha256' AS sha256,
+                  (data ->> 'size')::bigint AS size, created_at
+             FROM events
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND kind = 'artifact'
+           OFFSET 0) told
+ WHERE told.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND told.id = coalesce(%(only)s::uuid, told.id)
+ORDER BY told.id DESC LIMIT %(limit)s
+"""
+
 NEEDS = """
 SELECT name, data -> 'depends_on' FROM imported_parts
  WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND what = 'task'
@@ -79,6 +97,15 @@ async def tasks(conn: Connection, where: Where, *, after: UUID | None, limit: in
 
 async def counts(conn: Connection, where: Where) -> dict[str, int]:
     return dict(await (await conn.execute(COUNTS, _given(where))).fetchall())
+
+
+async def artifacts(
+    conn: Connection, where: Where, *, only: UUID | None = None, before: UUID | None = None, limit: int = 1
+) -> list[dict[str, Any]]:
+    """Newest first, or the one with this id."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(ARTIFACTS, {**_given(where), "only": only, "before": before, "limit": limit})
+        return await cursor.fetchall()
 
 
 async def needs(conn: Connection, where: Where) -> dict[str, list[str]]:

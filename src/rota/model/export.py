@@ -3,6 +3,7 @@
 The first line is the head, the last one counts the events; in between come roles, tasks and events, one a line.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from rota.errors import Invalid
+from rota.model.artifact import check_media_type, check_name, check_uri
 from rota.model.message import ROLE
 
 VERSION = 1
@@ -19,6 +21,7 @@ TASK_STATUSES = frozenset({"pending", "ready", "running", "done", "failed", "ski
 LARGEST_SEQ = 2**63 - 1
 LONGEST = 1_000_000
 MOST_NEEDED = 10_000
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ def _event(value: Mapping[str, Any], number: int) -> ImportedEvent:
     if not isinstance(value.get("data"), Mapping):
         raise _wrong(number, "`event.data` must be an object")
     run_id, attempt = value.get("run_id"), value.get("attempt")
+    if value["kind"] == "artifact":
+        _check_artifact(value["data"], number)
     return ImportedEvent(
         _whole(value.get("seq"), number, "event.seq", least=1),
         value["kind"],
@@ -113,6 +118,27 @@ def _event(value: Mapping[str, Any], number: int) -> ImportedEvent:
         dict(value["data"]),
         _instant(value.get("created_at"), number),
     )
+
+
+def _check_artifact(data: Mapping[str, Any], number: int) -> None:
+    """It is shown in a list, with a link: the same holds for it as for one that is left here."""
+    _uuid(data.get("artifact_id"), number, "event.data.artifact_id")
+    texts = {name: data.get(name) for name in ("name", "media_type", "uri", "sha256")}
+    try:
+        check_name(_text(texts["name"], number, "event.data.name", most=LONGEST))
+        check_media_type(_text(texts["media_type"], number, "event.data.media_type", most=LONGEST), "")
+        if texts["uri"] is not None:
+            check_uri(_text(texts["uri"], number, "event.data.uri", most=LONGEST))
+    except Invalid as refused:
+        if refused.code == "invalid_export":
+            raise
+        raise _wrong(number, f"`event.data.{refused.field}` cannot be shown: {refused.message.rstrip('.')}") from None
+    if (texts["uri"] is None) != (texts["sha256"] is not None):
+        raise _wrong(number, "an artifact has `event.data.sha256`, or it is elsewhere and has `event.data.uri`")
+    if texts["sha256"] is not None:
+        if not isinstance(texts["sha256"], str) or not SHA256.fullmatch(texts["sha256"]):
+            raise _wrong(number, "`event.data.sha256` must be 64 hexadecimal digits")
+        _whole(data.get("size"), number, "event.data.size", least=0)
 
 
 def _task(value: Mapping[str, Any], number: int) -> dict[str, Any]:
