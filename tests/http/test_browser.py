@@ -280,7 +280,17 @@ def every_page(rota: Any) -> list[str]:
     return [*pages, "/w/default/runs", session, *around, "/sign-in", f"{LIST}/none"]
 
 
-async def test_every_page_is_light_fits_a_phone_and_is_dark_for_who_wants_it(rota: Any, sit: Any) -> None:
+# How much of what is shown moved without anybody's doing, once the page stands.
+MOVED = """
+let moved = 0;
+new PerformanceObserver((list) => list.getEntries().forEach((each) => { moved += each.value; }))
+    .observe({ type: "layout-shift", buffered: true });
+const frame = () => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+window.settled = async () => { await frame(); await frame(); return moved; };
+"""
+
+
+async def test_every_page_is_light_fits_a_phone_stands_still_and_is_dark_for_who_wants_it(rota: Any, sit: Any) -> None:
     name = "A name that nobody would ever write but somebody will: " + "Donaudampfschifffahrtsgesellschaft" * 3
     saved = rota.automation(
         name[:200], f"echo {'x' * 600}; exit 3", schedule={"cron": "1,2,3,4,5,6 0-7 1,15 * *"}
@@ -290,6 +300,7 @@ async def test_every_page_is_light_fits_a_phone_and_is_dark_for_who_wants_it(rot
     page = await reader.page()
     await (await reader.context.new_cdp_session(page)).send("Network.setCacheDisabled", {"cacheDisabled": True})
     asked: list[Request] = []
+    await page.add_init_script(MOVED)
     page.on("requestfinished", lambda request: asked.append(request))  # noqa: PLW0108 — it marks what it is given
     for path in (*every_page(rota), run, f"{LIST}/{saved['slug']}"):
         asked.clear()
@@ -297,6 +308,7 @@ async def test_every_page_is_light_fits_a_phone_and_is_dark_for_who_wants_it(rot
         sizes = [await each.sizes() for each in asked]
         assert 4 <= len(sizes) <= 8, path  # the page, its style and its scripts at least: nothing came from a cache
         assert sum(each["responseBodySize"] + each["responseHeadersSize"] for each in sizes) <= 120_000, path
+        assert await page.evaluate("settled()") < 0.1, path
         for width in (360, 720, 1081, 1280):
             await page.set_viewport_size({"width": width, "height": 740})
             wide = await page.evaluate("document.documentElement.scrollWidth")

@@ -67,11 +67,14 @@ async def test_a_conversation_is_begun_gone_on_with_ended_and_put_away(rota: Any
     await expect(page.locator(".said.agent .md strong")).to_have_text("Bold")  # markup once it is finished
     await expect(page.locator(".said.agent .md li")).to_have_text(["one", "two"])
     box = page.get_by_label("Message")
-    await box.fill("And again?")
+    opened = await watched(page)
+    await box.fill(f"And again? {EVIL}")
     await box.press("Control+Enter")
-    await expect(page.locator(".said.user .words")).to_have_text(["Say something bold", "And again?"])
+    await expect(page.locator(".said.user .words")).to_have_text(["Say something bold", f"And again? {EVIL}"])
     await expect(page.locator(".said.agent .md strong")).to_have_text(["Bold", "Bold"])
     await expect(box).to_have_value("")
+    assert opened == []
+    assert not await page.evaluate("window.pwned")
     assert await was_never_reloaded(page)
     async with page.expect_navigation():  # what can be done with it has changed, so the page is loaded anew
         await page.get_by_role("button", name="Complete").click()
@@ -167,7 +170,7 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
     await expect(waiting).to_have_text("1 waiting")
     await question.get_by_text("What it is about").click()
     await expect(question.locator("pre")).to_contain_text("everybody")
-    await question.get_by_label("Note to the agent").fill("Only the short one")
+    await question.get_by_label("Note to the agent").fill(f"Only the short one {EVIL}")
     session = address.rsplit("/", 1)[1]
     rota.api("POST", f"/sessions/{session}/roles", {"name": "helper", "agent": saved["agent_id"]})
     task = {"key": "help", "role": "helper", "prompt": "Help.", "depends_on": []}
@@ -175,10 +178,10 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
     await expect(page.locator("#tasks")).to_contain_text("help")  # the page has moved on,
     await expect(question).to_have_count(2)  # and asks once more
     await expect(waiting).to_have_text("2 waiting")
-    await expect(question.first.get_by_label("Note to the agent")).to_have_value("Only the short one")
+    await expect(question.first.get_by_label("Note to the agent")).to_have_value(f"Only the short one {EVIL}")
     await question.first.get_by_role("button", name="Send").click()
     told = page.locator(".said.rota")
-    await expect(told.filter(has_text="Approved by Local admin: Send")).to_contain_text("“Only the short one”")
+    await expect(told.filter(has_text="Approved by Local admin: Send")).to_contain_text(f"“Only the short one {EVIL}”")
     await expect(waiting).to_have_text("1 waiting")
     await expect(question).to_have_count(1)
     await expect(question.get_by_label("Note to the agent")).to_have_value("")  # the note went with its question
