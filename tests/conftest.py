@@ -22,7 +22,10 @@ MEMORY, ROOM = Path("/dev/shm"), 3_000_000_000
 TEMPORARY = pytest.StashKey[str]()
 TEMPLATE = f"rota_template_{os.getpid()}"
 
-LONG = {"process", "faults", "test_accessible", "test_browser", "test_journeys", "test_replicas", "test_embedded"}
+LONG = {
+    "process", "faults", "test_accessible", "test_browser", "test_journeys", "test_session_journeys",
+    "test_people_journeys", "test_replicas", "test_embedded",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
