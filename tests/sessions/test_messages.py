@@ -416,7 +416,10 @@ async def _is(value: object) -> bool:
     return bool(value)
 
 
-async def test_without_a_notification_polling_finds_it(hall: Hall, db: Database) -> None:
+async def test_without_a_notification_polling_finds_it(
+    hall: Hall, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "POLL_SECONDS", 0.05)
     deaf = Listener("postgresql://rota@127.0.0.1:1/rota")  # never connects
     pages = subscribe(db, deaf, hall.caller.workspace_id, hall.session_id, until=asyncio.Event())
     async with aclosing(pages):
