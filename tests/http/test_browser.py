@@ -229,7 +229,7 @@ async def test_everything_can_be_done_without_javascript(rota: Any, sit: Any, tm
     rota.automation("Plain", speaker(gate, "%s;"))
     reader = await sit(java_script_enabled=False, login=rota.login_of("plain"))
     page = await reader.page(LIST)
-    row = page.locator("tr", has_text="Plain")
+    row = page.locator("tr", has=page.get_by_role("link", name="Plain", exact=True))
     await row.get_by_role("button", name="Pause").click()
     await expect(row.locator(".pill")).to_have_text("Paused")
     await row.get_by_role("button", name="Resume").click()

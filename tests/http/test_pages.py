@@ -575,6 +575,7 @@ def logged(made: Sequence[tuple[str, str, int]]) -> list[Event]:
 @settings(max_examples=400)
 @given(EVENTS, st.lists(st.integers(0, 1000), min_size=1, max_size=5), st.sampled_from([4, speech.SHOWN_EVENTS]))
 @example([("output", "a\x1b[31", 1), ("output", "mb", 1)], [1], 4)
+@example([("output", "a\r\x1b[K", 1), ("output", "\nb", 1)], [1], 4)
 @example([("output", "a", 1), ("output", "b", 1), ("tool", "x", 1)], [1, 2], speech.SHOWN_EVENTS)
 def test_a_page_that_grew_is_the_page_that_is_loaded(
     made: Sequence[tuple[str, str, int]], breaks: list[int], recalled: int

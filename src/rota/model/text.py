@@ -13,7 +13,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
-_UNFINISHED = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*|\r)\Z")
+_BEGUN = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*)\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -39,7 +39,9 @@ def clean_json(value: Any, depth: int = DEEPEST) -> Any:
 
 def plain(text: str) -> tuple[str, str]:
     """Text without what is meant for terminals, and the tail of which only the next piece tells what it is."""
-    unfinished = _UNFINISHED.search(text)
-    tail = unfinished.group() if unfinished else ""
-    text = _SEQUENCE.sub("", text.removesuffix(tail))
-    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")), tail
+    begun = _BEGUN.search(text)
+    tail = begun.group() if begun else ""
+    shown = _SEQUENCE.sub("", text.removesuffix(tail))
+    if shown.endswith("\r"):  # perhaps half the end of a line, whatever the terminal was told since
+        shown, tail = shown[:-1], "\r" + tail
+    return _CONTROL.sub("", shown.replace("\r\n", "\n").replace("\r", "\n")), tail
