@@ -261,6 +261,30 @@ async def test_a_worker_that_stops_hands_its_runs_back_and_counts_nothing(
     assert run["worker_id"] is None
 
 
+async def test_an_executor_may_wait_until_what_was_said_is_stored_and_hears_when_it_never_will_be(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    told: list[Any] = []
+
+    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say("one")
+        await desk.stored()
+        told.append(await house.value("SELECT data ->> 'text' FROM events WHERE kind = 'output'"))
+        await house.execute("UPDATE runs SET lease_until = now() - interval '1 s'")
+        await desk.say("two")
+        try:
+            await desk.stored()
+        except Lost:
+            told.append("lost")
+            raise
+        return Succeeded()
+
+    await run_now(await house.automation())
+    async with shift(speak):
+        await until(lambda: asyncio.sleep(0, len(told) == 2))
+    assert told == ["one", "lost"]
+
+
 async def test_the_lanes_next_run_becomes_ready_when_the_one_before_ends(
     house: House, shift: Any, run_now: Any
 ) -> None:
