@@ -35,6 +35,7 @@ test: $(VENV)/.dev ## Install and run the whole test suite
 soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises, for every kind in full
 	ROTA_TEST_SOAK_SECONDS=$(SECONDS) ROTA_TEST_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/soak $(ARGS)
 	ROTA_TEST_EVERY_KIND=1 $(BIN)/python -m pytest tests/executors/test_conformance_*.py $(ARGS)
+	$(BIN)/python -m pytest --hypothesis-profile anew tests/model tests/http/test_pages.py tests/executors/test_events.py $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contract, dead code, security
 	$(BIN)/ruff format --check .

@@ -11,12 +11,18 @@ import psycopg
 import pytest
 from databases import database
 from house import Clock, House
+from hypothesis import settings
 from psycopg.conninfo import make_conninfo
 
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database
+
+# Generated cases are the same every time, so that a change is judged by what it did; `make soak` draws new ones.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.register_profile("anew", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile("same")
 
 MEMORY, ROOM = Path("/dev/shm"), 3_000_000_000
 TEMPORARY = pytest.StashKey[str]()

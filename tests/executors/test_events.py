@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from executors.stand_ins import RecordingDesk
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.executors.events import LONGEST_LINE, Counter, Done, Error, EventStream, Lines, parse
@@ -36,7 +36,6 @@ async def hear(*pieces: bytes, limit: int = 1000) -> tuple[RecordingDesk, Counte
     return desk, counter
 
 
-@settings(deadline=None)  # each example runs two event loops, on a machine that may be busy
 @given(st.lists(LINES), st.lists(st.integers(0, 200)))
 def test_the_pieces_of_a_stream_do_not_change_what_is_heard(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(lines)

@@ -532,7 +532,7 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(body=BODIES, patch=BODIES)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 async def test_whatever_an_automation_says_it_is_saved_or_refused_and_what_was_saved_can_be_shown(
     site: Site, body: dict[str, Any], patch: dict[str, Any]
 ) -> None:

@@ -16,7 +16,7 @@ from .contract import Served, Tenant
 
 DOCUMENT = contract.document()
 ROUTES = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
-FEW = settings(max_examples=4, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck))
 
 described = schemathesis.openapi.from_dict(DOCUMENT)
 

@@ -101,7 +101,7 @@ expressions = st.tuples(
 instants = st.datetimes(wall(1990, 1, 1), wall(2090, 1, 1), timezones=st.just(UTC))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(expressions, instants)
 def test_in_utc_it_agrees_with_cronsim(expr, instant):
     try:
@@ -162,7 +162,7 @@ moments = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(moments)
 def test_around_a_shift_every_slot_is_where_the_clock_says(moment):
     times, day, (zone, shift), minutes, length = moment
@@ -178,7 +178,7 @@ def test_around_a_shift_every_slot_is_where_the_clock_says(moment):
         assert latest_until(expr, zone, expected[0], end) == expected[-1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(expressions, st.sampled_from(SHIFTS), instants)
 def test_the_next_slot_is_later_and_none_lies_between(expr, shift, instant):
     try:
@@ -343,7 +343,7 @@ def test_a_refusal_names_the_field_and_what_would_be_right(expr, said):
         assert said in refusal(expr).message
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet=st.sampled_from("0159*/-,#LW?@ \tMONJAN\x00é"), max_size=40) | st.text(max_size=40))
 def test_any_text_is_read_or_refused(text):
     now = datetime(2026, 1, 1, tzinfo=UTC)

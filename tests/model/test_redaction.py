@@ -37,7 +37,7 @@ def told(draw: st.DrawFn) -> tuple[list[str], str, list[str]]:
 
 
 @given(told())
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 def test_pieces_give_what_the_whole_gives_and_neither_holds_a_secret(given: tuple[list[str], str, list[str]]) -> None:
     secrets, text, pieces = given
     redactor = Redactor(secrets)
@@ -47,7 +47,7 @@ def test_pieces_give_what_the_whole_gives_and_neither_holds_a_secret(given: tupl
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.data())
-@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50)
 def test_what_is_no_secret_stays_as_it_is(before: str, after: str, data: st.DataObject) -> None:
     redactor = Redactor(["correct horse battery staple"])
     text = f"{before} correct hors {after}"
@@ -153,7 +153,7 @@ def test_a_pause_shows_a_letter_or_two_and_a_secret_that_goes_on_is_masked_all_t
 
 
 @given(told())
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 def test_a_stream_that_goes_on_elsewhere_says_what_one_stream_would(given: tuple[list[str], str, list[str]]) -> None:
     """As requests to several replicas do: all that they share is a few numbers."""
     secrets, _, pieces = given
@@ -181,7 +181,7 @@ def test_a_token_is_looked_for_as_it_is() -> None:
 
 
 @given(told(), st.data())
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100)
 def test_pauses_between_pieces_never_show_a_secret(
     given: tuple[list[str], str, list[str]], data: st.DataObject
 ) -> None:

@@ -117,7 +117,7 @@ def test_every_two_days_fires_after_a_gap_once_in_a_fold_and_not_on_a_day_that_n
     assert fires(apia, utc(2011, 12, 28), 3) == [utc(2011, 12, 28, 22), utc(2011, 12, 31, 22), utc(2012, 1, 2, 22)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 9),
     st.times(),
@@ -303,7 +303,7 @@ known_keys = st.sampled_from(["cron", "every", "at", "mode", "unit", "time", "ti
 modes = st.sampled_from(["interval", "weekly", "advanced", "days", "minutes", "UTC", "0 9 * * *"])
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(junk | st.dictionaries(known_keys | st.text(max_size=5), modes | junk, max_size=5))
 def test_any_form_is_read_or_refused(form):
     try:
