@@ -76,7 +76,7 @@ def assignment(config: Mapping[str, Any], directory: Path, **changes: Any) -> As
     return Assignment(**{**given, **changes})
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = 15) -> Any:
+async def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     """The first true value of a condition, looked at again and again."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
