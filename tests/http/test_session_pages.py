@@ -1,5 +1,6 @@
 """The page of a session beyond its transcript: the graph of tasks, artifacts, the lifecycle; and what memory holds."""
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -87,6 +88,31 @@ async def test_what_an_agent_leaves_is_told_on_the_page_that_is_open(house: Any,
     assert "2.0 KB" in told
     assert NASTY not in told
     assert 'hx-target="#live"' not in told  # nothing of the head has changed
+
+
+FLOOD = """
+WITH more AS (UPDATE sessions SET last_seq = last_seq + 3000 WHERE id = %s RETURNING workspace_id, id, last_seq - 3000 AS shown)
+INSERT INTO events (workspace_id, session_id, seq, kind, data)
+SELECT workspace_id, id, shown + n, 'tool', jsonb_build_object('name', 'look') FROM more, generate_series(1, 3000) AS n
+"""
+
+
+async def test_a_page_that_cannot_keep_up_shows_the_newest_and_the_way_back(house: Any, web: Web) -> None:
+    run = await house.started(await house.automation())
+    shown = await house.value("SELECT last_seq FROM sessions WHERE id = %s", run["session_id"])
+    feed = sessions.messages(web, house.caller, run["session_id"], shown, speech.Teller())
+    await house.execute(FLOOD, run["session_id"])
+    told = (await anext(feed)).decode()
+    newest = range(shown + 3001 - speech.SHOWN_EVENTS, shown + 3001)
+    assert re.findall(r'<article .*?data-seq="(\d+)"', told) == [str(seq) for seq in newest]
+    assert f'sessions/{run["session_id"]}?before={newest[0]}">2,800 events came too fast to be shown<' in told
+    assert told.startswith(f"id: {newest[-1]}\n")
+    assert 'hx-target="#live"' in told  # whatever happened to the run meanwhile
+    await house.say(run, "tool", name="look")
+    told = (await anext(feed)).decode()
+    await feed.aclose()
+    assert re.findall(r'data-seq="(\d+)"', told) == [str(newest[-1] + 1)]
+    assert "too fast" not in told
 
 
 async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin: AsyncClient, house: Any) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 from uuid import UUID
@@ -11,6 +11,7 @@ from fastapi import APIRouter, Form, Header, Query, Request
 from starlette.responses import Response
 
 from rota.db import approvals, artifacts, events, isolation, runs, sessions, tasks
+from rota.db.events import Event
 from rota.db.listener import CANCELS, RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
@@ -36,6 +37,8 @@ from rota.trace.follow import Told
 HEAD_CHANGES = {"run", "approval", "task", "session"}
 ASKED = 20  # questions shown at once
 AT_ONCE = 100  # events in one message
+FAR = 1000  # events behind the newest, from where on a page shows those instead
+REST_SECONDS = 0.5  # before a page that could not keep up is told more
 SHOWN_TASKS, SHOWN_ARTIFACTS = 200, 50
 # What people change about a session by hand, by its kind: one that an automation made ends with its run.
 VERBS = {
@@ -206,29 +209,69 @@ async def session_stream(
 async def messages(
     shared: Web, caller: Caller, session_id: SessionId, after: int, teller: Teller, zone: str = "UTC"
 ) -> AsyncGenerator[bytes]:
-    news = shared.readers.follow(caller.workspace_id, session_id, after=after)
-    voices: dict[str, Any] = {}
-    async with aclosing(news):  # a reader who leaves stops listening at once
-        async for told in news:
-            if not told:
-                yield STILL_HERE
-            for place in range(0, len(told.events), AT_ONCE):
-                found = told.events[place : place + AT_ONCE]
-                spoken = teller.tell(found)
-                head = None
-                if not voices or spoken.kinds & HEAD_CHANGES:
-                    head = _seen_by(caller, await _head_once(shared, caller, session_id, told))
-                    voices = {name: head[name] for name in ("seats", "voice")}
-                facts = {
-                    "told": spoken,
-                    "left": [_artifact(each.data) for each in found if each.kind == "artifact"],
-                    "head": head if spoken.kinds & HEAD_CHANGES else None,
-                    **voices,
-                    "root": f"/w/{caller.workspace_slug}",
-                    "address": f"/w/{caller.workspace_slug}/sessions/{session_id}",
-                    "zone": zone,
-                }
-                yield message(found[-1].seq, render("sessions/_message.html", **facts))
+    """What comes after this event. Where more comes than anybody reads, only the newest is shown, and a way back."""
+    page = _Open(shared, caller, session_id, teller, zone)
+    while not shared.closing.is_set():
+        async with aclosing(shared.readers.follow(caller.workspace_id, session_id, after=after)) as news:
+            async for told in news:
+                if newest := await page.newest_if_far_ahead_of(told):
+                    yield await page.skip(newest, after, told)
+                    after = newest[-1].seq
+                    break
+                if not told:
+                    yield STILL_HERE
+                for place in range(0, len(told.events), AT_ONCE):
+                    found = told.events[place : place + AT_ONCE]
+                    yield await page.tell(found, told)
+                    after = found[-1].seq
+        await asyncio.sleep(REST_SECONDS)
+
+
+class _Open:
+    """A session's page in somebody's browser."""
+
+    def __init__(self, shared: Web, caller: Caller, session_id: SessionId, teller: Teller, zone: str) -> None:
+        self._shared, self._caller, self._session_id, self._zone = shared, caller, session_id, zone
+        self._teller = teller
+        self._voices: dict[str, Any] = {}
+
+    async def tell(self, found: Sequence[Event], told: Told) -> bytes:
+        spoken = self._teller.tell(found)
+        head = None
+        if not self._voices or spoken.kinds & HEAD_CHANGES:
+            head = await self._head(told)
+        left = [_artifact(each.data) for each in found if each.kind == "artifact"]
+        return self._message(found, told=spoken, left=left, head=head if spoken.kinds & HEAD_CHANGES else None)
+
+    async def newest_if_far_ahead_of(self, told: Told) -> Sequence[Event]:
+        """Nothing while the page can keep up."""
+        if len(told.events) < AT_ONCE:
+            return ()
+        where = (self._caller.workspace_id, self._session_id)
+        async with isolation.in_workspace(self._shared.db, self._caller.workspace_id) as conn:
+            if await events.last_seq(conn, *where) - told.events[-1].seq < FAR:
+                return ()
+            return speech.fitting(await events.tail(conn, *where, limit=speech.SHOWN_EVENTS))
+
+    async def skip(self, newest: Sequence[Event], shown: int, told: Told) -> bytes:
+        """Go on with the newest, whatever was between."""
+        self._teller = Teller()
+        workspace_id = self._caller.workspace_id
+        async with isolation.in_workspace(self._shared.db, workspace_id) as conn:
+            left = await artifacts.page(conn, workspace_id, self._session_id, before=None, limit=SHOWN_ARTIFACTS)
+        skipped = {"count": newest[0].seq - shown - 1, "before": newest[0].seq}
+        spoken = self._teller.tell(newest)
+        return self._message(newest, told=spoken, left=left, head=await self._head(told), skipped=skipped)
+
+    async def _head(self, told: Told) -> dict[str, Any]:
+        head = _seen_by(self._caller, await _head_once(self._shared, self._caller, self._session_id, told))
+        self._voices = {name: head[name] for name in ("seats", "voice")}
+        return head
+
+    def _message(self, found: Sequence[Event], **facts: Any) -> bytes:
+        root = f"/w/{self._caller.workspace_slug}"
+        known = {"root": root, "address": f"{root}/sessions/{self._session_id}", "zone": self._zone, "skipped": None}
+        return message(found[-1].seq, render("sessions/_message.html", **known | self._voices | facts))
 
 
 def _artifact(data: dict[str, Any]) -> dict[str, Any]:
