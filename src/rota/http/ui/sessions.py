@@ -37,7 +37,7 @@ from rota.trace.follow import Told
 HEAD_CHANGES = {"run", "approval", "task", "session"}
 ASKED = 20  # questions shown at once
 AT_ONCE = 100  # events in one message
-FAR = 1000  # events behind the newest, from where on a page shows those instead
+FAR = 2000  # events behind the newest, from where on a page shows those instead
 REST_SECONDS = 0.5  # before a page that could not keep up is told more
 SHOWN_TASKS, SHOWN_ARTIFACTS = 200, 50
 # What people change about a session by hand, by its kind: one that an automation made ends with its run.
