@@ -400,7 +400,14 @@ async def test_a_process_that_does_not_answer_any_more_is_replaced(
 
 
 def clients(worker: psutil.Process) -> list[psutil.Process]:
-    return [each for each in worker.children() if gateway.CLIENT in each.cmdline()]
+    return [each for each in worker.children() if _is_client(each)]
+
+
+def _is_client(process: psutil.Process) -> bool:
+    try:
+        return gateway.CLIENT in process.cmdline()
+    except psutil.Error:  # gone, or dead and not yet buried: somebody else's
+        return False
 
 
 async def test_an_attempt_whose_job_was_adopted_leaves_it_alone(
