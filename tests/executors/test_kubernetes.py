@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from executors.kinds import Kubernetes
 from executors.stand_ins import RecordingDesk, assignment, lives, read_pids, until
 
 from rota.errors import Lost
-from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest
+from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest, words
+from rota.executors.kubernetes.cluster import JOBS, PODS
+from rota.executors.kubernetes.cluster import Cluster as ClusterClient
 from rota.executors.kubernetes.log import Stamped, Told, read_told
 from rota.model.executor import LostAttempt, Turn
 from rota.model.ids import RunId, new_id
@@ -634,6 +636,29 @@ async def test_a_run_survives_what_happens_to_watches_and_logs(
     await let_go(directory)
     assert await attempt == Succeeded()
     assert desk.text == "one\ntwo\n"
+
+
+async def test_a_job_that_is_over_before_its_pod_is_heard_to_be_is_judged_by_the_pod(
+    run: Run, directory: Path, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, told_in_time = asyncio.Event(), ClusterClient.watch
+
+    async def told_late(self: ClusterClient, kind: str, version: str, **query: str) -> AsyncIterator[Any]:
+        async with aclosing(told_in_time(self, kind, version, **query)) as events:
+            async for event in events:
+                if kind == PODS and words.ended(event["object"]):
+                    await over.wait()
+                    await asyncio.sleep(0.1)  # long enough for who would judge without it
+                yield event
+                if kind == JOBS and words.is_over(event["object"]):
+                    over.set()
+
+    monkeypatch.setattr(ClusterClient, "watch", told_late)
+    attempt = run(behave(TWO_WORDS))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    await let_go(directory)
+    assert await attempt == Succeeded()
+    assert over.is_set()
 
 
 async def test_a_run_survives_an_api_server_that_is_away_for_a_while(

@@ -274,13 +274,16 @@ class Attempt:
             await stream.hear(text)
 
     async def _see_end(self) -> None:
-        """Until the cluster has said how it ended; of a pod that was deleted its Job says why."""
+        """Until the cluster has said how it ended; of a pod that was deleted its Job says why. A Job may be heard to be
+        over before its pod is: each is watched by itself."""
         until = None
-        while not words.is_over(self._mirror.job) and self._mirror.job is not None:
-            end = words.ended(self._mirror.pod)
+        while self._mirror.job is not None:
+            end, over = words.ended(self._mirror.pod), words.is_over(self._mirror.job)
+            if over and (end or self._mirror.pod is None):
+                return
             if end is not None and not self._is_suspicious(end):
                 return
-            until = until or (time.monotonic() + VERDICT_SECONDS if end or not self._mirror.pod else None)
+            until = until or (time.monotonic() + VERDICT_SECONDS if over or end or not self._mirror.pod else None)
             if until and time.monotonic() >= until:
                 return
             await self._mirror.change(within=PAUSE_SECONDS)
