@@ -211,11 +211,11 @@ async def messages(
 ) -> AsyncGenerator[bytes]:
     """What comes after this event. Where more comes than anybody reads, only the newest is shown, and a way back."""
     page = _Open(shared, caller, session_id, teller, zone)
-    while not shared.closing.is_set():
+    while True:
         async with aclosing(shared.readers.follow(caller.workspace_id, session_id, after=after)) as news:
             async for told in news:
                 if newest := await page.newest_if_far_ahead_of(told):
-                    yield await page.skip(newest, after, told)
+                    yield await page.skip(newest, after)
                     after = newest[-1].seq
                     break
                 if not told:
@@ -224,6 +224,8 @@ async def messages(
                     found = told.events[place : place + AT_ONCE]
                     yield await page.tell(found, told)
                     after = found[-1].seq
+            else:
+                return
         await asyncio.sleep(REST_SECONDS)
 
 
@@ -239,7 +241,7 @@ class _Open:
         spoken = self._teller.tell(found)
         head = None
         if not self._voices or spoken.kinds & HEAD_CHANGES:
-            head = await self._head(told)
+            head = self._seen(await _head_once(self._shared, self._caller, self._session_id, told))
         left = [_artifact(each.data) for each in found if each.kind == "artifact"]
         return self._message(found, told=spoken, left=left, head=head if spoken.kinds & HEAD_CHANGES else None)
 
@@ -253,20 +255,21 @@ class _Open:
                 return ()
             return speech.fitting(await events.tail(conn, *where, limit=speech.SHOWN_EVENTS))
 
-    async def skip(self, newest: Sequence[Event], shown: int, told: Told) -> bytes:
-        """Go on with the newest, whatever was between."""
+    async def skip(self, newest: Sequence[Event], shown: int) -> bytes:
+        """Go on with the newest, whatever was between. The head is read after them: what others made of what came
+        before may be older."""
         self._teller = Teller()
-        workspace_id = self._caller.workspace_id
-        async with isolation.in_workspace(self._shared.db, workspace_id) as conn:
-            left = await artifacts.page(conn, workspace_id, self._session_id, before=None, limit=SHOWN_ARTIFACTS)
+        where = (self._caller.workspace_id, self._session_id)
+        async with isolation.in_workspace(self._shared.db, self._caller.workspace_id) as conn:
+            head = self._seen(await _head(conn, *where))
+            left = await artifacts.page(conn, *where, before=None, limit=SHOWN_ARTIFACTS)
         skipped = {"count": newest[0].seq - shown - 1, "before": newest[0].seq}
-        spoken = self._teller.tell(newest)
-        return self._message(newest, told=spoken, left=left, head=await self._head(told), skipped=skipped)
+        return self._message(newest, told=self._teller.tell(newest), left=left, head=head, skipped=skipped)
 
-    async def _head(self, told: Told) -> dict[str, Any]:
-        head = _seen_by(self._caller, await _head_once(self._shared, self._caller, self._session_id, told))
-        self._voices = {name: head[name] for name in ("seats", "voice")}
-        return head
+    def _seen(self, head: dict[str, Any]) -> dict[str, Any]:
+        seen = _seen_by(self._caller, head)
+        self._voices = {name: seen[name] for name in ("seats", "voice")}
+        return seen
 
     def _message(self, found: Sequence[Event], **facts: Any) -> bytes:
         root = f"/w/{self._caller.workspace_slug}"
