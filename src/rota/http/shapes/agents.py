@@ -9,28 +9,25 @@ from pydantic import Field
 from rota.http.shapes.fields import LONGEST_PROMPT, Duration, In, Name, Out, Prompt, Uses
 
 
-class AgentIn(In):
+class _Settings(In):
+    config: dict[str, Any] = Field(default_factory=dict)
+    instructions: str = Field(default="", max_length=LONGEST_PROMPT)
+    credentials: Uses = Field(default_factory=dict)
+    pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
+    status: Literal["active", "paused"] = "active"
+
+
+class AgentIn(_Settings):
     name: Name
     slug: str | None = None
     executor: str = Field(max_length=64, examples=["command"])
-    config: dict[str, Any] = Field(default_factory=dict)
-    instructions: str = Field(default="", max_length=LONGEST_PROMPT)
-    credentials: Uses = Field(default_factory=dict)
-    pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
-    max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
-    status: Literal["active", "paused"] = "active"
 
 
-class AgentPatch(In):
+class AgentPatch(_Settings):
     name: Name = ""
     slug: str = ""
     executor: str = Field(default="", max_length=64)
-    config: dict[str, Any] = Field(default_factory=dict)
-    instructions: str = Field(default="", max_length=LONGEST_PROMPT)
-    credentials: Uses = Field(default_factory=dict)
-    pool: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
-    max_concurrent: int | None = Field(default=None, ge=1, le=100_000)
-    status: Literal["active", "paused"] = "active"
 
 
 class AgentOut(Out):
