@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from ..http import contract
 from ..http.contract import Served, Tenant
 
-MANY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+MANY = settings(settings.get_profile("anew"), max_examples=50, suppress_health_check=list(HealthCheck))
 
 described = schemathesis.openapi.from_dict(contract.document())
 
