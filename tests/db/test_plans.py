@@ -85,6 +85,10 @@ HOT = {
     "how late runs were": runs.LATENESS,
 }
 
+ONLY_WHO_IS_CONCERNED = {
+    "live_runs_waiting_for_lane", "automations_failing_or_deleted", "triggers_after", "sessions_with_tasks",
+}  # fmt: skip
+
 
 async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) -> None:
     scans = {name: found for name, query in HOT.items() if (found := await scanned(stored, query))}
@@ -92,6 +96,7 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
     for query in (triggers.NEXT, triggers.DUE):
         assert "triggers_due" in await indexes(stored, query)
     assert "live_runs_ready" in await indexes(stored, claiming.CLAIM)
+    assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED
 
 
 async def plan(conn: Connection, query: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the end of a run means for its automation: failures in a row, who waits for it, and its grant once it is deleted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -10,25 +10,27 @@ from rota.db.pool import Connection
 from rota.model.ids import AutomationId, SessionId, WorkspaceId
 
 CONCERNED = """
--- Of the lanes, automations and sessions whose runs ended, those where more is to be done. Usually none. It must be a statement of its
--- own: who came to wait while the end was being written is seen by a new snapshot only.
--- LATERAL … LIMIT: a plain join is planned as a hash over all automations.
+-- Of the workspaces in which runs ended, those where more is to be done. Usually none. It must be a statement of its own: who
+-- came to wait while the end was being written is seen by a new snapshot only.
+-- Given are the ids of lanes, automations and sessions together: no two things share one. All are looked for at once, in
+-- indexes that hold only what is looked for: where they hold nothing, a batch costs no more than a run.
 SELECT * FROM (
-    SELECT g.workspace_id, g.lane, g.automation_id, g.session_id,
-           (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane
+    SELECT g.workspace_id,
+           (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = ANY(g.ids)
                AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS waited_for,
-           (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = g.session_id
-               AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS turn_waits,
-           a.deleted, a.failures,
-           (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = g.automation_id
+           a.failing, a.deleted,
+           (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = ANY(g.ids)
                AND t.kind = 'after' LIMIT 1) AS awaited,
-           (SELECT s.has_tasks FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = g.session_id) AS has_tasks
-      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, lane uuid, automation_id uuid, session_id uuid)
-           LEFT JOIN LATERAL (
-               SELECT a.deleted_at IS NOT NULL AS deleted, a.failures FROM automations a
-                WHERE a.workspace_id = g.workspace_id AND a.id = g.automation_id LIMIT 1) a ON true
+           (SELECT array_agg(s.id) FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = ANY(g.ids)
+               AND s.has_tasks) AS with_tasks
+      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, ids uuid[])
+           CROSS JOIN LATERAL (
+               SELECT bool_or(a.failures > 0) AS failing, array_agg(a.id) FILTER (WHERE a.deleted_at IS NOT NULL) AS deleted
+                 FROM automations a
+                WHERE a.workspace_id = g.workspace_id AND a.id = ANY(g.ids)
+                  AND (a.failures > 0 OR a.deleted_at IS NOT NULL)) a
     OFFSET 0) found
- WHERE waited_for OR turn_waits OR deleted OR failures > 0 OR awaited OR has_tasks
+ WHERE waited_for OR failing OR deleted IS NOT NULL OR awaited OR with_tasks IS NOT NULL
 """
 
 COUNT_FAILURES = """
@@ -63,16 +65,14 @@ UPDATE grants g SET revoked_at = now()
 
 
 class Concerned(NamedTuple):
+    """A workspace in which the end of runs concerns others."""
+
     workspace_id: WorkspaceId
-    lane: UUID | None
-    automation_id: AutomationId | None
-    session_id: SessionId | None
     waited_for: bool | None
-    turn_waits: bool | None
-    deleted: bool
-    failures: int | None
+    failing: bool | None
+    deleted: Sequence[AutomationId] | None
     awaited: bool | None
-    has_tasks: bool | None
+    with_tasks: Sequence[SessionId] | None
 
 
 def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
@@ -80,11 +80,9 @@ def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
     return orjson.dumps(rows).decode()
 
 
-async def concerned(
-    conn: Connection, ended: Iterable[tuple[UUID, UUID | None, UUID | None, UUID | None]]
-) -> list[Concerned]:
-    """Of these workspaces, lanes, automations and sessions, those where more is to be done."""
-    given = [{"workspace_id": w, "lane": lane, "automation_id": a, "session_id": s} for w, lane, a, s in ended]
+async def concerned(conn: Connection, ids: Mapping[WorkspaceId, Sequence[UUID | None]]) -> list[Concerned]:
+    """Of these workspaces, with ids of lanes, automations and sessions in each, those where more is to be done."""
+    given = [{"workspace_id": workspace_id, "ids": those} for workspace_id, those in ids.items()]
     rows = await conn.execute(CONCERNED, {"ended": orjson.dumps(given).decode()})
     return [Concerned(*row) for row in await rows.fetchall()]
 

@@ -841,6 +841,7 @@ CREATE INDEX audit_of_action ON audit USING btree (workspace_id, action, id);
 CREATE INDEX audit_of_object ON audit USING btree (workspace_id, object_kind, object_id, id);
 CREATE INDEX audit_of_user ON audit USING btree (workspace_id, user_id, id);
 CREATE INDEX audit_refused ON audit USING btree (workspace_id, id) WHERE (code IS NOT NULL);
+CREATE INDEX automations_failing_or_deleted ON automations USING btree (workspace_id, id) WHERE ((failures > 0) OR (deleted_at IS NOT NULL));
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id);
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (workspace_id, slug) WHERE (deleted_at IS NULL);
 CREATE INDEX checkpoints_by_time ON checkpoints USING btree (stored_at);
@@ -877,6 +878,7 @@ CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
 CREATE INDEX runs_skipped ON runs USING btree (workspace_id, id) WHERE (skip_reason IS NOT NULL);
 CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id) WHERE (kind <> 'automation'::text);
+CREATE INDEX sessions_with_tasks ON sessions USING btree (workspace_id, id) WHERE has_tasks;
 CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
 CREATE INDEX task_dependants ON task_dependencies USING btree (workspace_id, session_id, depends_on);

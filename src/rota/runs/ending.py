@@ -1,5 +1,6 @@
 """One ending for every way a run ends: its lane's next run, and what follows from it."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,18 +41,19 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> Followed:
     followed = Followed({each.workspace_id for each in changed if each.status == Status.QUEUED})
     ended = [each for each in changed if each.status in TERMINAL]
     await budgeting.settle(conn, ended)
-    concerned = await aftermath.concerned(conn, map(_concern, ended)) if ended else []
-    lanes = {(each.workspace_id, each.lane) for each in concerned if each.waited_for and each.lane}
-    lanes |= {(each.workspace_id, each.session_id) for each in concerned if each.turn_waits and each.session_id}
+    concerned = await aftermath.concerned(conn, _concerning(ended)) if ended else []
+    waited_for = {each.workspace_id for each in concerned if each.waited_for}
+    there = [each for each in ended if each.workspace_id in waited_for]
+    lanes = {(each.workspace_id, lane) for each in there for lane in _waited_for(each) if lane}
     if lanes and await run_status.promote(conn, lanes):
-        followed.ready |= {workspace_id for workspace_id, _ in lanes}
+        followed.ready |= waited_for
     automated = [each for each in ended if _automated(each)]
     if automated:
         followed.add(await _follow_up(conn, automated, concerned))
     failed = [each for each in ended if each.status == Status.FAILED]
     if failed:
         await telling.of_failed(conn, [_failure(each) for each in failed])
-    with_tasks = {(each.workspace_id, each.session_id) for each in concerned if each.has_tasks and each.session_id}
+    with_tasks = {(each.workspace_id, session_id) for each in concerned for session_id in each.with_tasks or ()}
     if with_tasks or any(each.source in BY_HAND for each in changed):
         followed.ready |= await tasking.end(conn, changed, with_tasks)
     return followed
@@ -65,16 +67,26 @@ def _automated(run: Ended) -> bool:
     return run.automation_id is not None and run.source not in UNCOUNTED
 
 
-def _concern(run: Ended) -> tuple[UUID, UUID | None, UUID | None, UUID | None]:
-    automation_id = run.automation_id if _automated(run) else None
-    return run.workspace_id, run.lane or run.automation_id, automation_id, run.session_id
+def _concerning(ended: Sequence[Ended]) -> dict[WorkspaceId, list[UUID | None]]:
+    """What their ends may concern, by workspace: lanes and sessions in which others wait, and automations."""
+    ids: defaultdict[WorkspaceId, list[UUID | None]] = defaultdict(list)
+    for each in ended:
+        ids[each.workspace_id] += _waited_for(each)
+        if each.lane and each.lane != each.automation_id and _automated(each):
+            ids[each.workspace_id].append(each.automation_id)
+    return ids
+
+
+def _waited_for(run: Ended) -> tuple[UUID | None, UUID | None]:
+    """Its lane, or the one of its automation if it runs beside that; and its session, whose turns wait for it."""
+    return run.lane or run.automation_id, run.session_id
 
 
 async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> Followed:
     """What the end means for the automations."""
     followed = Followed({each.workspace_id for each in concerned if each.awaited})
     failed = any(each.status == Status.FAILED for each in ended)
-    if failed or any(each.failures for each in concerned):
+    if failed or any(each.failing for each in concerned):
         paused = await aftermath.count_failures(conn, _outcomes(ended))
         for workspace_id, automation_id in paused:
             followed.add(await _pause(conn, workspace_id, automation_id))
@@ -82,7 +94,7 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequen
             await telling.of_paused(conn, paused)
     if any(each.awaited for each in concerned):
         followed.stops += await _fire_after(conn, [_for_those_after(each) for each in ended])
-    deleted = [(each.workspace_id, each.automation_id) for each in concerned if each.deleted and each.automation_id]
+    deleted = [(each.workspace_id, automation_id) for each in concerned for automation_id in each.deleted or ()]
     if deleted:
         await aftermath.revoke_of_deleted(conn, deleted)
     return followed
@@ -117,7 +129,9 @@ def _for_those_after(run: Ended) -> dict[str, Any]:
 
 async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
     """A run that was skipped as it started has ended too: fire what waits for it."""
-    automations = [(each.workspace_id, None, each.automation_id, None) for each in skipped if each.automation_id]
+    automations: defaultdict[WorkspaceId, list[UUID | None]] = defaultdict(list)
+    for each in skipped:
+        automations[each.workspace_id].append(each.automation_id)
     if any(each.awaited for each in await aftermath.concerned(conn, automations)):
         ended = {"status": Status.SKIPPED, "summary": None}
         given = [

@@ -1,0 +1,59 @@
+"""Whom the end of runs concerns, found for a whole batch at once."""
+
+from uuid import UUID
+
+import pytest
+from house import House
+
+from rota.db import aftermath
+from rota.db.aftermath import Concerned
+from rota.model.ids import WorkspaceId, new_id
+from rota.roster import running
+
+NOBODY = {"waited_for": None, "failing": None, "deleted": None, "awaited": None, "with_tasks": None}
+
+
+@pytest.fixture
+async def ids(house: House) -> list[UUID | None]:
+    """Of ended runs: an automation, which is their lane too; a session; and no session at all."""
+    automation_id = await house.automation()
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+    return [automation_id, await house.value("SELECT session_id FROM runs"), None]
+
+
+async def concerned(house: House, ids: list[UUID | None]) -> list[Concerned]:
+    """Asked together with another workspace, where the same ids mean nothing."""
+    given = {house.caller.workspace_id: ids, WorkspaceId(new_id()): ids}
+    async with house.db.connection() as conn:
+        return await aftermath.concerned(conn, given)
+
+
+async def test_an_end_concerns_who_waits_and_what_failed_or_is_deleted_or_awaited_or_has_tasks(
+    house: House, ids: list[UUID | None]
+) -> None:
+    automation_id, session_id, _ = ids
+    assert await concerned(house, ids) == []
+
+    async def concerns(change: str, undo: str, **expected: object) -> None:
+        await house.execute(change)
+        assert await concerned(house, ids) == [
+            Concerned(**{"workspace_id": house.caller.workspace_id, **NOBODY, **expected})
+        ]
+        await house.execute(undo)
+
+    for lane in (automation_id, session_id):
+        await concerns(
+            f"UPDATE runs SET ready_at = NULL, lane = '{lane}'", "UPDATE runs SET ready_at = now()", waited_for=True
+        )
+    await concerns("UPDATE automations SET failures = 1", "UPDATE automations SET failures = 0", failing=True)
+    await concerns(
+        "UPDATE automations SET deleted_at = now()", "UPDATE automations SET deleted_at = NULL",
+        failing=False, deleted=[automation_id],
+    )  # fmt: skip
+    await concerns(
+        "UPDATE sessions SET has_tasks = true", "UPDATE sessions SET has_tasks = false", with_tasks=[session_id]
+    )
+    await house.automation({"after": "errand"}, name="Next")
+    await concerns("SELECT", "DELETE FROM triggers", awaited=True)
+    assert await concerned(house, ids) == []
