@@ -19,19 +19,27 @@ from rota.worker.worker import Worker
 
 
 class Noop:
-    """An in-process agent that does nothing, and says when it began."""
+    """An in-process agent that does nothing but count, as those of the peers. Who `watches` it hears when it began."""
 
     kind = "command"
     resumes = False
 
     def __init__(self) -> None:
-        self.began: asyncio.Queue[tuple[object, float]] = asyncio.Queue()
+        self.count = 0
+        self._watched: asyncio.Queue[tuple[object, float]] | None = None
+
+    def watch(self) -> asyncio.Queue[tuple[object, float]]:
+        """The runs that begin from now on, each with the time of its beginning."""
+        self._watched = asyncio.Queue()
+        return self._watched
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
         return []
 
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
-        self.began.put_nowait((assignment.run_id, time.perf_counter()))
+        self.count += 1
+        if self._watched is not None:
+            self._watched.put_nowait((assignment.run_id, time.perf_counter()))
         return Succeeded("Done.")
 
     async def abandon(self, lost: LostAttempt) -> None:
@@ -44,14 +52,14 @@ class AtWork:
 
     async def drain(self, count: int) -> float:
         """Let this many runs become due at once; how many of them it settled in a second."""
-        done = self.executor.began.qsize() + count
+        done = self.executor.count + count
         places, self.worker.places = self.worker.places, 0  # nothing is claimed while they are made
         await self.stage.fill(count, datetime.now(UTC) - timedelta(seconds=1), tidy=False)
         await Scheduler(self.stage.db, self.stage.wakes).once()
         self.worker.places = places
         started = time.perf_counter()
         self.listener.dispatch(RUNS, "")  # look everywhere
-        while self.executor.began.qsize() < done or self.worker.attempts:
+        while self.executor.count < done or self.worker.attempts:
             await asyncio.sleep(0.005)
         return count / (time.perf_counter() - started)
 

@@ -50,13 +50,12 @@ async def _old_backlog(working: AtWork, count: int) -> float:
     stage = working.stage
     old: set[object] = set()
     began: dict[object, float] = {}
-    while not working.executor.began.empty():
-        working.executor.began.get_nowait()
+    watched = working.executor.watch()
     feeding = asyncio.create_task(_feed(working, count, old))
     started = time.perf_counter()
     try:
         while not old or not old <= began.keys():
-            run_id, at = await asyncio.wait_for(working.executor.began.get(), 60)
+            run_id, at = await asyncio.wait_for(watched.get(), 60)
             began[run_id] = at
     finally:
         feeding.cancel()

@@ -110,12 +110,13 @@ async def _pick_up_rota(stage: Stage, count: int) -> list[float]:
     times = []
     async with at_work(stage, 5, listener=listener) as working:
         await asyncio.sleep(1.0)
+        watched = working.executor.watch()
         for _ in range(count):
             async with stage.db.transaction() as conn:
                 await running.run_agent(conn, stage.caller, "agent", {"prompt": "go"})
             answered = time.perf_counter()
             other.send(RUNS, [stage.caller.workspace_id])
-            _, began = await working.executor.began.get()
+            _, began = await watched.get()
             times.append(began - answered)
             await asyncio.sleep(0.01)
     await other.close()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -207,6 +207,8 @@ class Attempt:
 
 
 def redacted(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
+    if not redactor:
+        return outcome
     match outcome:
         case Succeeded(summary):
             return Succeeded(redactor.text(summary)) if summary else outcome
@@ -250,22 +252,29 @@ NOWHERE = LeftOff()
 
 
 class Environment(Mapping[str, str]):
-    """What an agent's process is given, put together for who asks: of a busy worker's short runs many do not."""
+    """What an agent's process is given, put together when somebody reads it. Before that nobody knows its secrets, and
+    `reading` hears of them first."""
 
-    def __init__(self, run: Claimed, url: str, token: str, given: Mapping[str, str]) -> None:
-        self._run, self._url, self._token, self._given = run, url, token, given
+    def __init__(
+        self, run: Claimed, url: str, secret: str, given: Mapping[str, str], reading: Callable[[Collection[str], str], None]
+    ) -> None:
+        self._run, self._url, self._secret, self._given, self._reading = run, url, secret, given, reading
+        self._read: Mapping[str, str] | None = None
 
-    def _all(self) -> dict[str, str]:
-        run = self._run
-        return {
-            **self._given,
-            "TRACEPARENT": f"00-{run.trace_id}-{run.id.hex[16:]}-01",
-            "ROTA_RUN_ID": str(run.id),
-            "ROTA_SESSION_ID": str(run.session_id),
-            "ROTA_WORKSPACE": str(run.workspace_id),
-            "ROTA_URL": self._url,
-            "ROTA_TOKEN": self._token,
-        }
+    def _all(self) -> Mapping[str, str]:
+        if self._read is None:
+            run, token = self._run, token_of(self._run, self._secret)
+            self._reading(self._given.values(), token)
+            self._read = {
+                **self._given,
+                "TRACEPARENT": f"00-{run.trace_id}-{run.id.hex[16:]}-01",
+                "ROTA_RUN_ID": str(run.id),
+                "ROTA_SESSION_ID": str(run.session_id),
+                "ROTA_WORKSPACE": str(run.workspace_id),
+                "ROTA_URL": self._url,
+                "ROTA_TOKEN": token,
+            }
+        return self._read
 
     def __getitem__(self, name: str) -> str:
         return self._all()[name]

@@ -32,7 +32,7 @@ from rota.sessions.desk import AttemptDesk
 from rota.sessions.messages import Post
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
-from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted, left_off, names_credentials, token_of
+from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted, left_off, names_credentials
 from rota.worker.clock import Clock
 from rota.worker.queues import Queues
 from rota.worker.settler import Settler
@@ -256,9 +256,7 @@ class Worker:
         except PASSING as failure:
             log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back
-        token = token_of(run, secret)
-        attempt.hide(given.values(), token)
-        environment = Environment(run, self._url, token, given)
+        environment = Environment(run, self._url, secret, given, reading=attempt.hide)
         return await attempt.execute(assigned(run, before, environment, self._home))
 
     def cancel(self, run_id: str) -> None:
