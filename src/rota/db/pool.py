@@ -38,6 +38,12 @@ PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
 set_json_loads(orjson.loads)
 
 
+def short(statement: str) -> str:
+    """Without comments and indentation: psycopg remembers how it has read a statement up to 4,096 characters only."""
+    lines = (line.strip() for line in statement.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("--"))
+
+
 class PatientConnection(AsyncConnection[TupleRow]):
     """Hangs up when the database says nothing for too long. TCP alone would wait for a quarter of an hour, and for ever
     if something in between still answers for it."""

@@ -10,10 +10,10 @@ import orjson
 from psycopg import AsyncCursor, DataError
 from psycopg.rows import args_row
 
-from rota.db.pool import Connection
+from rota.db.pool import Connection, short
 from rota.db.run_status.news import TELL_OF_RUNS
 from rota.model.ids import RunId, WorkerId, WorkspaceId
-from rota.model.run import Claimed
+from rota.model.run import Claimed, Status
 
 UNREADABLE = (DataError, ValueError, OverflowError)
 
@@ -81,7 +81,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           r.queue, r.pool, r.priority, r.ready_at, c.number, r.budget),
 news AS (
     SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
-           jsonb_build_object('status', 'running', 'worker_id', %(worker_id)s::text) AS data
+           %(told)s::jsonb AS data
       FROM claimed WHERE refused IS NULL),
 """
     + TELL_OF_RUNS
@@ -90,7 +90,7 @@ SELECT * FROM claimed
 """
 )
 
-CLAIM = (
+CLAIM = short(
     """
 -- Hand the next ready runs to one worker, stepping over rows that another worker holds, and tell their sessions. Workspaces
 -- take turns, so that a long queue of one never delays another's single run. A run whose grant no longer holds comes back
@@ -100,7 +100,7 @@ CLAIM = (
     + _CLAIM_CHOSEN
 )
 
-CLAIM_FROM_ONE = "-- As CLAIM, for a single queue." + _CANDIDATES + _IN_ORDER + _CLAIM_CHOSEN
+CLAIM_FROM_ONE = short("-- As CLAIM, for a single queue." + _CANDIDATES + _IN_ORDER + _CLAIM_CHOSEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ async def claim(
     """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
     given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
     given["queues"] = orjson.dumps(queues).decode()
+    given["told"] = orjson.dumps({"status": Status.RUNNING, "worker_id": worker_id}).decode()
     async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
         await cursor.execute(CLAIM if len(queues) > 1 else CLAIM_FROM_ONE, given)
         try:

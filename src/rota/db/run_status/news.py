@@ -10,32 +10,27 @@ from rota.db.pool import Connection
 from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
 from rota.model.run import Status
 
-CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.lane, r.attempt, r.status, r.source,
-          r.error_class, r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted"""
+CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.lane, r.attempt, r.status, r.source, r.error_class,
+          r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted"""
 
 # The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
-# locked in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair.
+# written in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair.
 TELL_OF_RUNS = """
-held AS MATERIALIZED (
-    SELECT s.workspace_id, s.id, n.run_ids, n.attempts, n.told, n.session_status
-      FROM (SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts,
-                   array_agg(data) AS told, max(session_status) AS session_status
-              FROM news GROUP BY workspace_id, session_id) n
-           JOIN sessions s ON s.workspace_id = n.workspace_id AND s.id = n.session_id
-  ORDER BY s.workspace_id, s.id
-       FOR NO KEY UPDATE OF s),
 numbered AS (
     UPDATE sessions s
-       SET last_seq = s.last_seq + cardinality(h.run_ids), updated_at = now(),
-           status = CASE WHEN h.session_status IS NULL OR s.has_tasks OR s.status NOT IN ('active', 'paused') THEN s.status
-                         ELSE h.session_status END
-      FROM held h
-     WHERE s.workspace_id = h.workspace_id AND s.id = h.id
- RETURNING s.workspace_id, s.id, s.last_seq - cardinality(h.run_ids) AS before, h.run_ids, h.attempts, h.told),
+       SET last_seq = s.last_seq + cardinality(n.run_ids), updated_at = now(),
+           status = CASE WHEN n.session_status IS NULL OR s.has_tasks OR s.status NOT IN ('active', 'paused') THEN s.status
+                         ELSE n.session_status END
+      FROM (SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts,
+                   array_agg(data) AS told, max(session_status) AS session_status
+              FROM news GROUP BY workspace_id, session_id ORDER BY workspace_id, session_id) n
+     WHERE s.workspace_id = n.workspace_id AND s.id = n.session_id
+ RETURNING s.workspace_id, s.id, s.last_seq - cardinality(n.run_ids) AS before, n.run_ids, n.attempts, n.told),
 told AS (
     INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)
-    SELECT n.workspace_id, n.id, n.before + event.position, 'run', event.run_id, event.attempt, event.data
-      FROM numbered n, unnest(n.run_ids, n.attempts, n.told) WITH ORDINALITY AS event(run_id, attempt, data, position))"""
+    SELECT workspace_id, id, before + generate_series(1, cardinality(run_ids)), 'run',
+           unnest(run_ids), unnest(attempts), unnest(told)
+      FROM numbered)"""
 
 # The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays,
 # and one with tasks ends with them.
@@ -53,8 +48,8 @@ TELL_OF_CHANGED = (
       FROM changed WHERE session_id IS NOT NULL),"""
     + TELL_OF_RUNS
     + """
-SELECT workspace_id, id, session_id, automation_id, agent_id, lane, attempt, status, source,
-       error_class, error_detail, summary, skip_reason, trace_id, budgeted FROM changed
+SELECT workspace_id, id, session_id, automation_id, lane, attempt, status, source,
+       error_class, summary, skip_reason, trace_id, budgeted FROM changed
 """
 )
 
@@ -69,13 +64,11 @@ class Ended(NamedTuple):
     id: RunId
     session_id: SessionId | None
     automation_id: AutomationId | None
-    agent_id: UUID
     lane: UUID | None
     attempt: int
     status: Status
     source: str
     error_class: str | None
-    error_detail: str | None
     summary: str | None
     skip_reason: str | None
     trace_id: str

@@ -8,27 +8,21 @@ from typing import Any
 import orjson
 from psycopg.rows import args_row
 
-from rota.db.pool import Connection
+from rota.db.pool import Connection, short
 from rota.db.run_status.claiming import Unreadable
 from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED, Ended, ended
 from rota.model.ids import RunId, WorkspaceId
 from rota.model.run import Claimed, Settlement, Status
 
-SETTLE = (
+SETTLE = short(
     """
 -- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else. The status is
 -- expected in a column, which keeps the planner to the primary key: the index of running runs fills with dead entries.
 WITH given AS MATERIALIZED (
     SELECT *, ARRAY['running', 'awaiting_approval'] AS expected FROM json_to_recordset(%(settlements)s::json) AS g(
         workspace_id uuid, id uuid, attempt integer, status text, tries integer, retry_in interval,
-        error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text)),
-locked AS MATERIALIZED (
-    SELECT g.*
-      FROM (SELECT * FROM given ORDER BY workspace_id, id) g CROSS JOIN LATERAL (
-           SELECT FROM runs r
-            WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt AND r.status = ANY(g.expected)
-              AND (g.rescued OR r.lease_until > clock_timestamp())
-              FOR UPDATE) held),
+        error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text)
+    ORDER BY workspace_id, id),
 changed AS (
    UPDATE runs r
       SET status = CASE WHEN l.status = 'cancelled' AND r.cancel_reason IN ('grant_invalid', 'budget_exceeded')
@@ -44,8 +38,9 @@ changed AS (
                               THEN 'It has spent what one run may.' ELSE l.error_detail END,
           summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
           worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
-     FROM locked l
-    WHERE r.workspace_id = l.workspace_id AND r.id = l.id
+     FROM given l
+    WHERE r.workspace_id = l.workspace_id AND r.id = l.id AND r.attempt = l.attempt AND r.status = ANY(l.expected)
+      AND (l.rescued OR r.lease_until > clock_timestamp())
 RETURNING """
     + CHANGED
     + """, l.reason),
