@@ -10,7 +10,7 @@ from house import House
 from psycopg.pq import ExecStatus
 
 from rota.db import aftermath, attempts, automations, events, queues, runs, sessions, tallies, triggers
-from rota.db.pool import Connection, PatientConnection
+from rota.db.pool import PLAN_ONCE, Connection, PatientConnection
 from rota.db.run_status import claiming, lanes, settling, starting
 
 LARGE = {"triggers", "automations", "runs", "live_runs", "sessions", "events", "revisions"}
@@ -97,6 +97,37 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
         assert "triggers_due" in await indexes(stored, query)
     assert "live_runs_ready" in await indexes(stored, claiming.CLAIM)
     assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED
+
+
+async def test_a_worker_writes_runs_and_sessions_in_id_order(stored: Connection) -> None:
+    """In any other order two workers that share sessions wait for each other: with much stored, and with nothing."""
+    await stored.execute(PLAN_ONCE)
+    for _ in range(2):
+        for query in (claiming.CLAIM, claiming.CLAIM_FROM_ONE, settling.SETTLE):
+            found = await plan(stored, query)
+            assert drives_writes(found, "sessions") in ("Aggregate: Sorted", "sessions_pkey")
+        assert drives_writes(found, "runs") in ("CTE given", "runs_pkey")
+        assert [node["Node Type"] for node in nodes(found) if node.get("Subplan Name") == "CTE given"] == ["Sort"]
+        await stored.execute("TRUNCATE runs, live_runs, sessions, events CASCADE")
+        await stored.execute("VACUUM ANALYZE runs, live_runs, sessions, events")
+
+
+def drives_writes(found: dict[str, Any], table: str) -> str:
+    """What gives the rows of this table that are written, one after the other."""
+    [written] = (
+        node["Plans"][0]
+        for node in nodes(found)
+        if node["Node Type"] == "ModifyTable" and node["Relation Name"] == table
+    )
+    assert written["Node Type"] == "Nested Loop"
+    outer = written["Plans"][0]
+    match outer["Node Type"]:
+        case "Subquery Scan":
+            return f"{outer['Plans'][0]['Node Type']}: {outer['Plans'][0].get('Strategy')}"
+        case "CTE Scan":
+            return f"CTE {outer['CTE Name']}"
+        case _:
+            return str(outer.get("Index Name"))
 
 
 async def plan(conn: Connection, query: str) -> dict[str, Any]:

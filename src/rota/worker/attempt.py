@@ -256,7 +256,12 @@ class Environment(Mapping[str, str]):
     `reading` hears of them first."""
 
     def __init__(
-        self, run: Claimed, url: str, secret: str, given: Mapping[str, str], reading: Callable[[Collection[str], str], None]
+        self,
+        run: Claimed,
+        url: str,
+        secret: str,
+        given: Mapping[str, str],
+        reading: Callable[[Collection[str], str], None],
     ) -> None:
         self._run, self._url, self._secret, self._given, self._reading = run, url, secret, given, reading
         self._read: Mapping[str, str] | None = None
