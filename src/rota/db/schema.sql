@@ -509,16 +509,19 @@ CREATE TABLE runs (
     summary text,
     trace_id text NOT NULL,
     budget jsonb,
-    CONSTRAINT runs_cancelled_by CHECK (((status = 'cancelled'::text) = (error_class = ANY (ARRAY['cancelled_by_user'::text, 'replaced'::text])))),
-    CONSTRAINT runs_check CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT runs_check1 CHECK (((status = 'skipped'::text) = (skip_reason IS NOT NULL))),
-    CONSTRAINT runs_check2 CHECK (((status = ANY (ARRAY['failed'::text, 'cancelled'::text])) = (error_class IS NOT NULL))),
-    CONSTRAINT runs_check3 CHECK (((status <> 'running'::text) OR ((worker_id IS NOT NULL) AND (lease_until IS NOT NULL) AND (attempt > 0)))),
-    CONSTRAINT runs_check4 CHECK (((status = 'skipped'::text) OR (session_id IS NOT NULL))),
-    CONSTRAINT runs_error_class_check CHECK ((error_class = ANY (ARRAY['agent_error'::text, 'executor_error'::text, 'timeout'::text, 'stuck'::text, 'stalled'::text, 'budget_exceeded'::text, 'grant_invalid'::text, 'approval_refused'::text, 'approval_expired'::text, 'cancelled_by_user'::text, 'replaced'::text]))),
-    CONSTRAINT runs_skip_reason_check CHECK ((skip_reason = ANY (ARRAY['prior_in_flight'::text, 'missed'::text, 'paused'::text, 'deleted'::text, 'agent_paused'::text, 'grant_revoked'::text, 'grant_expired'::text, 'grant_scope'::text, 'budget'::text]))),
-    CONSTRAINT runs_source_check CHECK ((source = ANY (ARRAY['schedule'::text, 'run_now'::text, 'webhook'::text, 'event'::text, 'after'::text, 'task'::text, 'chat'::text, 'retry'::text]))),
-    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'awaiting_approval'::text, 'succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text])))
+    CONSTRAINT runs_are_what_is_written CHECK (
+CASE
+    WHEN (finished_at IS NULL) THEN ((status = ANY ('{queued,running,awaiting_approval}'::text[])) AND (skip_reason IS NULL) AND (error_class IS NULL))
+    WHEN (skip_reason IS NOT NULL) THEN ((status = 'skipped'::text) AND (error_class IS NULL))
+    WHEN (error_class IS NULL) THEN (status = 'succeeded'::text)
+    WHEN (error_class = ANY ('{cancelled_by_user,replaced}'::text[])) THEN (status = 'cancelled'::text)
+    ELSE (status = 'failed'::text)
+END),
+    CONSTRAINT runs_at_work_are_leased CHECK (((status <> 'running'::text) OR ((worker_id IS NOT NULL) AND (lease_until IS NOT NULL) AND (attempt > 0)))),
+    CONSTRAINT runs_error_class CHECK ((error_class = ANY ('{agent_error,executor_error,timeout,stuck,stalled,budget_exceeded,grant_invalid,approval_refused,approval_expired,cancelled_by_user,replaced}'::text[]))),
+    CONSTRAINT runs_have_a_session CHECK (((session_id IS NOT NULL) OR (skip_reason IS NOT NULL))),
+    CONSTRAINT runs_skip_reason CHECK ((skip_reason = ANY ('{prior_in_flight,missed,paused,deleted,agent_paused,grant_revoked,grant_expired,grant_scope,budget}'::text[]))),
+    CONSTRAINT runs_source CHECK ((source = ANY ('{schedule,run_now,webhook,event,after,task,chat,retry}'::text[])))
 )
 WITH (fillfactor='50');
 
