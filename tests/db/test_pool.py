@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from waiting import until
 
 from rota.db import pool
-from rota.db.pool import Database, check, shown
+from rota.db.pool import Connection, Database, check, shown
 from rota.errors import Busy, CannotStart
 
 SECRET = "swordfish"  # a password
@@ -195,3 +195,64 @@ async def test_a_database_that_says_nothing_is_hung_up_on(database_url: str) -> 
     async with db.connection() as conn:
         assert await (await conn.execute("SELECT 1")).fetchone() == (1,)
     await db.close()
+
+
+class Woken:
+    """Whom a database's connections woke."""
+
+    def __init__(self, db: Database) -> None:
+        self.told: list[tuple[str, list[object]]] = []
+        db.waker = lambda topic, payloads: self.told.append((topic, list(payloads)))
+
+
+async def test_a_transaction_wakes_others_once_it_is_committed_and_not_before(db: Database) -> None:
+    woken = Woken(db)
+    async with db.transaction() as conn:
+        conn.wake("rota_runs", ["a"])
+        async with conn.transaction():
+            conn.wake("rota_cancels", ["b"])
+        conn.wake("rota_runs", ["c"])
+        assert woken.told == []
+    assert woken.told == [("rota_runs", ["a", "c"]), ("rota_cancels", ["b"])]
+
+
+async def test_without_a_transaction_others_are_woken_at_once(db: Database) -> None:
+    woken = Woken(db)
+    async with db.connection() as conn:
+        conn.wake("rota_runs")
+        assert woken.told == [("rota_runs", [""])]
+
+
+async def give_up(conn: Connection, about: str, error: type[Exception] = ZeroDivisionError) -> None:
+    async with conn.transaction():
+        conn.wake("rota_runs", [about])
+        raise error
+
+
+async def test_what_is_rolled_back_wakes_nobody(db: Database) -> None:
+    woken = Woken(db)
+    async with db.connection() as conn:
+        with pytest.raises(ZeroDivisionError):
+            await give_up(conn, "failed")
+        await give_up(conn, "taken back", psycopg.Rollback)
+        async with conn.transaction():
+            with pytest.raises(ZeroDivisionError):
+                await give_up(conn, "inner")
+            conn.wake("rota_runs", ["outer"])
+    assert woken.told == [("rota_runs", ["outer"])]
+
+
+async def test_a_commit_that_fails_wakes_nobody(db: Database) -> None:
+    async def write_twice(conn: Connection) -> None:
+        async with conn.transaction():
+            await conn.execute("INSERT INTO t VALUES (1), (1)")
+            conn.wake("rota_runs", ["never"])
+
+    woken = Woken(db)
+    async with db.connection() as conn:
+        await conn.execute("CREATE TEMPORARY TABLE t (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            await write_twice(conn)
+        async with conn.transaction():
+            pass
+    assert woken.told == []

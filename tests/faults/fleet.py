@@ -126,7 +126,7 @@ class Fleet:
         async with self.house.db.transaction() as conn:
             fired = await publish_event(conn, self.house.caller, event, None, secrets.token_hex(8))
             await conn.execute("SELECT pg_notify('rota_runs', %s)", [str(self.house.caller.workspace_id)])
-        [run_id] = fired.runs.values()
+        [run_id] = fired.values()
         return run_id
 
     async def every_second(self, count: int, agent: str = "worker-bee", **policies: Any) -> None:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from house import House
@@ -51,11 +50,10 @@ class Workshop:
             await tasks.add(conn, self.workspace_id, session_id, forms)
         self.wakes.send(RUNS, {self.workspace_id})
 
-    async def change(self, session_id: SessionId, verb: str) -> list[UUID]:
+    async def change(self, session_id: SessionId, verb: str) -> None:
         async with self.house.db.transaction() as conn:
-            asked = await changing.change(conn, self.house.caller, session_id, Verb(verb))
+            await changing.change(conn, self.house.caller, session_id, Verb(verb))
         self.wakes.send(RUNS, {self.workspace_id})
-        return asked
 
     async def tasks(self, session_id: SessionId) -> dict[str, str]:
         """How each task stands, by key."""

@@ -56,6 +56,15 @@ def shift(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any
 
 
 @pytest.fixture
+async def unheard(database_url: str) -> AsyncIterator[Database]:
+    """A way to the same database that wakes nobody, as if every notification were lost."""
+    database = Database(database_url, size=2)
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
 def run_now(house: House, wakes: Wakes) -> Any:
     async def start(automation_id: Any) -> RunId:
         async with house.db.transaction() as conn:

@@ -183,7 +183,7 @@ async def test_a_run_cancelled_while_it_waits_for_an_answer_ends_at_once_and_is_
         "UPDATE runs SET status = 'awaiting_approval', attempt = 1, worker_id = 'w', lease_until = NULL"
     )
     async with db.transaction() as conn:
-        assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == [run_id]
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     [run] = await house.ledger()
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
     outside = Outside()
@@ -199,6 +199,6 @@ async def test_a_run_that_waits_for_an_answer_in_its_workers_hands_is_left_to_it
         "UPDATE runs SET status = 'awaiting_approval', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h'"
     )
     async with db.transaction() as conn:
-        assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == [run_id]
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     assert await house.value("SELECT status, cancel_requested_at FROM runs") == "awaiting_approval"
     assert await house.value("SELECT cancel_requested_at IS NOT NULL FROM runs")

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from house import House
@@ -61,7 +62,7 @@ async def test_an_outcome_is_refused_once_the_lease_is_over_or_gone(
 ) -> None:
     await house.execute(f"UPDATE runs SET {loss}")
     async with db.transaction() as conn:
-        assert not (await settling.settle(conn, [Result(claimed, Succeeded())])).accepted
+        assert not await settling.settle(conn, [Result(claimed, Succeeded())])
     assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'") == 0
 
 
@@ -70,7 +71,7 @@ async def test_a_renewal_at_the_same_moment_does_not_cost_the_outcome(
 ) -> None:
     """Provoked: the lease is renewed but not committed when the outcome arrives. The row it waits for is a newer one."""
 
-    async def settle() -> settling.Settled:
+    async def settle() -> set[tuple[UUID, int]]:
         async with db.transaction() as conn:
             return await settling.settle(conn, [Result(claimed, Succeeded())])
 
@@ -79,7 +80,7 @@ async def test_a_renewal_at_the_same_moment_does_not_cost_the_outcome(
         assert await attempts.renew(renewing, [key], timedelta(minutes=1)) == {claimed.id: False}
         arriving = asyncio.create_task(settle())
         await until(lambda: house.value(WAITS))
-    assert (await arriving).accepted == {(claimed.id, claimed.attempt)}
+    assert await arriving == {(claimed.id, claimed.attempt)}
 
 
 async def test_nobody_can_take_a_run_away_while_its_words_are_being_written(

@@ -10,13 +10,15 @@ from house import House
 from waiting import until
 
 from rota.db import events, runs, workers
-from rota.db.listener import CANCELS, Wakes
+from rota.db.listener import CANCELS, RUNS, Wakes
 from rota.db.pool import Database
 from rota.errors import Conflict, Lost
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from rota.roster import automations
 from rota.runs import cancelling, sweeping
+from rota.scheduler.inbound import publish_event
 from rota.sessions.story import attempts
 from rota.sessions.transcript import lines
 from rota.watch.rescue import Rescue
@@ -172,27 +174,24 @@ async def test_a_run_over_its_timeout_fails_without_another_try(house: House, sh
     assert (run["status"], run["error_class"], run["attempt"]) == ("failed", "timeout", 1)
 
 
-async def test_cancelling_a_running_run_ends_it_through_its_executor(
-    house: House, shift: Any, run_now: Any, wakes: Wakes
-) -> None:
+async def test_cancelling_a_running_run_ends_it_through_its_executor(house: House, shift: Any, run_now: Any) -> None:
     run_id = await run_now(await house.automation())
     async with shift(forever):
         await until(status_is(house, run_id, "running"))
         async with house.db.transaction() as conn:
-            asked = await cancelling.cancel(conn, house.caller.workspace_id, run_id)
-        wakes.send(CANCELS, asked)
+            await cancelling.cancel(conn, house.caller.workspace_id, run_id)
         run = await until(ended(house, run_id))
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
 
 
 async def test_asking_to_cancel_stands_in_the_log_once_and_ends_no_attempt(
-    house: House, shift: Any, run_now: Any
+    house: House, unheard: Database, shift: Any, run_now: Any
 ) -> None:
     run_id = await run_now(await house.automation())
     async with shift(forever) as at_work:
         await until(status_is(house, run_id, "running"))
         for _ in range(2):
-            async with house.db.transaction() as conn:
+            async with unheard.transaction() as conn:
                 await cancelling.cancel(conn, house.caller.workspace_id, run_id)
         run = await _run(house, run_id)
         async with house.db.connection() as conn:
@@ -205,12 +204,12 @@ async def test_asking_to_cancel_stands_in_the_log_once_and_ends_no_attempt(
 
 
 async def test_a_cancellation_is_found_at_renewal_when_its_notification_was_lost(
-    house: House, shift: Any, run_now: Any
+    house: House, unheard: Database, shift: Any, run_now: Any
 ) -> None:
     run_id = await run_now(await house.automation())
     async with shift(forever) as at_work:
         await until(status_is(house, run_id, "running"))
-        async with house.db.transaction() as conn:
+        async with unheard.transaction() as conn:
             await cancelling.cancel(conn, house.caller.workspace_id, run_id)
         await at_work.lease.once()
         run = await until(ended(house, run_id))
@@ -236,7 +235,7 @@ async def test_a_cancellation_that_comes_before_the_answer_to_the_claim_is_not_l
 async def test_cancelling_a_queued_run_ends_it_at_once_and_an_ended_one_is_refused(house: House, run_now: Any) -> None:
     run_id = await run_now(await house.automation())
     async with house.db.transaction() as conn:
-        assert await cancelling.cancel(conn, house.caller.workspace_id, run_id) == []
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     assert (await _run(house, run_id))["status"] == "cancelled"
     with pytest.raises(Conflict, match="was cancelled"):
         async with house.db.transaction() as conn:
@@ -403,22 +402,66 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
 
 
-async def test_what_an_after_trigger_replaces_is_stopped_at_once(house: House, shift: Any, run_now: Any) -> None:
+async def _settles(house: House, wakes: Wakes, run_id: Any) -> None:
+    wakes.send(RUNS)
+
+
+async def _is_cancelled(house: House, wakes: Wakes, run_id: Any) -> None:
+    async with house.db.transaction() as conn:
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+
+
+async def _is_skipped_by_pausing(house: House, wakes: Wakes, run_id: Any) -> None:
+    async with house.db.transaction() as conn:
+        await automations.pause(conn, house.caller, "first")
+
+
+async def _is_refused_when_claimed(house: House, wakes: Wakes, run_id: Any) -> None:
+    await house.execute(
+        "UPDATE grants SET revoked_at = now() FROM runs r WHERE r.grant_id = grants.id AND r.id = %s", run_id
+    )
+    wakes.send(RUNS)
+
+
+async def _is_lost_with_its_worker(house: House, wakes: Wakes, run_id: Any) -> None:
+    lost = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+    await house.execute(f"UPDATE runs SET {lost} WHERE id = %s", run_id)
+    await Rescue(house.db, wakes).once()
+
+
+async def _waits_too_long(house: House, wakes: Wakes, run_id: Any) -> None:
+    await house.execute("UPDATE runs SET ready_at = now() - interval '1 day' WHERE id = %s", run_id)
+    await Rescue(house.db, wakes).once()
+
+
+@pytest.mark.parametrize(
+    ("comes_to_end", "places"),
+    [
+        (_settles, 2), (_is_refused_when_claimed, 2), (_is_cancelled, 1), (_is_skipped_by_pausing, 1),
+        (_is_lost_with_its_worker, 1), (_waits_too_long, 1),
+    ],
+)  # fmt: skip
+async def test_what_an_after_trigger_replaces_is_stopped_at_once_whoever_ended_the_run_before(
+    house: House, wakes: Wakes, shift: Any, run_now: Any, comes_to_end: Any, places: int
+) -> None:
     """Nobody renews leases here, which would find it too."""
-    first = await house.automation(name="First")
-    second = await house.automation({"after": "first"}, name="Second", overlap="replace")
+    await house.automation({"event": "go"}, name="First", max_rescues=0)
+    ends = ["succeeded", "skipped", "cancelled", "failed"]
+    second = await house.automation({"after": "first", "on": ends}, name="Second", overlap="replace")
     began = asyncio.Event()
 
     async def work(assignment: Assignment, desk: Desk) -> Outcome:
-        if assignment.automation_id == second and assignment.source == "run_now":
+        if assignment.source == "run_now":
             began.set()
             await asyncio.Event().wait()
         return Succeeded("Done.")
 
-    async with shift(work):
+    async with shift(work, places=places):
         replaced = await run_now(second)
         await began.wait()
-        await run_now(first)
+        async with house.db.transaction() as conn:
+            [first] = (await publish_event(conn, house.caller, "go", None, None)).values()
+        await comes_to_end(house, wakes, first)
         run = await until(ended(house, replaced))
         assert (run["status"], run["error_class"]) == ("cancelled", "replaced")
         [after] = [each for each in await house.ledger() if each["source"] == "after"]

@@ -7,6 +7,9 @@ of the tables, as whom scheduler, worker and watch work, sees all of them.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
 from rota.db.at_once import Step
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkspaceId
@@ -125,7 +128,7 @@ LIFT = "SET LOCAL role TO DEFAULT"
 RESUME = "SELECT set_config('role', %(role)s, true)"
 
 
-async def protect(conn: Connection) -> None:
+async def protect(conn: AsyncConnection[TupleRow]) -> None:
     """Put every table with a workspace under row-level security, and make the API's role if this user may. Within the
     transaction and lock of who migrates; changes nothing where all is done."""
     if await _any(conn, UNPROTECTED):
@@ -135,7 +138,7 @@ async def protect(conn: Connection) -> None:
         await conn.execute(GRANT)
 
 
-async def _any(conn: Connection, query: str) -> bool:
+async def _any(conn: AsyncConnection[TupleRow], query: str) -> bool:
     return bool(await (await conn.execute(query.encode())).fetchone())
 
 

@@ -55,12 +55,14 @@ def _channel(topic: str) -> str:
 class Wakes:
     """Tells other processes that something changed: after the commit, many at once, in a statement of its own.
 
-    Those who listen in this process are told at once. A lost notification costs time, never truth.
+    What a connection of this database is to wake (`Connection.wake`) is sent here once it is committed. Those who listen
+    in this process are told at once. A lost notification costs time, never truth.
     """
 
     def __init__(self, db: Database, listener: "Listener") -> None:
         self.listener = listener
         self._db = db
+        db.waker = self.send
         self._pending: dict[str, dict[str, None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sent_at = 0.0

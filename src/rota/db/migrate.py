@@ -9,9 +9,10 @@ from importlib.resources import files
 
 import psycopg
 from psycopg import AsyncConnection, sql
+from psycopg.rows import TupleRow
 
 from rota.db import isolation
-from rota.db.pool import Connection, passes, shown
+from rota.db.pool import passes, shown
 from rota.errors import CannotStart, DatabaseAway
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ async def migrate(url: str) -> list[str]:
             return done
 
 
-async def _begin(conn: Connection) -> set[int]:
+async def _begin(conn: AsyncConnection[TupleRow]) -> set[int]:
     """What is there already, in a table that is made first if need be."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
@@ -83,12 +84,12 @@ def _explaining(url: str) -> Iterator[None]:
         raise error(f"Cannot bring the schema of {shown(url)} up to date: {reason}") from failure
 
 
-async def applied(conn: Connection) -> set[int]:
+async def applied(conn: AsyncConnection[TupleRow]) -> set[int]:
     rows = await conn.execute("SELECT number FROM migrations")
     return {number for (number,) in await rows.fetchall()}
 
 
-async def missing(conn: Connection) -> list[str]:
+async def missing(conn: AsyncConnection[TupleRow]) -> list[str]:
     """Names of the migrations that this database still lacks."""
     try:
         present = await applied(conn)
@@ -97,7 +98,7 @@ async def missing(conn: Connection) -> list[str]:
     return [each.name for each in migrations() if each.number not in present]
 
 
-async def _apply(conn: Connection, migration: Migration) -> bool:
+async def _apply(conn: AsyncConnection[TupleRow], migration: Migration) -> bool:
     """Apply one, unless another process did so while this one waited for its turn."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
@@ -110,7 +111,7 @@ async def _apply(conn: Connection, migration: Migration) -> bool:
     return True
 
 
-async def _protect(conn: Connection) -> None:
+async def _protect(conn: AsyncConnection[TupleRow]) -> None:
     """Whatever the chain made, no table with a workspace stays open to all."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])

@@ -4,22 +4,23 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncTransaction
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import Busy, CannotStart, DatabaseAway
 
-Connection: TypeAlias = AsyncConnection[TupleRow]
+Wake = Callable[[str, Iterable[object]], None]  # a topic, and what happened there
 
 OLDEST = 140_000
 CONNECT_SECONDS = 10
@@ -64,6 +65,49 @@ class PatientConnection(AsyncConnection[TupleRow]):
                 line.shutdown(socket.SHUT_RDWR)
 
 
+class Connection(PatientConnection):
+    """Wakes others once what it wrote is committed: whoever changes something says so where it does, and whoever commits
+    cannot forget it. What is rolled back wakes nobody."""
+
+    database: "Database"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._wakes: list[tuple[str, object]] = []
+
+    def wake(self, topic: str, payloads: Iterable[object] = ("",)) -> None:
+        """At the end of the transaction, or at once if none is open."""
+        self._wakes += [(topic, payload) for payload in payloads]
+        if self._idle():
+            self._send_wakes()
+
+    @asynccontextmanager
+    async def transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[AsyncTransaction]:
+        before, kept = len(self._wakes), False
+        try:
+            async with super().transaction(savepoint_name, force_rollback) as transaction:
+                yield transaction
+                kept = not force_rollback
+        except BaseException:
+            kept = False
+            raise
+        finally:
+            if not kept:
+                del self._wakes[before:]
+        if self._idle():
+            self._send_wakes()
+
+    def _idle(self) -> bool:
+        return self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def _send_wakes(self) -> None:
+        sent, self._wakes = self._wakes, []
+        for topic in dict.fromkeys(topic for topic, _ in sent):
+            self.database.waker(topic, [payload for about, payload in sent if about == topic])
+
+
 def _quick_to_notice(answer: timedelta) -> dict[str, int]:
     """How TCP finds out that the other side is gone: while it is quiet, and while we send."""
     seconds = max(1, int(answer.total_seconds() / 3))
@@ -73,12 +117,17 @@ def _quick_to_notice(answer: timedelta) -> dict[str, int]:
     }  # fmt: skip
 
 
+def _wake_nobody(topic: str, payloads: Iterable[object]) -> None:
+    """Polling finds it too."""
+
+
 class Database:
     """One process's way to PostgreSQL. Connections commit each statement unless a transaction is open."""
 
     def __init__(self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER) -> None:
         self.url = url
         self._answer = answer
+        self.waker: Wake = _wake_nobody  # until rota.db.listener.Wakes does
         self.api_role: str | None = None  # found by rota.db.isolation at its first use
         self.knows_api_role = False
         self._options: dict[str, Any] = {
@@ -88,8 +137,8 @@ class Database:
             "application_name": "rota",
             **_quick_to_notice(answer),
         }
-        self._pool: AsyncConnectionPool[PatientConnection] = AsyncConnectionPool(
-            url, connection_class=PatientConnection, kwargs=self._options, min_size=1, max_size=max(size, 2),
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url, connection_class=Connection, kwargs=self._options, min_size=1, max_size=max(size, 2),
             timeout=WAIT_SECONDS, max_waiting=MOST_WAITING, open=False, configure=self._prepare,
         )  # fmt: skip
 
@@ -116,15 +165,16 @@ class Database:
         async with self.connection() as conn, conn.transaction():
             yield conn
 
-    async def reserve(self) -> PatientConnection:
+    async def reserve(self) -> Connection:
         """A connection of its own, outside the pool."""
-        conn = await PatientConnection.connect(self.url, **self._options)
+        conn = await Connection.connect(self.url, **self._options)
         await self._prepare(conn)
         return conn
 
-    async def _prepare(self, conn: PatientConnection) -> None:
+    async def _prepare(self, conn: Connection) -> None:
         """Times come back in UTC, whatever the database's own zone is."""
         conn.patience = self._answer.total_seconds()
+        conn.database = self
         await conn.execute("SET TIME ZONE 'UTC'")
 
 

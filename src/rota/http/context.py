@@ -63,7 +63,6 @@ class Unit:
     caller: Caller
     _role: str | None = None
     record: Record | None = None
-    _wakes: list[tuple[str, str]] = field(default_factory=list)
 
     def beyond_workspace(self) -> AbstractAsyncContextManager[None]:
         """For the few looks that a workspace doesn't bound: a person's other memberships, what they sign in with."""
@@ -75,11 +74,7 @@ class Unit:
             self.record.about(object_id)
 
     def wake(self, channel: str, payload: object = "") -> None:
-        self._wakes.append((channel, str(payload)))
-
-    def send_wakes(self, wakes: Wakes) -> None:
-        for channel, payload in self._wakes:
-            wakes.send(channel, [payload])
+        self.conn.wake(channel, [payload])
 
 
 def web(request: Request) -> Web:
@@ -166,11 +161,8 @@ async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
         if record and (caller := request.state.caller):
             await record.write_refusal(shared.db, caller, error)
         raise
-    if told := refusal(request):
-        if record:
-            await record.write_refusal(shared.db, unit.caller, told)
-        return
-    unit.send_wakes(shared.wakes)
+    if record and (told := refusal(request)):
+        await record.write_refusal(shared.db, unit.caller, told)
 
 
 unit_of = asynccontextmanager(_unit)  # for a route that is only sometimes one transaction

@@ -21,22 +21,19 @@ async def find(conn: Connection, caller: Caller, grant_id: UUID) -> dict[str, An
     return found
 
 
-async def revoke(conn: Connection, caller: Caller, grant_id: UUID) -> list[UUID]:
-    """End a grant of one's own, or any as an admin, and what waits under it; the ids of the runs that a worker must
-    stop. A repeat changes nothing."""
+async def revoke(conn: Connection, caller: Caller, grant_id: UUID) -> None:
+    """End a grant of one's own, or any as an admin, and what waits or runs under it. A repeat changes nothing."""
     found = await find(conn, caller, grant_id)
     caller.must_own(found["user_id"], "revoke this grant")
-    if not await rows.revoke(conn, caller.workspace_id, GrantId(grant_id), caller.user_id):
-        return []
-    return await cancelling.stop_grants(conn, caller.workspace_id, [GrantId(grant_id)])
+    if await rows.revoke(conn, caller.workspace_id, GrantId(grant_id), caller.user_id):
+        await cancelling.stop_grants(conn, caller.workspace_id, [GrantId(grant_id)])
 
 
-async def revoke_all_of(conn: Connection, caller: Caller, user_id: UserId) -> list[UUID]:
-    """For a member who is removed, or may only read from now on: their grants end, and what runs on them; the ids of
-    the runs that a worker must stop."""
+async def revoke_all_of(conn: Connection, caller: Caller, user_id: UserId) -> None:
+    """For a member who is removed, or may only read from now on: their grants end, and what runs on them."""
     caller.must_be(Level.ADMIN, "revoke all of somebody's grants")
     ended = await rows.revoke_of_user(conn, caller.workspace_id, user_id, caller.user_id)
-    return await cancelling.stop_grants(conn, caller.workspace_id, ended)
+    await cancelling.stop_grants(conn, caller.workspace_id, ended)
 
 
 async def _account(conn: Connection, caller: Caller, account: UUID) -> AccountId:

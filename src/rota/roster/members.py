@@ -75,23 +75,21 @@ async def _must_be_ours(conn: Connection, caller: Caller, user_id: UserId, to: s
         )
 
 
-async def set_level(conn: Connection, caller: Caller, user_id: UUID, level: Level) -> list[UUID]:
-    """Raise or lower somebody. Who may only read from now on lends no agent their authority: their grants end. The ids
-    of the runs that a worker must stop."""
+async def set_level(conn: Connection, caller: Caller, user_id: UUID, level: Level) -> None:
+    """Raise or lower somebody. Who may only read from now on lends no agent their authority: their grants end."""
     caller.must_be(Level.ADMIN, "change a member's level")
     before = await _hold(conn, caller, user_id, loses_admin=level != Level.ADMIN)
     await members.set_level(conn, caller.workspace_id, UserId(user_id), level)
     if level == Level.VIEWER and before != Level.VIEWER:
-        return await grants.revoke_all_of(conn, caller, UserId(user_id))
-    return []
+        await grants.revoke_all_of(conn, caller, UserId(user_id))
 
 
-async def switch_off(conn: Connection, caller: Caller, user_id: UUID) -> list[UUID]:
+async def switch_off(conn: Connection, caller: Caller, user_id: UUID) -> None:
     """Let a member of this workspace only in no more, until they are switched on again: their logins and grants end,
-    their tokens rest. The ids of the runs that a worker must stop."""
+    their tokens rest."""
     caller.must_be(Level.ADMIN, "switch somebody off")
     await _hold(conn, caller, user_id, loses_admin=True)
-    return await grants.revoke_all_of(conn, caller, UserId(user_id))
+    await grants.revoke_all_of(conn, caller, UserId(user_id))
 
 
 async def switch(conn: Connection, caller: Caller, user_id: UUID, *, off: bool) -> None:
@@ -103,15 +101,14 @@ async def switch(conn: Connection, caller: Caller, user_id: UUID, *, off: bool) 
         await people.shut_out(conn, UserId(user_id))
 
 
-async def remove(conn: Connection, caller: Caller, user_id: UUID) -> list[UUID]:
-    """Take somebody out: their grants and tokens end, and what runs on them. The ids of the runs that a worker must
-    stop. Their logins are ended by `people.shut_out`."""
+async def remove(conn: Connection, caller: Caller, user_id: UUID) -> None:
+    """Take somebody out: their grants and tokens end, and what runs on them. Their logins are ended by
+    `people.shut_out`."""
     caller.must_be(Level.ADMIN, "remove a member")
     await _hold(conn, caller, user_id, loses_admin=True)
-    stopped = await grants.revoke_all_of(conn, caller, UserId(user_id))
+    await grants.revoke_all_of(conn, caller, UserId(user_id))
     await tokens.revoke_of_user(conn, caller.workspace_id, UserId(user_id))
     await members.remove(conn, caller.workspace_id, UserId(user_id))
-    return stopped
 
 
 async def _hold(conn: Connection, caller: Caller, user_id: UUID, *, loses_admin: bool) -> Level:

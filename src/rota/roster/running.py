@@ -88,8 +88,8 @@ async def _retry_task(conn: Connection, caller: Caller, old: Mapping[str, Any]) 
     return start.id
 
 
-async def cancel(conn: Connection, caller: Caller, run_id: RunId) -> list[UUID]:
-    """Cancel a run of one's own, or any as an admin; the ids of those that a worker must stop."""
+async def cancel(conn: Connection, caller: Caller, run_id: RunId) -> None:
+    """Cancel a run of one's own, or any as an admin."""
     found = await runs.find(conn, caller.workspace_id, run_id)
     if not found:
         raise NotFound("There is no such run.")
@@ -97,7 +97,7 @@ async def cancel(conn: Connection, caller: Caller, run_id: RunId) -> list[UUID]:
         conn, caller.workspace_id, str(found["automation_id"])
     )
     caller.must_own(automation["owner_id"] if automation else found["created_by"], "cancel this run")
-    return await cancelling.cancel(conn, caller.workspace_id, run_id)
+    await cancelling.cancel(conn, caller.workspace_id, run_id)
 
 
 async def _start_one(

@@ -1,10 +1,11 @@
-"""Cancel: at once what is queued, through its executor what runs."""
+"""Cancel: at once what is queued, through its executor what runs; its worker is woken for it."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from rota.db import abandonments, events, run_status, runs
 from rota.db.events import NewEvent
+from rota.db.listener import CANCELS
 from rota.db.pool import Connection
 from rota.db.run_status import Asked
 from rota.errors import Conflict, NotFound
@@ -14,8 +15,8 @@ from rota.model.run import SkipReason, Status
 from rota.runs import ending
 
 
-async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> list[UUID]:
-    """Cancel a run; the ids of those that a worker must stop. Refused once it has ended."""
+async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
+    """Cancel a run. Refused once it has ended."""
     reason = ErrorClass.CANCELLED_BY_USER
     ended = await run_status.end_queued(
         conn,
@@ -26,10 +27,8 @@ async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> 
         error_detail="Cancelled before it began.",
     )
     await ending.end(conn, ended)
-    asked = [] if ended else await _request(conn, workspace_id, run_id=run_id, reason=reason)
-    if not ended and not asked:
+    if not ended and not await _request(conn, workspace_id, run_id=run_id, reason=reason):
         await _refuse(conn, workspace_id, run_id)
-    return asked
 
 
 async def _refuse(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
@@ -44,30 +43,28 @@ def _told(status: str) -> str:
     return {"succeeded": "succeeded", "failed": "failed", "skipped": "was skipped"}.get(status, "was cancelled")
 
 
-async def replace(
-    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, keep: set[UUID]
-) -> list[UUID]:
+async def replace(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, keep: set[UUID]) -> None:
     """Make room for a run that replaces what is in flight: cancel all others of the automation."""
     ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, list(keep))
     await ending.end(conn, ended)
-    return await _request(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
+    await _request(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
 
 
-async def stop_session(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[UUID]:
+async def stop_session(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:
     """End what waits in a session that was ended by hand, and ask for the end of what runs, but for an automation's."""
     await ending.end(conn, await run_status.end_of_session(conn, workspace_id, session_id))
-    return await _request(conn, workspace_id, session_id=session_id, reason=ErrorClass.CANCELLED_BY_USER)
+    await _request(conn, workspace_id, session_id=session_id, reason=ErrorClass.CANCELLED_BY_USER)
 
 
-async def stop_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: list[GrantId]) -> list[UUID]:
-    """End what waits or is parked under grants that were revoked; the ids of those that a worker must stop."""
+async def stop_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: list[GrantId]) -> None:
+    """End what waits or is parked under grants that were revoked, and ask for the end of what runs."""
     await ending.end(conn, await run_status.end_of_grants(conn, workspace_id, grant_ids))
-    return await _on_record(conn, workspace_id, await run_status.request_end_of_grants(conn, workspace_id, grant_ids))
+    await _on_record(conn, workspace_id, await run_status.request_end_of_grants(conn, workspace_id, grant_ids))
 
 
-async def stop_over_budget(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> list[UUID]:
+async def stop_over_budget(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
     """Ask for the end of a run that has spent what it may; it fails for it."""
-    return await _request(conn, workspace_id, run_id=run_id, reason=ErrorClass.BUDGET_EXCEEDED)
+    await _request(conn, workspace_id, run_id=run_id, reason=ErrorClass.BUDGET_EXCEEDED)
 
 
 async def _request(
@@ -78,22 +75,24 @@ async def _request(
     run_id: RunId | None = None,
     automation_id: AutomationId | None = None,
     session_id: SessionId | None = None,
-) -> list[UUID]:
+) -> bool:
+    """Whether anything was live."""
     asked = await run_status.request_cancel(
         conn, workspace_id, run_id=run_id, automation_id=automation_id, session_id=session_id, reason=reason
     )
-    return await _on_record(conn, workspace_id, asked)
+    await _on_record(conn, workspace_id, asked)
+    return bool(asked)
 
 
-async def _on_record(conn: Connection, workspace_id: WorkspaceId, asked: Sequence[Asked]) -> list[UUID]:
-    """The end of what is live was asked for: tell its sessions. What nobody holds ends here."""
+async def _on_record(conn: Connection, workspace_id: WorkspaceId, asked: Sequence[Asked]) -> None:
+    """The end of what is live was asked for: tell its sessions and its workers. What nobody holds ends here."""
     await events.append(conn, [_asked(workspace_id, each) for each in asked if each.first])
     ids = [each.id for each in asked]
     if ids:
         parked = await run_status.end_parked(conn, workspace_id, ids)
         await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in parked])
         await ending.end(conn, parked)
-    return list(ids)
+    conn.wake(CANCELS, ids)
 
 
 def _asked(workspace_id: WorkspaceId, run: Asked) -> NewEvent:

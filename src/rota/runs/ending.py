@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from rota.db import aftermath, run_status, triggers
 from rota.db.aftermath import Concerned
+from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AutomationId, WorkspaceId
@@ -20,25 +20,13 @@ UNCOUNTED = frozenset({"chat", "task"})
 BY_HAND = frozenset({"chat", "task", "retry"})
 
 
-@dataclass(slots=True)
-class Followed:
-    """The workspaces in which runs may be ready now, and the runs that workers must stop, since others replace them."""
-
-    ready: set[WorkspaceId]
-    stops: list[UUID] = field(default_factory=list)
-
-    def add(self, other: "Followed") -> None:
-        self.ready |= other.ready
-        self.stops += other.stops
-
-
-async def end(conn: Connection, changed: Sequence[Ended]) -> Followed:
-    """Apply what follows when runs end or go back to the queue.
+async def end(conn: Connection, changed: Sequence[Ended]) -> None:
+    """Apply what follows when runs end or go back to the queue, and wake workers where runs may be ready then.
 
     Their last events are written with their status. Most endings concern nobody else; one look at the batch finds those
     that do.
     """
-    followed = Followed({each.workspace_id for each in changed if each.status == Status.QUEUED})
+    ready = {each.workspace_id for each in changed if each.status == Status.QUEUED}
     ended = [each for each in changed if each.status in TERMINAL]
     await budgeting.settle(conn, ended)
     concerned = await aftermath.concerned(conn, _concerning(ended)) if ended else []
@@ -46,17 +34,17 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> Followed:
     there = [each for each in ended if each.workspace_id in waited_for]
     lanes = {(each.workspace_id, lane) for each in there for lane in _waited_for(each) if lane}
     if lanes and await run_status.promote(conn, lanes):
-        followed.ready |= waited_for
+        ready |= waited_for
     automated = [each for each in ended if _automated(each)]
     if automated:
-        followed.add(await _follow_up(conn, automated, concerned))
+        await _follow_up(conn, automated, concerned)
     failed = [each for each in ended if each.status == Status.FAILED]
     if failed:
         await telling.of_failed(conn, [_failure(each) for each in failed])
     with_tasks = {(each.workspace_id, session_id) for each in concerned for session_id in each.with_tasks or ()}
     if with_tasks or any(each.source in BY_HAND for each in changed):
-        followed.ready |= await tasking.end(conn, changed, with_tasks)
-    return followed
+        ready |= await tasking.end(conn, changed, with_tasks)
+    conn.wake(RUNS, ready)
 
 
 def _failure(run: Ended) -> Failure:
@@ -82,22 +70,20 @@ def _waited_for(run: Ended) -> tuple[UUID | None, UUID | None]:
     return run.lane or run.automation_id, run.session_id
 
 
-async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> Followed:
+async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> None:
     """What the end means for the automations."""
-    followed = Followed({each.workspace_id for each in concerned if each.awaited})
     failed = any(each.status == Status.FAILED for each in ended)
     if failed or any(each.failing for each in concerned):
         paused = await aftermath.count_failures(conn, _outcomes(ended))
         for workspace_id, automation_id in paused:
-            followed.add(await _pause(conn, workspace_id, automation_id))
+            await _pause(conn, workspace_id, automation_id)
         if paused:
             await telling.of_paused(conn, paused)
     if any(each.awaited for each in concerned):
-        followed.stops += await _fire_after(conn, [_for_those_after(each) for each in ended])
+        await _fire_after(conn, [_for_those_after(each) for each in ended])
     deleted = [(each.workspace_id, automation_id) for each in concerned for automation_id in each.deleted or ()]
     if deleted:
         await aftermath.revoke_of_deleted(conn, deleted)
-    return followed
 
 
 def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
@@ -108,13 +94,13 @@ def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
     ]
 
 
-async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> Followed:
+async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
     """It failed as often in a row as it may: rest its triggers and skip what waits, which is an end like any other."""
     await triggers.rest(conn, workspace_id, automation_id)
     skipped = await run_status.end_queued(
         conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=SkipReason.PAUSED
     )
-    return await end(conn, skipped)
+    await end(conn, skipped)
 
 
 def _for_those_after(run: Ended) -> dict[str, Any]:
@@ -141,15 +127,17 @@ async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
         await _fire_after(conn, given)
 
 
-async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> Sequence[UUID]:
-    """Fire what waits for these ends; the runs that a worker must stop for it."""
+async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:
+    """Fire what waits for these ends."""
     from rota.runs import triggering  # noqa: PLC0415 — starting a run may end others, and an ended run start one
 
     occurrences = [
         triggering.Occurrence(workspace_id, trigger_id, Source.AFTER, told["run_id"], told)
         for workspace_id, trigger_id, told in await triggers.after(conn, ended)
     ]
-    return (await triggering.fire(conn, occurrences)).stops if occurrences else ()
+    if occurrences:
+        await triggering.fire(conn, occurrences)
+        conn.wake(RUNS, {each.workspace_id for each in occurrences})
 
 
 async def revoke_idle(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:

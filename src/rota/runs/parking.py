@@ -13,7 +13,6 @@ from rota.model.ids import ApprovalId, RunId, WorkspaceId
 from rota.model.outcome import ErrorClass
 from rota.notify import telling
 from rota.runs import ending
-from rota.runs.ending import Followed
 
 
 class ParkedRun(NamedTuple):
@@ -29,32 +28,30 @@ async def wait(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attem
     await run_status.wait(conn, workspace_id, run_id, attempt)
 
 
-async def answered(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> Followed:
+async def answered(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
     """Once nothing is left to answer: a parked run goes to the head of the queue, a process that waits goes on. A run
     whose worker was lost meanwhile is left to the rescue."""
     resumed = await run_status.resume(conn, workspace_id, run_id)
     if not resumed:
         await run_status.go_on(conn, workspace_id, run_id)
-    return await ending.end(conn, resumed)
+    await ending.end(conn, resumed)
 
 
-async def follow_up(conn: Connection, parked: Sequence[ParkedRun]) -> Followed:
+async def follow_up(conn: Connection, parked: Sequence[ParkedRun]) -> None:
     """What happened to these runs while they were on the way to being parked. Their rows are locked: who answers or
     cancels from now on finds them parked."""
     await approvals.set_ran(conn, [(each.run.workspace_id, each.approval_id, each.ran) for each in parked])
-    followed = Followed(set())
     for run, approval_id, _ in parked:
         found = await approvals.find(conn, run.workspace_id, approval_id)
         if cancelled := await run_status.end_parked(conn, run.workspace_id, [run.id]):
-            followed.add(await ending.end(conn, cancelled))
+            await ending.end(conn, cancelled)
         elif found is None or found.status in {ApprovalStatus.EXPIRED, ApprovalStatus.CANCELLED}:
-            followed.add(await _fail(conn, run, found))
+            await _fail(conn, run, found)
         elif found.status != ApprovalStatus.PENDING:
-            followed.add(await answered(conn, run.workspace_id, run.id))
-    return followed
+            await answered(conn, run.workspace_id, run.id)
 
 
-async def _fail(conn: Connection, run: Ended, found: approvals.Approval | None) -> Followed:
+async def _fail(conn: Connection, run: Ended, found: approvals.Approval | None) -> None:
     expired = found is not None and found.status == ApprovalStatus.EXPIRED
     ended = await run_status.fail_parked(
         conn,
@@ -63,7 +60,7 @@ async def _fail(conn: Connection, run: Ended, found: approvals.Approval | None) 
         error_class=ErrorClass.APPROVAL_EXPIRED if expired else ErrorClass.EXECUTOR_ERROR,
         error_detail="Nobody answered in time." if expired else "It waits for an approval that nobody can give.",
     )
-    return await ending.end(conn, ended)
+    await ending.end(conn, ended)
 
 
 class Expiry(NamedTuple):

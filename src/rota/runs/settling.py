@@ -11,7 +11,6 @@ from rota.db.run_status import Ended
 from rota.model.outcome import Outcome, Parked
 from rota.model.run import Claimed, Settlement, Status, settlement
 from rota.runs import ending, parking
-from rota.runs.ending import Followed
 from rota.runs.parking import ParkedRun
 
 
@@ -23,17 +22,11 @@ class Result(NamedTuple):
     ran: timedelta = timedelta()
 
 
-class Settled(NamedTuple):
-    """The attempts whose outcome was accepted, and what followed from it."""
-
-    accepted: set[tuple[UUID, int]]
-    followed: Followed
-
-
-async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
-    """Write the outcomes. What is not accepted had lost its lease, and nothing of it is kept."""
+async def settle(conn: Connection, results: Sequence[Result]) -> set[tuple[UUID, int]]:
+    """Write the outcomes; the attempts whose outcome was accepted. The others had lost their lease, and nothing of them
+    is kept."""
     ended = await run_status.settle(conn, [_row(each) for each in results])
-    followed = await ending.end(conn, ended)
+    await ending.end(conn, ended)
     handed_back = {(each.run.id, each.run.attempt) for each in results if each.outcome is None}
     left = [each for each in ended if (each.id, each.attempt) in handed_back]
     if left:  # what they left outside is their next attempt's, or to be cleaned up once the run has ended
@@ -41,8 +34,8 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Settled:
     parked = [each for each in ended if each.status == Status.AWAITING_APPROVAL]
     if parked:
         asked = {each.run.id: each for each in results}
-        followed.add(await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked]))
-    return Settled({(each.id, each.attempt) for each in ended}, followed)
+        await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked])
+    return {(each.id, each.attempt) for each in ended}
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -6,7 +6,6 @@ of two workers that finish siblings at once, the second sees what the first did,
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from uuid import UUID
 
 from rota.db import events, run_status, sessions, tasks
 from rota.db.events import NewEvent
@@ -159,12 +158,12 @@ async def let_go(conn: Connection, where: Where) -> None:
     await _settle_sessions(conn, {where: False})
 
 
-async def close(conn: Connection, where: Where) -> list[UUID]:
-    """The session was ended by hand: nothing more begins in it; the ids of the runs that a worker must stop."""
+async def close(conn: Connection, where: Where) -> None:
+    """The session was ended by hand: nothing more begins in it, and what runs is stopped."""
     from rota.runs import cancelling  # noqa: PLC0415 — the end of a run calls this module
 
     await tell(conn, await tasks.close(conn, where))
-    return await cancelling.stop_session(conn, *where)
+    await cancelling.stop_session(conn, *where)
 
 
 async def again(conn: Connection, workspace_id: WorkspaceId, old: RunId, new: RunId) -> Where | None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from rota.db import runs, triggers
@@ -26,12 +26,8 @@ class Occurrence:
     payload: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """The run of each trigger and key, new or old (disabled triggers have none), and what workers must stop."""
-
-    runs: Mapping[tuple[UUID, str], RunId]
-    stops: Sequence[UUID]
+# The run of each trigger and key, new or old; disabled triggers have none.
+Fired: TypeAlias = Mapping[tuple[UUID, str], RunId]
 
 
 async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
@@ -40,19 +36,18 @@ async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
     known = await runs.by_keys(conn, [(each.workspace_id, each.trigger_id, each.key) for each in occurrences])
     starts, replaced = _decide(dues, [each for each in occurrences if (each.trigger_id, each.key) not in known])
     await starting.start(conn, starts)
-    stops = []
     for start in replaced:
         if start.skip_reason:
             continue  # its budget kept it from starting
         assert start.automation_id
-        stops += await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+        await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
     fired = Counter((each.workspace_id, each.trigger_id) for each in starts if not each.skip_reason and each.trigger_id)
     if fired:
         await triggers.count_fires(conn, [(*trigger, count) for trigger, count in fired.items()])
     new = {
         (each.trigger_id, each.idempotency_key): each.id for each in starts if each.trigger_id and each.idempotency_key
     }
-    return Fired(known | new, stops)
+    return known | new
 
 
 def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], list[Start]]:

@@ -45,7 +45,7 @@ async def _fire_webhook(
     places = [(each, f"webhook/{workspace_id}/{trigger_id}/{secret_id}") for secret_id, each in sealed]
     key = webhook.verify(_opened(vault, places), **headers, body=body, now=await now_of(conn))
     fired = await triggering.fire(conn, [Occurrence(workspace_id, trigger_id, Source.WEBHOOK, key, payload)])
-    if (trigger_id, key) not in fired.runs:
+    if (trigger_id, key) not in fired:
         raise NotFound("There is no such webhook.")  # it is past its limits
     return fired
 

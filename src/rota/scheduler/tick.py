@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from uuid import UUID
 
 from psycopg import DataError
 from psycopg.errors import UniqueViolation
 
 from rota import tracing
 from rota.db import triggers
-from rota.db.listener import CANCELS, RUNS, Wakes
+from rota.db.listener import RUNS, Wakes
 from rota.db.pool import Connection, Database
 from rota.failpoints import reach
 from rota.metrics import FIRED, LATENESS, SKIPPED
@@ -96,10 +95,9 @@ class Scheduler:
                 return 0
             now = found[0][1]
             firings = await self._decide(conn, [due for due, _ in found], now)
-            starts, started, replaced = await self._write(conn, found, firings, now)
+            starts, started = await self._write(conn, found, firings, now)
             reach("scheduler.written")
         reach("scheduler.committed")
-        self._wakes.send(CANCELS, replaced)
         self._tell(len(firings), starts, now, started)
         return len(found)
 
@@ -124,20 +122,19 @@ class Scheduler:
 
     async def _write(
         self, conn: Connection, found: Sequence[tuple[Due, datetime]], firings: Sequence[Firing], now: datetime
-    ) -> tuple[list[Start], int, list[UUID]]:
-        """The runs as they were started, how many were written, and which ones a worker must stop for them."""
+    ) -> tuple[list[Start], int]:
+        """The runs as they were started, and how many were written."""
         starts = [start for firing in firings for start in firing.starts]
         starts = spread(starts, now, late=self._tick, threshold=self._threshold, span=self._span)
         written = await starting.start(conn, starts)
         reach("scheduler.started")
         await triggers.advance(conn, _as_counted(found, firings, starts))
         replacing = {firing.starts[-1].id for firing in firings if firing.replaces}
-        replaced: list[UUID] = []
         for start in starts if replacing else ():
             if start.id in replacing and not start.skip_reason:  # its budget may have kept it from starting
                 assert start.automation_id
-                replaced += await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
-        return starts, len(written), replaced
+                await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+        return starts, len(written)
 
     def _tell(self, triggers: int, starts: Sequence[Start], now: datetime, started: int) -> None:
         for start in starts:

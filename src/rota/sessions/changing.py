@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 from rota.db import events, sessions
 from rota.db.events import NewEvent
@@ -23,8 +22,8 @@ async def find(conn: Connection, workspace_id: WorkspaceId, session_id: SessionI
     return session
 
 
-async def change(conn: Connection, caller: Caller, session_id: SessionId, verb: Verb) -> list[UUID]:
-    """Enable, pause, resume, complete, fail or archive; the ids of the runs that a worker must stop.
+async def change(conn: Connection, caller: Caller, session_id: SessionId, verb: Verb) -> None:
+    """Enable, pause, resume, complete, fail or archive.
 
     Pausing holds tasks that nobody has claimed. Ending by hand skips what has not begun and cancels what runs, but for
     the runs of an automation, which end by themselves.
@@ -42,10 +41,9 @@ async def change(conn: Connection, caller: Caller, session_id: SessionId, verb: 
         case Verb.ENABLE | Verb.RESUME:
             await tasking.let_go(conn, where)
         case Verb.COMPLETE | Verb.FAIL:
-            return await tasking.close(conn, where)
+            await tasking.close(conn, where)
         case Verb.ARCHIVE:
             pass
-    return []
 
 
 async def move(

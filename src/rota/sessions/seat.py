@@ -93,9 +93,9 @@ async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> bool:
     return bool(await usage.over_budget(conn, [(seat.workspace_id, seat.run_id)]))
 
 
-async def stop_over_budget(conn: Connection, seat: Seat) -> list[UUID]:
+async def stop_over_budget(conn: Connection, seat: Seat) -> None:
     """Ask its worker to stop the run, in a transaction of its own: who charges holds the run with others."""
-    return await cancelling.stop_over_budget(conn, seat.workspace_id, seat.run_id)
+    await cancelling.stop_over_budget(conn, seat.workspace_id, seat.run_id)
 
 
 async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import psycopg
 
 from rota.db import attempts, workers
-from rota.db.pool import Database, PatientConnection
+from rota.db.pool import Connection, Database
 from rota.timeouts import STOP_AT
 from rota.worker.worker import Worker
 
@@ -31,7 +31,7 @@ class Lease:
         self._lease = lease
         self._heartbeat = heartbeat.total_seconds()
         self._stop = lease.total_seconds() * STOP_AT
-        self._conn: PatientConnection | None = None
+        self._conn: Connection | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
     async def once(self) -> float:
@@ -72,7 +72,7 @@ class Lease:
             elif ours.get(run_id):
                 attempt.cancel()
 
-    async def _beat(self, conn: PatientConnection) -> None:
+    async def _beat(self, conn: Connection) -> None:
         worker = self._worker
         at_work = [attempt.at_work() for attempt in worker.attempts.values()]
         await workers.beat(

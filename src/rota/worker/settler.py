@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from rota import tracing
-from rota.db.listener import CANCELS, MOST_NAMED, RUNS, Wakes
+from rota.db.listener import MOST_NAMED, Wakes
 from rota.db.pool import PASSING, Database, Reserved
 from rota.failpoints import reach
 from rota.metrics import SETTLED
@@ -62,7 +62,7 @@ class Settler:
             began = tracing.now()
             try:
                 async with self._line.transaction() as conn:
-                    accepted, followed = await settling.settle(conn, results)
+                    accepted = await settling.settle(conn, results)
                     reach("worker.written")
             except PASSING as failure:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
@@ -71,8 +71,6 @@ class Settler:
             except Exception as failure:  # an executor's outcome: anything may be wrong with it
                 return await self._write_each(results, failure)
             self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted], began)
-            self._wakes.send(RUNS, followed.ready)
-            self._wakes.send(CANCELS, followed.stops)
             return accepted
 
     async def _write_each(self, results: Sequence[Result], failure: Exception) -> set[tuple[UUID, int]]:

@@ -16,7 +16,7 @@ from rota.db import approvals as approval_rows
 from rota.db import isolation
 from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
-from rota.db.listener import CANCELS, RUNS, session_channel
+from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
 from rota.http.api.agents import IdempotencyKey
@@ -118,8 +118,7 @@ async def spend(at: Seated, body: UsageIn) -> None:
     stopped and fails `budget_exceeded`. Running time (`seconds`) is measured, so what is sent of it does not count."""
     if await at.write("usage", body.model_dump(), lambda conn: desk.spend(conn, at.seat, body.unit, body.amount)):
         async with at.reading() as conn:
-            stopped = await desk.stop_over_budget(conn, at.seat)
-        at.shared.wakes.send(CANCELS, stopped)
+            await desk.stop_over_budget(conn, at.seat)
 
 
 @router.post("/message", status_code=201)

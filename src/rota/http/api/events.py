@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from rota.db.listener import CANCELS, RUNS
+from rota.db.listener import RUNS
 from rota.http.context import InUnit
 from rota.http.shapes.triggers import EventIn, FiredOut
 from rota.scheduler.inbound import publish_event
@@ -14,7 +14,5 @@ router = APIRouter(prefix="/events", tags=["events"])
 async def post_event(unit: InUnit, body: EventIn) -> FiredOut:
     """Fire every event trigger of this workspace with this name. The same `key` gives the same runs."""
     fired = await publish_event(unit.conn, unit.caller, body.event, body.data, body.key)
-    for run_id in fired.stops:
-        unit.wake(CANCELS, run_id)
     unit.wake(RUNS, unit.caller.workspace_id)
-    return FiredOut(runs=list(fired.runs.values()))
+    return FiredOut(runs=list(fired.values()))

@@ -6,7 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 
 from rota.db import grants as rows
-from rota.db.listener import CANCELS, RUNS
+from rota.db.listener import RUNS
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.grants import GrantOut, GrantStory
@@ -49,7 +49,6 @@ async def get_grant(unit: InUnit, grant_id: UUID) -> GrantStory:
 async def revoke_grant(unit: InUnit, grant_id: UUID) -> GrantStory:
     """End it now: what waits is skipped, what has begun fails `grant_invalid`, its agents are stopped and get no
     credentials. Automations stay and skip until their grant is renewed. A repeat changes nothing."""
-    for run_id in await grants.revoke(unit.conn, unit.caller, grant_id):
-        unit.wake(CANCELS, run_id)
+    await grants.revoke(unit.conn, unit.caller, grant_id)
     unit.wake(RUNS, unit.caller.workspace_id)
     return await _story(unit, grant_id)

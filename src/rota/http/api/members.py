@@ -8,7 +8,6 @@ from fastapi import APIRouter
 from rota.access import passwords
 from rota.db import members as rows
 from rota.db import people
-from rota.db.listener import CANCELS, RUNS
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.pages import Page, page_of, read_cursor
@@ -67,11 +66,11 @@ async def apply(unit: Unit, member_id: UUID, body: MemberPatch) -> None:
     unit.caller.must_be(Level.ADMIN, "change a member")
     given = body.given()
     if "level" in given:
-        stop(unit, await members.set_level(unit.conn, unit.caller, member_id, Level(body.level)))
+        await members.set_level(unit.conn, unit.caller, member_id, Level(body.level))
     if "disabled" not in given:
         return
     if body.disabled:
-        stop(unit, await members.switch_off(unit.conn, unit.caller, member_id))
+        await members.switch_off(unit.conn, unit.caller, member_id)
     await members.find(unit.conn, unit.caller, member_id)
     async with unit.beyond_workspace():
         await members.switch(unit.conn, unit.caller, member_id, off=body.disabled)
@@ -81,7 +80,7 @@ async def apply(unit: Unit, member_id: UUID, body: MemberPatch) -> None:
 async def remove_member(unit: InUnit, member_id: UUID) -> None:
     """Take somebody out: their grants, tokens and logins end at once, with what runs on them. Their automations stay
     and skip until somebody renews their grant. Answers 409 for the last admin. For admins."""
-    stop(unit, await members.remove(unit.conn, unit.caller, member_id))
+    await members.remove(unit.conn, unit.caller, member_id)
     await shut_out(unit, member_id)
 
 
@@ -103,12 +102,6 @@ async def link_for(unit: Unit, shared: Web, user_id: UserId) -> str:
     async with unit.beyond_workspace():
         secret = await members.new_link(unit.conn, unit.caller, user_id)
     return f"{shared.url}/sign-in?token={secret}"
-
-
-def stop(unit: Unit, run_ids: list[UUID]) -> None:
-    for run_id in run_ids:
-        unit.wake(CANCELS, run_id)
-    unit.wake(RUNS, unit.caller.workspace_id)
 
 
 def seen_by(unit: Unit, member: dict[str, Any]) -> dict[str, Any]:

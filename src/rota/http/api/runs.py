@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 
 from rota.db import events
 from rota.db import runs as rows
-from rota.db.listener import CANCELS, RUNS
+from rota.db.listener import RUNS
 from rota.errors import NotFound
 from rota.http.api.agents import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
@@ -69,9 +69,7 @@ async def get_run(unit: InUnit, run_id: UUID) -> RunStory:
 @router.post("/{run_id}/cancel", responses={202: {"model": RunOut, "description": "Its worker has to stop it"}})
 async def cancel_run(unit: InUnit, run_id: UUID, response: Response) -> RunOut:
     """Cancel a run: at once if it is queued or parked; 202 if its worker has to stop it; 409 once it has ended."""
-    asked = await running.cancel(unit.conn, unit.caller, RunId(run_id))
-    for each in asked:
-        unit.wake(CANCELS, each)
+    await running.cancel(unit.conn, unit.caller, RunId(run_id))
     unit.wake(RUNS, unit.caller.workspace_id)
     run = await _find(unit, run_id)
     response.status_code = 200 if run.finished_at else 202

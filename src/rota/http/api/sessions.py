@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from rota.db import events, isolation, sessions
 from rota.db import tasks as task_rows
 from rota.db.events import Event
-from rota.db.listener import CANCELS, RUNS, session_channel
+from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.agents import IdempotencyKey
@@ -113,8 +113,7 @@ def _refuse_fields(body: SessionIn, names: tuple[str, ...]) -> None:
 
 
 async def _change(unit: Unit, session_id: UUID, verb: Verb) -> SessionOut:
-    for run_id in await changing.change(unit.conn, unit.caller, SessionId(session_id), verb):
-        unit.wake(CANCELS, run_id)
+    await changing.change(unit.conn, unit.caller, SessionId(session_id), verb)
     unit.wake(RUNS, unit.caller.workspace_id)
     unit.wake(session_channel(SessionId(session_id)))
     return await _shown(unit, session_id)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from rota.db import grants as rows
-from rota.db.listener import CANCELS, RUNS
+from rota.db.listener import RUNS
 from rota.errors import NotFound
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit
@@ -84,8 +84,7 @@ def _id(ref: str) -> UUID:
 @router.post("/{grant}/revoke")
 async def revoke(unit: InUnit, request: Request, grant: str, to: Next = "") -> Response:
     """End it now, with all that runs on it."""
-    for run_id in await grants.revoke(unit.conn, unit.caller, _id(grant)):
-        unit.wake(CANCELS, run_id)
+    await grants.revoke(unit.conn, unit.caller, _id(grant))
     unit.wake(RUNS, unit.caller.workspace_id)
     home = f"/w/{unit.caller.workspace_slug}/settings/grants"
     return done(request, to or f"{home}/{grant}", "The grant is revoked. What ran on it is being stopped.")

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from rota.db import members as rows
 from rota.errors import NotFound
-from rota.http.api.members import apply, invite, link_for, seen_by, shut_out, stop
+from rota.http.api.members import apply, invite, link_for, seen_by, shut_out
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes.pages import cursor_of, read_cursor
@@ -125,7 +125,7 @@ async def delete(unit: InUnit, request: Request, member: str) -> Response:
     found = await members.find(unit.conn, unit.caller, _id(member))
     try:
         async with unit.conn.transaction():
-            stop(unit, await members.remove(unit.conn, unit.caller, found["id"]))
+            await members.remove(unit.conn, unit.caller, found["id"])
             await shut_out(unit, found["id"])
     except forms.WRONG as wrong:
         return await _member(unit, request, found["id"], forms.rejected(request, wrong, "delete", {}))

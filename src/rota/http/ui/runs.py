@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from rota.db import runs as rows
-from rota.db.listener import CANCELS, RUNS
+from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.paging import Cursor
@@ -83,9 +83,7 @@ def _session(unit: Unit, run: dict[str, Any]) -> str:
 
 @router.post("/{run}/cancel")
 async def cancel(unit: InUnit, request: Request, run: str, to: Next = "") -> Response:
-    asked = await running.cancel(unit.conn, unit.caller, _id(run))
-    for each in asked:
-        unit.wake(CANCELS, each)
+    await running.cancel(unit.conn, unit.caller, _id(run))
     unit.wake(RUNS, unit.caller.workspace_id)
     found = await _find(unit, _id(run))
     told = "The run is cancelled." if found["finished_at"] else "The agent is asked to stop."

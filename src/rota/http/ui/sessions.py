@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from rota.db import approvals, artifacts, events, isolation, runs, sessions, tasks
 from rota.db.events import Event
-from rota.db.listener import CANCELS, RUNS, session_channel
+from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
@@ -137,8 +137,7 @@ async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annota
 async def change(unit: InUnit, request: Request, session: str, verb: Verb) -> Response:
     """Enable, pause, resume, complete, fail or archive; the page looks again, since it may take no messages now."""
     session_id = _id(session)
-    for run_id in await changing.change(unit.conn, unit.caller, session_id, verb):
-        unit.wake(CANCELS, run_id)
+    await changing.change(unit.conn, unit.caller, session_id, verb)
     unit.wake(RUNS, unit.caller.workspace_id)
     unit.wake(session_channel(session_id))
     answer = done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", DONE[verb])
