@@ -22,6 +22,7 @@ from rota.scheduler.inbound import publish_event
 from rota.sessions.story import attempts
 from rota.sessions.transcript import lines
 from rota.watch.rescue import Rescue
+from rota.worker.queues import Queues
 
 
 async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
@@ -487,6 +488,27 @@ async def test_waiting_for_an_agent_or_workspace_that_runs_as_many_as_it_may_is_
     await house.execute(f"UPDATE {capped} SET full_at = full_at - interval '16 minutes'")
     await Rescue(db, wakes).once()
     assert (await _run(house, waiting))["error_class"] == "stuck"
+
+
+@pytest.mark.parametrize("capped", ["agents", "workspaces"])
+async def test_a_worker_that_has_a_place_and_finds_the_cap_full_keeps_a_run_from_being_stuck(
+    house: House, db: Database, run_now: Any, wakes: Wakes, capped: str
+) -> None:
+    """Between two sweeps, of which neither finds it full."""
+    at_work, waiting = await run_now(await house.automation()), await run_now(await house.automation())
+    running = "status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h'"
+    await house.execute(f"UPDATE runs SET {running} WHERE id = %s", at_work)
+    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes' WHERE id = %s", waiting)
+    await house.execute(f"UPDATE {capped} SET max_concurrent = 1")
+    if capped == "agents":
+        await house.execute("UPDATE runs SET queue = agent_id")
+    queues = Queues(["default"], ["command"])
+    async with db.transaction() as conn:
+        await queues.look(conn)
+        assert await queues.to_read(conn, places=1) == []
+    await house.execute("UPDATE runs SET status = 'succeeded', finished_at = now() WHERE id = %s", at_work)
+    await Rescue(db, wakes).once()
+    assert (await _run(house, waiting))["status"] == "queued"
 
 
 async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_claimed(

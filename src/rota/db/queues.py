@@ -74,6 +74,12 @@ chosen AS MATERIALIZED (
 UPDATE agents a SET full_at = clock_timestamp() FROM chosen c WHERE a.workspace_id = c.workspace_id AND a.id = c.id
 """
 
+MARK_SEEN_FULL = """
+-- Their rows are locked by who claims.
+WITH spaces AS (UPDATE workspaces SET full_at = clock_timestamp() WHERE id = ANY(%(workspaces)s))
+UPDATE agents SET full_at = clock_timestamp() WHERE workspace_id = ANY(%(in_workspaces)s) AND id = ANY(%(agents)s)
+"""
+
 MOVE = """
 WITH chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
@@ -126,10 +132,11 @@ async def lock_capped(
     conn: Connection, workspaces: Sequence[UUID], agents: Sequence[tuple[UUID, UUID]]
 ) -> dict[UUID, int]:
     """Lock capped workspaces and agents that nobody else claims for just now; how many each may run."""
-    given = {
-        "workspaces": list(workspaces), "in_workspaces": [w for w, _ in agents], "agents": [a for _, a in agents],
-    }  # fmt: skip
-    return dict(await (await conn.execute(LOCK_CAPPED, given)).fetchall())
+    return dict(await (await conn.execute(LOCK_CAPPED, _capped(workspaces, agents))).fetchall())
+
+
+def _capped(workspaces: Sequence[UUID], agents: Sequence[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
+    return {"workspaces": list(workspaces), "in_workspaces": [w for w, _ in agents], "agents": [a for _, a in agents]}
 
 
 async def running(conn: Connection, workspaces: Sequence[UUID]) -> dict[UUID, int]:
@@ -147,6 +154,11 @@ async def mark_full(conn: Connection) -> None:
     """Remember when workspaces and agents ran as many as they may: who waits for them then waits for no place."""
     await conn.execute(MARK_FULL_WORKSPACES)
     await conn.execute(MARK_FULL_AGENTS)
+
+
+async def mark_seen_full(conn: Connection, workspaces: Sequence[UUID], agents: Sequence[tuple[UUID, UUID]]) -> None:
+    """As `mark_full`, by a worker that had a place for them and could not give it."""
+    await conn.execute(MARK_SEEN_FULL, _capped(workspaces, agents))
 
 
 async def move(conn: Connection, workspace_id: UUID, agent_id: UUID, queue: UUID) -> None:

@@ -1,5 +1,6 @@
 """What a worker knows of the queues it serves: which hold something, and from where on to read them."""
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from rota.model.run import Claimed
 
 EVER = "-infinity"
 MOST_REMEMBERED = 10_000  # workspaces
+MARK_SECONDS = 1.0  # how often it is written down that something capped is full
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
 
 
@@ -22,6 +24,7 @@ class Queues:
         self._since: dict[Queue, datetime] = {}
         self._hinted: set[UUID] = set()
         self._remembered: dict[UUID, dict[Queue, Found]] = {}
+        self._marked: dict[UUID, float] = {}
 
     def hint(self, workspace_id: UUID) -> None:
         """Somebody says that this workspace has a run to claim."""
@@ -89,7 +92,19 @@ class Queues:
             caps = await rows.lock_capped(conn, list(spaces), list(agents))
             busy = await rows.running(conn, list(spaces | {workspace_id for workspace_id, _ in agents}))
             most = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items()}
+            await self._mark_full(conn, spaces, agents, {capped for capped, room in most.items() if not room})
         return [row for each in ready if (row := self._row(each, most, places))]
+
+    async def _mark_full(
+        self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]], full: set[UUID]
+    ) -> None:
+        """Here is a place, which they may not take: the sweep that ends what is stuck may miss the moment."""
+        now = time.monotonic()
+        self._marked = {capped: at for capped, at in self._marked.items() if now - at < MARK_SECONDS}
+        unmarked = full - self._marked.keys()
+        if unmarked:
+            await rows.mark_seen_full(conn, list(spaces & unmarked), [each for each in agents if each[1] in unmarked])
+            self._marked |= dict.fromkeys(unmarked, now)
 
     def _row(self, found: Found, most: dict[UUID, int], places: int) -> dict[str, Any] | None:
         """None if it is full, or if another worker claims for it just now."""
