@@ -10,7 +10,7 @@ import pytest
 
 from rota.cli import options
 from rota.errors import CannotStart
-from rota.settings import Settings, read_settings, variable
+from rota.settings import Number, Settings, read_settings, variable
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 
@@ -101,6 +101,30 @@ def test_a_wrong_value_stops_the_start_and_is_named_with_what_it_must_be(name: s
     assert refused.message == f"{name} is {value!r}; it must be {wants}."
 
 
+NUMBERS = {
+    variable(each.name): each.metadata["read"]
+    for each in fields(Settings)
+    if isinstance(each.default, int | timedelta) and not isinstance(each.default, bool)
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_outside_its_range_is_told_the_range(name: str) -> None:
+    read = NUMBERS[name]
+    assert isinstance(read, Number)
+    for beyond in (read.least - 1, read.least / 2 - 0.0001, read.most + 1):
+        message = refusal(**{name: f"{beyond:.12g}"}).message
+        assert message.startswith(f"{name} is '{beyond:.12g}'; it must be a ")
+        assert message.replace(",", "").endswith(f" from {read.least} to {read.most}.")
+    for edge in (read.least, read.most):
+        read(str(edge))
+
+
+def test_no_grace_is_refused_with_what_would_be_right() -> None:
+    told = "ROTA_GRACE_SECONDS is '0'; it must be a number of seconds from 0.001 to 1,000,000,000."
+    assert refusal(ROTA_GRACE_SECONDS="0").message == told
+
+
 def test_a_lease_that_would_end_between_heartbeats_is_refused() -> None:
     refused = refusal(ROTA_LEASE_SECONDS="15", ROTA_HEARTBEAT_SECONDS="10")
     assert refused.field == "ROTA_LEASE_SECONDS"
@@ -126,7 +150,7 @@ def test_what_the_command_line_says_wins_over_the_environment(monkeypatch: pytes
 
 def told(value: Any, wants: str) -> str:
     match value:
-        case timedelta() if wants == "days":
+        case timedelta() if "of days" in wants:
             return f"`{value.days}`"
         case timedelta():
             return f"`{value.total_seconds():g}`"
@@ -153,19 +177,30 @@ def test_every_setting_is_documented_as_it_is_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("given", "field", "told"),
     [
-        ({"ROTA_RESCUE_SECONDS": "61"}, "ROTA_RESCUE_SECONDS"),
-        ({"ROTA_DEAD_AFTER": "7"}, "ROTA_DEAD_AFTER"),
-        ({"ROTA_HEARTBEAT_SECONDS": "31"}, "ROTA_LEASE_SECONDS"),
+        ({"ROTA_RESCUE_SECONDS": "61"}, "ROTA_RESCUE_SECONDS", "is 61; it must be at most 60,"),
+        ({"ROTA_DEAD_AFTER": "7"}, "ROTA_DEAD_AFTER", "is 7; it must be at most 6,"),
+        ({"ROTA_HEARTBEAT_SECONDS": "31"}, "ROTA_LEASE_SECONDS", "is 60; it must be at least 62,"),
+        (
+            dict.fromkeys(("ROTA_LEASE_SECONDS", "ROTA_HEARTBEAT_SECONDS"), "1e9"),
+            "ROTA_LEASE_SECONDS",
+            "at least 2000000000,",
+        ),
     ],
 )
-def test_spans_that_contradict_each_other_stop_the_start_and_say_which_and_why(
-    given: dict[str, str], field: str
+def test_spans_that_contradict_each_other_stop_the_start_and_say_which_and_what_would_be_right(
+    given: dict[str, str], field: str, told: str
 ) -> None:
     refused = refusal(**given)
     assert (refused.code, refused.field) == ("invalid_setting", field)
     assert "ROTA_LEASE_SECONDS" in refused.message
+    assert told in refused.message
+
+
+def test_the_most_of_everything_is_refused_in_words_too() -> None:
+    most = {"ROTA_LEASE_SECONDS": "1e9", "ROTA_HEARTBEAT_SECONDS": "5e8", "ROTA_DEAD_AFTER": "1000"}
+    assert "it must be at most 1," in refusal(**most).message
 
 
 @pytest.mark.parametrize("lease", ["0.5", "2", "60", "3600"])

@@ -21,6 +21,9 @@ FOREIGN = (
 )
 FOREIGN_PREFIX = "ROTA_TEST_"
 MOST = 1_000_000_000
+URL = "a URL that begins with http:// or https://"
+SLUG = "a slug: up to 63 lower-case letters, digits and hyphens, which begins with no hyphen"
+LABEL = "a name of Kubernetes: up to 63 lower-case letters, digits and hyphens, which begins and ends with no hyphen"
 
 
 def _text(value: str) -> str:
@@ -50,39 +53,40 @@ def _url(value: str) -> str:
     return value
 
 
-def _whole(value: str) -> int:
-    number = int(value)
-    if not 0 <= number <= MOST:
-        raise ValueError
-    return number
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Reads a number within its range, and says which that is."""
+
+    least: float
+    most: float
+    of: str = ""
+    whole: bool = False
+    unit: timedelta | None = None
+
+    def __call__(self, value: str) -> Any:
+        number = int(value) if self.whole else float(value)
+        if not self.least <= number <= self.most:
+            raise ValueError
+        return number if self.unit is None else self.unit * number
+
+    @property
+    def wants(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        of = f" of {self.of}" if self.of else ""
+        return f"{kind}{of} from {_written(self.least)} to {_written(self.most)}"
 
 
-def _count(value: str) -> int:
-    number = _whole(value)
-    if number == 0:
-        raise ValueError
-    return number
+def _written(number: float) -> str:
+    return f"{number:,}" if number >= 100_000 else str(number)
 
 
-def _seconds(value: str) -> timedelta:
-    number = float(value)
-    if not 0.001 <= number <= MOST:
-        raise ValueError
-    return timedelta(seconds=number)
-
-
-def _days(value: str) -> timedelta:
-    number = float(value)
-    if not 0 < number < 36500:
-        raise ValueError
-    return timedelta(days=number)
-
-
-def _port(value: str) -> int:
-    number = int(value)
-    if not 0 <= number <= 65535:
-        raise ValueError
-    return number
+WHOLE = Number(0, MOST, whole=True)
+COUNT = Number(1, MOST, whole=True)
+FEW = Number(1, 1000, whole=True)
+BYTES = Number(1, MOST, "bytes", whole=True)
+PORT = Number(0, 65535, whole=True)
+SECONDS = Number(0.001, MOST, "seconds", unit=timedelta(seconds=1))
+DAYS = Number(0.001, 36500, "days", unit=timedelta(days=1))
 
 
 def _level(value: str) -> str:
@@ -123,32 +127,36 @@ def _setting(default: Any, read: Callable[[str], Any], wants: str, about: str, *
     return field(default=default, repr=not secret, metadata=facts)
 
 
+def _number(default: Any, read: Number, about: str) -> Any:
+    return _setting(default, read, read.wants, about)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every field is also an environment variable: `ROTA_` and its name in capitals."""
 
     home: Path = _setting(Path("~/.rota").expanduser(), _path, "a directory", "Where Rota keeps its files")
     host: str = _setting("127.0.0.1", _text, "an address", "Address the web server listens on")
-    port: int = _setting(7682, _port, "a number from 0 to 65535", "Port the web server listens on; 0 picks a free one")
-    url: str = _setting("", _url, "a URL", "How browsers and agents reach this server, when it stands behind a proxy")
+    port: int = _number(7682, PORT, "Port the web server listens on; 0 picks a free one")
+    url: str = _setting("", _url, URL, "How browsers and agents reach this server, when it stands behind a proxy")
     database_url: str = _setting(
         "", _text, "a PostgreSQL URL", "PostgreSQL 14 or newer; without it Rota runs its own", secret=True
     )
     listen_url: str = _setting(
         "", _text, "a PostgreSQL URL", "For LISTEN, when the database is behind PgBouncer", secret=True
     )
-    database_wait_seconds: timedelta = _setting(
-        timedelta(minutes=1), _seconds, "seconds", "How long a start waits for a database that does not answer"
+    database_wait_seconds: timedelta = _number(
+        timedelta(minutes=1), SECONDS, "How long a start waits for a database that does not answer"
     )
-    pool_size: int = _setting(10, _count, "a whole number from 1", "Most database connections of this process")
+    pool_size: int = _number(10, COUNT, "Most database connections of this process")
     prepared_statements: bool = _setting(True, _switch, "on or off", "Off for a PgBouncer older than 1.22")
     require_rls: bool = _setting(False, _switch, "on or off", "Refuse to start the API without row-level security")
     vault_keys: str = _setting(
         "", _text, "keys like id:base64, with commas", "Keys of the vault; else in the home", secret=True
     )
-    login_days: timedelta = _setting(timedelta(days=30), _days, "days", "How long a browser stays signed in")
-    login_idle_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long, while it is not used")
-    oidc_issuer: str = _setting("", _url, "a URL", "Identity provider that people may sign in with")
+    login_days: timedelta = _number(timedelta(days=30), DAYS, "How long a browser stays signed in")
+    login_idle_days: timedelta = _number(timedelta(days=7), DAYS, "How long, while it is not used")
+    oidc_issuer: str = _setting("", _url, URL, "Identity provider that people may sign in with")
     oidc_client_id: str = _setting("", _text, "a text", "As whom it knows this server")
     oidc_client_secret: str = _setting("", _text, "a secret", "What this server proves that with", secret=True)
     oidc_domains: tuple[str, ...] = _setting(
@@ -160,11 +168,11 @@ class Settings:
         "viewer, member or admin",
         "What somebody whom nobody invited becomes in ROTA_WORKSPACE; else nothing",
     )
-    workspace: str = _setting("default", _slug, "a slug", "Workspace made at the first start")
-    tick_seconds: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Longest sleep of the scheduler")
-    jitter_threshold: int = _setting(3, _whole, "a whole number", "Late runs that may start together after an outage")
-    max_jitter: timedelta = _setting(timedelta(seconds=30), _seconds, "seconds", "Span over which late runs are spread")
-    max_concurrent: int = _setting(5, _count, "a whole number from 1", "Places of one worker")
+    workspace: str = _setting("default", _slug, SLUG, "Workspace made at the first start")
+    tick_seconds: timedelta = _number(timedelta(seconds=30), SECONDS, "Longest sleep of the scheduler")
+    jitter_threshold: int = _number(3, WHOLE, "Late runs that may start together after an outage")
+    max_jitter: timedelta = _number(timedelta(seconds=30), SECONDS, "Span over which late runs are spread")
+    max_concurrent: int = _number(5, COUNT, "Places of one worker")
     pools: tuple[str, ...] = _setting(("default",), _names, "names with commas", "Pools that this worker serves")
     http_allow: tuple[str, ...] = _setting(
         (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http"
@@ -175,42 +183,32 @@ class Settings:
     )
     kubernetes_context: str = _setting("", _text, "a name", "Context of that file; else its current one")
     kubernetes_namespace: str = _setting(
-        "", _label, "a name of Kubernetes", "Where Jobs of agents are made; else where the context or this pod is"
+        "", _label, LABEL, "Where Jobs of agents are made; else where the context or this pod is"
     )
-    kubernetes_url: str = _setting("", _url, "a URL", "How pods reach the API, if not by ROTA_URL")
-    rate_limit: int = _setting(
-        50, _whole, "a whole number", "Requests a second of one token or login; 0 for any number"
-    )
-    workspace_rate_limit: int = _setting(500, _whole, "a whole number", "Requests a second of one workspace; 0 for any")
+    kubernetes_url: str = _setting("", _url, URL, "How pods reach the API, if not by ROTA_URL")
+    rate_limit: int = _number(50, WHOLE, "Requests a second of one token or login; 0 for any number")
+    workspace_rate_limit: int = _number(500, WHOLE, "Requests a second of one workspace; 0 for any")
     notify_allow: tuple[str, ...] = _setting(
         (), _names, "hosts, addresses or networks, with or without :port", "Private targets for notifications"
     )
     notify_schemes: tuple[str, ...] = _setting(
         (), _names, "names with commas", "Schemes that targets of notifications may have; else all but local ones"
     )
-    poll_seconds: timedelta = _setting(timedelta(seconds=5), _seconds, "seconds", "Longest sleep of a worker")
-    lease_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How long a claim lasts unrenewed")
-    heartbeat_seconds: timedelta = _setting(timedelta(seconds=10), _seconds, "seconds", "How often leases are renewed")
-    rescue_seconds: timedelta = _setting(
-        timedelta(seconds=15), _seconds, "seconds", "How often lost runs are looked for"
-    )
-    grace_seconds: timedelta = _setting(
-        timedelta(seconds=10), _seconds, "seconds", "How long runs may go on after SIGTERM"
-    )
-    dead_after: int = _setting(
-        2, _count, "a whole number from 1", "Missed heartbeats after which a worker counts as dead"
-    )
-    snapshot_seconds: timedelta = _setting(timedelta(seconds=60), _seconds, "seconds", "How often the house is counted")
-    keep_events_days: timedelta = _setting(
-        timedelta(days=90), _days, "days", "How long events and transcripts are kept"
-    )
-    keep_snapshots_days: timedelta = _setting(timedelta(days=7), _days, "days", "How long snapshots are kept")
-    keep_audit_days: timedelta = _setting(timedelta(days=400), _days, "days", "How long the audit log is kept")
-    keep_notifications_days: timedelta = _setting(timedelta(days=90), _days, "days", "How long notifications are kept")
-    max_body_bytes: int = _setting(1_048_576, _count, "a number of bytes", "Largest request body")
-    max_artifact_bytes: int = _setting(104_857_600, _count, "a number of bytes", "Largest content of an artifact")
+    poll_seconds: timedelta = _number(timedelta(seconds=5), SECONDS, "Longest sleep of a worker")
+    lease_seconds: timedelta = _number(timedelta(seconds=60), SECONDS, "How long a claim lasts unrenewed")
+    heartbeat_seconds: timedelta = _number(timedelta(seconds=10), SECONDS, "How often leases are renewed")
+    rescue_seconds: timedelta = _number(timedelta(seconds=15), SECONDS, "How often lost runs are looked for")
+    grace_seconds: timedelta = _number(timedelta(seconds=10), SECONDS, "How long runs may go on after SIGTERM")
+    dead_after: int = _number(2, FEW, "Missed heartbeats after which a worker counts as dead")
+    snapshot_seconds: timedelta = _number(timedelta(seconds=60), SECONDS, "How often the house is counted")
+    keep_events_days: timedelta = _number(timedelta(days=90), DAYS, "How long events and transcripts are kept")
+    keep_snapshots_days: timedelta = _number(timedelta(days=7), DAYS, "How long snapshots are kept")
+    keep_audit_days: timedelta = _number(timedelta(days=400), DAYS, "How long the audit log is kept")
+    keep_notifications_days: timedelta = _number(timedelta(days=90), DAYS, "How long notifications are kept")
+    max_body_bytes: int = _number(1_048_576, BYTES, "Largest request body")
+    max_artifact_bytes: int = _number(104_857_600, BYTES, "Largest content of an artifact")
     artifacts_url: str = _setting("", _text, "a URL for fsspec", "Where artifacts are kept; else in the home")
-    keep_artifacts_days: timedelta = _setting(timedelta(days=90), _days, "days", "How long artifacts are kept")
+    keep_artifacts_days: timedelta = _number(timedelta(days=90), DAYS, "How long artifacts are kept")
     log_level: str = _setting("info", _level, "debug, info, warning or error", "How much is logged")
     log_file: str = _setting("", _text, "a path", "Where JSON logs go besides the standard error")
 

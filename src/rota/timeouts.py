@@ -52,22 +52,30 @@ class Timeouts:
         yield (
             self.heartbeat * 2 <= self.lease,
             "ROTA_LEASE_SECONDS",
-            "ROTA_LEASE_SECONDS must be at least twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats.",
+            (
+                f"ROTA_LEASE_SECONDS is {_seconds(self.lease)}; it must be at least {_seconds(self.heartbeat * 2)}, "
+                "twice ROTA_HEARTBEAT_SECONDS, or leases end between heartbeats."
+            ),
         )
         yield (
             self.rescue <= self.lease,
             "ROTA_RESCUE_SECONDS",
             (
-                "ROTA_RESCUE_SECONDS must be at most ROTA_LEASE_SECONDS, or lost runs wait longer for somebody to look "
-                "than for their lease to end."
+                f"ROTA_RESCUE_SECONDS is {_seconds(self.rescue)}; it must be at most {_seconds(self.lease)}, "
+                "as ROTA_LEASE_SECONDS, or lost runs wait longer for somebody to look than for their lease to end."
             ),
         )
+        most = (self.lease + self.rescue) // self.heartbeat - 1
         yield (
             self.dead <= self.lease + self.rescue,
             "ROTA_DEAD_AFTER",
             (
-                "ROTA_DEAD_AFTER is too high: a worker would be shown as alive after its runs were taken from it. "
-                "ROTA_HEARTBEAT_SECONDS times one more than it must be at most ROTA_LEASE_SECONDS and "
-                "ROTA_RESCUE_SECONDS together."
+                f"ROTA_DEAD_AFTER is {self.missed}; it must be at most {most}, or a worker would be shown as alive "
+                "after its runs were taken from it: ROTA_HEARTBEAT_SECONDS times one more than it must be at most "
+                "ROTA_LEASE_SECONDS and ROTA_RESCUE_SECONDS together."
             ),
         )
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():.12g}"
