@@ -14,8 +14,8 @@ from executors.stand_ins import assignment
 
 from rota import executors
 from rota.executors.kubernetes import manifest
+from rota.model.agent_config import KubernetesConfig, read_kubernetes
 from rota.model.executor import Executor
-from rota.model.kubernetes_config import KubernetesConfig, read_kubernetes
 from rota.worker.worker import Worker
 
 

@@ -26,9 +26,9 @@ from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest, wor
 from rota.executors.kubernetes.cluster import JOBS, PODS
 from rota.executors.kubernetes.cluster import Cluster as ClusterClient
 from rota.executors.kubernetes.log import Stamped, Told, read_told
+from rota.model.agent_config import read_kubernetes
 from rota.model.executor import LostAttempt, Turn
 from rota.model.ids import RunId, new_id
-from rota.model.kubernetes_config import read_kubernetes
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
 
 PATIENCE = timedelta(seconds=0.05)

@@ -7,7 +7,7 @@ import pytest
 
 from rota.errors import Invalid
 from rota.model.agent_config import check
-from rota.model.kubernetes_config import LIMITS, REQUESTS, Toleration, read_kubernetes
+from rota.model.agent_config.kubernetes import LIMITS, REQUESTS, Toleration, read_kubernetes
 
 IMAGE = {"image": "registry.example/team/agent:1.4"}
 

@@ -10,8 +10,8 @@ from rota.executors.kubernetes.attempt import Attempt, remove
 from rota.executors.kubernetes.cluster import Cluster, Refused, Where
 from rota.executors.kubernetes.gateway import Unreachable
 from rota.model import agent_config
+from rota.model.agent_config import read_kubernetes
 from rota.model.executor import Assignment, Desk, LostAttempt
-from rota.model.kubernetes_config import read_kubernetes
 from rota.model.outcome import ErrorClass, Failed, Outcome
 
 GRACE = timedelta(seconds=5)

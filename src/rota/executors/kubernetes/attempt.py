@@ -18,9 +18,9 @@ from rota.executors.kubernetes.log import Stamped, Told, order, read_told
 from rota.executors.kubernetes.manifest import CONTAINER, OUTCOME, TOLD, Object, annotation, attempt_of, name_of
 from rota.executors.kubernetes.mirror import Mirror
 from rota.executors.transcript import Tail, Transcript
+from rota.model.agent_config import KubernetesConfig
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import RunId
-from rota.model.kubernetes_config import KubernetesConfig
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 INSIST_SECONDS = 60.0

@@ -9,9 +9,9 @@ from typing import Any
 
 from rota.errors import Invalid
 from rota.executors.briefing import as_json
+from rota.model.agent_config import KubernetesConfig, Toleration
 from rota.model.executor import Assignment
 from rota.model.ids import RunId
-from rota.model.kubernetes_config import KubernetesConfig, Toleration
 
 Object = dict[str, Any]
 

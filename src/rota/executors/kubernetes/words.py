@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.executors.ending import LONGEST
 from rota.executors.kubernetes.manifest import CONTAINER, Object
-from rota.model.kubernetes_config import KubernetesConfig
+from rota.model.agent_config import KubernetesConfig
 from rota.model.outcome import ErrorClass, Failed, Outcome, TimedOut
 
 _FOR_GOOD = re.compile(r"not found|not exist|manifest unknown|denied|unauthorized|forbidden|invalid", re.IGNORECASE)
