@@ -12,6 +12,7 @@ described = schemathesis.openapi.from_dict(document())
 
 @described.parametrize()
 @MANY
+@pytest.mark.timeout(1200)  # each of fifty requests moves in anew
 def test_every_answer_is_as_described_and_nothing_of_another_tenant(
     case: schemathesis.Case,
     served: Served,  # noqa: F811
