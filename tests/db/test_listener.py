@@ -33,6 +33,13 @@ class Ear:
         await until(told)
 
 
+def named(payload: str) -> str:
+    """Without its sender."""
+    names, _, sender = payload.partition(" ")
+    assert sender
+    return names
+
+
 @pytest.fixture
 def notify(database_url: str) -> Any:
     """Notify from another connection, at once and without giving the event loop a turn."""
@@ -84,8 +91,8 @@ async def test_a_subscription_added_while_connected_works(listener: Listener, no
             await late.hears("")
             notify("rota_late", "hello")
             await late.hears("hello")
-            notify("rota_first", "still here")
-            await first.hears("still here")
+            notify("rota_first", "still-here")
+            await first.hears("still-here")
 
 
 async def test_what_is_committed_before_listen_is_found_by_reading_once(listener: Listener) -> None:
@@ -207,7 +214,7 @@ async def test_many_wakes_become_few_notifications_in_one_statement(
 
     monkeypatch.setattr(db, "connection", counted)
     async with await AsyncConnection.connect(database_url, autocommit=True) as other:
-        other.add_notify_handler(lambda told: heard.update([told.payload]))
+        other.add_notify_handler(lambda told: heard.update([named(told.payload)]))
         await other.execute(sql.SQL("LISTEN {}").format(sql.Identifier("rota_burst")))
         for number in range(1000):
             wakes.send("rota_burst", [number % 4])
@@ -223,7 +230,7 @@ async def test_a_burst_over_many_sessions_is_one_notification_and_reaches_each_o
     sessions, heard = [new_id() for _ in range(150)], []
     near, far = Ear(), Ear()
     async with await AsyncConnection.connect(database_url, autocommit=True) as other:
-        other.add_notify_handler(lambda told: heard.append(told.payload))
+        other.add_notify_handler(lambda told: heard.append(named(told.payload)))
         await other.execute("LISTEN rota_sessions")
         elsewhere = Listener(database_url)
         listening = asyncio.create_task(elsewhere.run())
@@ -244,7 +251,7 @@ async def test_a_burst_over_many_sessions_is_one_notification_and_reaches_each_o
 async def test_more_names_than_fit_into_one_notification_are_all_told(wakes: Wakes, database_url: str) -> None:
     names, heard = [str(new_id()) for _ in range(450)], []
     async with await AsyncConnection.connect(database_url, autocommit=True) as other:
-        other.add_notify_handler(lambda told: heard.append(told.payload))
+        other.add_notify_handler(lambda told: heard.append(named(told.payload)))
         await other.execute("LISTEN rota_many")
         wakes.send("rota_many", names)
         await wakes.close()
@@ -256,7 +263,7 @@ async def test_more_names_than_fit_into_one_notification_are_all_told(wakes: Wak
 async def test_wakes_of_different_moments_are_all_sent(wakes: Wakes, database_url: str) -> None:
     heard: list[str] = []
     async with await AsyncConnection.connect(database_url, autocommit=True) as other:
-        other.add_notify_handler(lambda told: heard.append(told.payload))
+        other.add_notify_handler(lambda told: heard.append(named(told.payload)))
         await other.execute("LISTEN rota_steps")
         for number in range(5):
             wakes.send("rota_steps", [number])
@@ -270,6 +277,28 @@ async def test_who_listens_in_this_process_is_told_at_once(listener: Listener, w
     listener.on("rota_near", ear)
     wakes.send("rota_near", ["now"])
     assert ear.heard == ["now"]
+
+
+async def test_what_this_process_sends_is_told_here_once_and_in_another_too(
+    db: Database, listener: Listener, database_url: str
+) -> None:
+    elsewhere = Listener(database_url)
+    listening = asyncio.create_task(elsewhere.run())
+    here, there = Ear(), Ear()
+    async with listener.subscribed("rota_near", here), elsewhere.subscribed("rota_near", there):
+        await here.hears("")
+        await there.hears("")
+        await sent(Wakes(db, listener), "first")
+        await there.hears("first")
+        await sent(Wakes(db, elsewhere), "second")
+        await here.hears("second")
+    assert here.heard == ["", "first", "second"]  # the first notification has passed by now, and was not told again
+    listening.cancel()
+
+
+async def sent(wakes: Wakes, name: str) -> None:
+    wakes.send("rota_near", [name])
+    await wakes.close()
 
 
 async def test_a_database_that_does_not_answer_costs_a_wake_and_nothing_else(

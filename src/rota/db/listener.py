@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -69,22 +70,19 @@ class Wakes:
 
     def send(self, topic: str, payloads: Iterable[object] = ("",)) -> None:
         channel, _, about = topic.partition(":")
-        for payload in payloads:
-            self.listener.dispatch(topic, str(payload))
-            self._pending.setdefault(channel, {})[about or str(payload)] = None
-        self._send_soon()
+        self._tell(channel, [about] if about else map(str, payloads))
 
     def tell_sessions(self, session_ids: Iterable[UUID]) -> None:
         """As `send` to the channel of each, for many at once."""
-        names = dict.fromkeys(map(str, session_ids))
-        for name in names:
-            self.listener.dispatch(f"{SESSIONS}:{name}", "")
-        if names:
-            self._pending.setdefault(SESSIONS, {}).update(names)
-            self._send_soon()
+        self._tell(SESSIONS, map(str, session_ids))
 
-    def _send_soon(self) -> None:
-        if self._pending and (self._task is None or self._task.done()):
+    def _tell(self, channel: str, named: Iterable[str]) -> None:
+        names = dict.fromkeys(named)
+        if not names:
+            return
+        self.listener.hear(channel, names)
+        self._pending.setdefault(channel, {}).update(names)
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
@@ -93,10 +91,11 @@ class Wakes:
             await asyncio.sleep(max(0.0, self._sent_at + WINDOW_SECONDS - time.monotonic()))
             sent, self._pending = self._pending, {}
             self._sent_at = time.monotonic()
-            told = [(channel, payload) for channel, names in sent.items() for payload in _named(names)]
+            told = [(channel, names) for channel, named in sent.items() for names in _together(named)]
+            payloads = [f"{names} {self.listener.sender}" for _, names in told]
             try:
                 async with self._db.connection() as conn:
-                    await conn.execute(NOTIFY, {"channels": [c for c, _ in told], "payloads": [p for _, p in told]})
+                    await conn.execute(NOTIFY, {"channels": [channel for channel, _ in told], "payloads": payloads})
             except Exception as failure:  # polling is the net under every notification
                 log.warning("wake.failed", extra={"error": str(failure)})
 
@@ -105,15 +104,18 @@ class Wakes:
             await self._task
 
 
-def _named(names: Iterable[str]) -> Iterator[str]:
+def _together(names: Iterable[str]) -> Iterator[str]:
     given = list(names)
     return (",".join(given[at : at + MOST_NAMED]) for at in range(0, len(given), MOST_NAMED))
 
 
 class Listener:
-    """The process's one LISTEN connection. After every (re)connect it wakes everybody, who then read the tables."""
+    """The process's one LISTEN connection. After every (re)connect it wakes everybody, who then read the tables.
+
+    A notification ends with its sender: what this process sends, it was told before, and is not told again."""
 
     def __init__(self, url: str, *, answer: timedelta = ANSWER) -> None:
+        self.sender = secrets.token_hex(4)
         self._url = url
         self._answer = answer.total_seconds()
         self._handlers: dict[str, list[Handler]] = defaultdict(list)
@@ -146,10 +148,16 @@ class Listener:
             for handler in tuple(handlers):
                 handler(payload)
 
-    def _hear(self, channel: str, names: str) -> None:
-        for name in names.split(","):
+    def hear(self, channel: str, names: Iterable[str]) -> None:
+        """Something happened to each of these."""
+        for name in names:
             self.dispatch(channel, name)
             self.dispatch(f"{channel}:{name}", "")
+
+    def _notified(self, channel: str, payload: str) -> None:
+        names, _, sender = payload.partition(" ")
+        if sender != self.sender:
+            self.hear(channel, names.split(","))
 
     async def run(self) -> None:
         while True:
@@ -163,7 +171,7 @@ class Listener:
         options = {"autocommit": True, "application_name": "rota listener", "connect_timeout": CONNECT_SECONDS}
         async with await PatientConnection.connect(self._url, **options) as conn:  # type: ignore[arg-type]
             conn.patience = self._answer
-            conn.add_notify_handler(lambda told: self._hear(told.channel, told.payload))
+            conn.add_notify_handler(lambda told: self._notified(told.channel, told.payload))
             self._conn, self._listening = conn, set()
             self._lost.clear()
             try:
@@ -229,4 +237,4 @@ class Listener:
     def _drain(self) -> None:
         assert self._conn
         while notification := self._conn.pgconn.notifies():
-            self._hear(notification.relname.decode(), notification.extra.decode())
+            self._notified(notification.relname.decode(), notification.extra.decode())
