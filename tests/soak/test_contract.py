@@ -1,5 +1,6 @@
 """The API and its description agree, also at the borders of every field, for requests that differ each time."""
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
