@@ -10,7 +10,7 @@ from house import House
 from psycopg.pq import ExecStatus
 
 from rota.db import aftermath, attempts, automations, events, queues, runs, sessions, tallies, triggers
-from rota.db.pool import PLAN_ONCE, Connection, PatientConnection
+from rota.db.pool import PLAN_ONCE, Connection
 from rota.db.run_status import claiming, lanes, settling, starting
 
 LARGE = {"triggers", "automations", "runs", "live_runs", "sessions", "events", "revisions"}
@@ -44,16 +44,23 @@ SELECT workspace_id, gen_random_uuid(), id, id, agent_id, grant_id, 1,
 
 
 @pytest.fixture
-async def stored(house: House) -> AsyncIterator[Connection]:
+async def new(house: House) -> AsyncIterator[Connection]:
+    """Much was stored within the first minute, and PostgreSQL has not looked at it yet."""
     await house.automation()
     async with house.db.connection() as conn:
-        assert isinstance(conn, PatientConnection)
-        conn.patience = 600.0  # filling takes longer than anybody else may
-        await conn.execute(FILL.encode())
-        await conn.execute("VACUUM ANALYZE")
         if conn.info.server_version < 160_000:
             pytest.skip("EXPLAIN (GENERIC_PLAN) came with PostgreSQL 16")
+        for table in (*LARGE, "grants", "agents"):
+            await conn.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+        conn.patience = 600.0  # filling takes longer than anybody else may
+        await conn.execute(FILL.encode())
         yield conn
+
+
+@pytest.fixture
+async def stored(new: Connection) -> Connection:
+    await new.execute("VACUUM ANALYZE")
+    return new
 
 
 HOT = {
@@ -85,6 +92,9 @@ HOT = {
     "how late runs were": runs.LATENESS,
 }
 
+# These read the first or last rows of a workspace.
+LISTS = {"runs of a workspace", "automations", "sessions", "how late runs were", "how far usage is summed up"}
+
 ONLY_WHO_IS_CONCERNED = {
     "live_runs_waiting_for_lane", "automations_failing_or_deleted", "triggers_after", "sessions_with_tasks",
 }  # fmt: skip
@@ -97,6 +107,21 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
         assert "triggers_due" in await indexes(stored, query)
     assert "live_runs_ready" in await indexes(stored, claiming.CLAIM)
     assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED
+
+
+async def test_what_is_looked_for_by_its_id_is_not_looked_for_in_its_whole_workspace(new: Connection) -> None:
+    """Before its first look PostgreSQL takes a workspace for a handful of rows."""
+    wide = {name: found for name, query in HOT.items() if name not in LISTS and (found := await across(new, query))}
+    assert wide == {}
+
+
+async def across(conn: Connection, query: str) -> list[str]:
+    """The indexes of large tables that are read from a workspace's first row to its last."""
+    return [
+        node["Index Name"]
+        for node in nodes(await plan(conn, query))
+        if node.get("Relation Name") in LARGE and re.fullmatch(r"\(workspace_id = [^()]*\)", node.get("Index Cond", ""))
+    ]
 
 
 async def test_a_worker_writes_runs_and_sessions_in_id_order(stored: Connection) -> None:
