@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ from house import House
 from psycopg.pq import ExecStatus
 
 from rota.db import aftermath, attempts, automations, events, queues, runs, sessions, tallies, triggers
-from rota.db.pool import PLAN_ONCE, Connection
+from rota.db.pool import PLAN_ONCE, Connection, Reserved
 from rota.db.run_status import claiming, lanes, settling, starting
+from rota.model.ids import AutomationId, WorkerId
+from rota.roster import running
+from rota.worker.queues import Queues
 
 LARGE = {"triggers", "automations", "runs", "live_runs", "sessions", "events", "revisions"}
 ROWS = 30_000
@@ -48,13 +52,22 @@ async def new(house: House) -> AsyncIterator[Connection]:
     """Much was stored within the first minute, and PostgreSQL has not looked at it yet."""
     await house.automation()
     async with house.db.connection() as conn:
-        if conn.info.server_version < 160_000:
-            pytest.skip("EXPLAIN (GENERIC_PLAN) came with PostgreSQL 16")
-        for table in (*LARGE, "grants", "agents"):
-            await conn.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
-        conn.patience = 600.0  # filling takes longer than anybody else may
-        await conn.execute(FILL.encode())
+        await rest(conn)
+        await fill(conn)
         yield conn
+
+
+async def rest(conn: Connection) -> None:
+    """Nobody looks at the tables by himself."""
+    if conn.info.server_version < 160_000:
+        pytest.skip("EXPLAIN (GENERIC_PLAN) came with PostgreSQL 16")
+    for table in (*LARGE, "grants", "agents"):
+        await conn.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+
+
+async def fill(conn: Connection) -> None:
+    conn.patience = 600.0  # it takes longer than anybody else may
+    await conn.execute(FILL.encode())
 
 
 @pytest.fixture
@@ -122,6 +135,48 @@ async def across(conn: Connection, query: str) -> list[str]:
         for node in nodes(await plan(conn, query))
         if node.get("Relation Name") in LARGE and re.fullmatch(r"\(workspace_id = [^()]*\)", node.get("Index Cond", ""))
     ]
+
+
+READ = """
+SELECT sum(idx_tup_read)::integer FROM pg_stat_user_indexes WHERE relname IN ('runs', 'live_runs', 'sessions', 'revisions')
+"""
+
+
+async def test_a_line_that_planned_for_nearly_nothing_plans_anew_once_it_has_written_much(house: House) -> None:
+    async with house.db.connection() as conn:
+        await rest(conn)
+    automation_id = await house.automation()
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, AutomationId(automation_id))
+    line, queues = Reserved(house.db), Queues(("default",), ("command",))
+
+    async def read_by_claiming(count: int) -> int:
+        async with line.connection() as conn:
+            await queues.look(conn)
+            before = await _read_so_far(conn)
+            found = await queues.to_read(conn, count)
+            hashes = [bytes(32)] * count
+            claimed, _ = await claiming.claim(
+                conn, WorkerId("w"), queues=found, places=count, lease=timedelta(minutes=1), token_hashes=hashes
+            )
+            assert len(claimed) == count
+            line.wrote(count)
+            return await _read_so_far(conn) - before
+
+    await read_by_claiming(1)
+    async with house.db.connection() as conn:
+        await fill(conn)
+    await read_by_claiming(100)
+    assert await read_by_claiming(100) < 5_000
+    await line.close()
+
+
+async def _read_so_far(conn: Connection) -> int:
+    await conn.execute("SELECT pg_stat_force_next_flush()")
+    await conn.execute("SELECT pg_stat_clear_snapshot()")
+    row = await (await conn.execute(READ)).fetchone()
+    assert row
+    return int(row[0])
 
 
 async def test_a_worker_writes_runs_and_sessions_in_id_order(stored: Connection) -> None:

@@ -24,6 +24,7 @@ Wake = Callable[[str, Iterable[object]], None]  # a topic, and what happened the
 
 OLDEST = 140_000
 CONNECT_SECONDS = 10
+FIRST_PLANNED_FOR = 100  # rows
 WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
@@ -181,12 +182,18 @@ class Database:
 class Reserved:
     """One connection outside the pool for work that never waits behind other work. Opened when it is first needed, and
     again after anything went wrong on it. Its statements are always the same: planned once, for any values, and by the
-    indexes also while the tables are small, because the plan is kept when they have grown."""
+    indexes also while the tables are small, because the plan is kept when they have grown. While they are nearly empty
+    any index is as good as another, so after the first hundred rows, the first thousand and so on it plans anew."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._conn: Connection | None = None
         self._taken = asyncio.Lock()
+        self._written, self._planned_for = 0, FIRST_PLANNED_FOR
+
+    def wrote(self, rows: int) -> None:
+        """So much was written here."""
+        self._written += rows
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -195,6 +202,8 @@ class Reserved:
                 self._conn = await self._db.reserve()
                 await self._plan_once(self._conn)
             try:
+                if self._written >= self._planned_for:
+                    await self._plan_anew(self._conn)
                 yield self._conn
             except BaseException:
                 await self._forget()
@@ -209,6 +218,11 @@ class Reserved:
         if conn.prepare_threshold is not None:  # statements may be prepared: no pooler stands in between
             conn.prepare_threshold = 0
             await conn.execute(PLAN_ONCE)
+
+    async def _plan_anew(self, conn: Connection) -> None:
+        self._planned_for = 10 * self._written
+        if conn.prepare_threshold is not None:
+            await conn.execute("DISCARD PLANS")
 
     async def _forget(self) -> None:
         conn, self._conn = self._conn, None

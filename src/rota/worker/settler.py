@@ -70,6 +70,7 @@ class Settler:
                 continue
             except Exception as failure:  # an executor's outcome: anything may be wrong with it
                 return await self._write_each(results, failure)
+            self._line.wrote(len(results))
             self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted], began)
             return accepted
 

@@ -168,6 +168,7 @@ class Worker:
                 claimed = await self._claim_from(conn, free, offered)
         else:
             claimed = await self._claim_from(conn, free, offered)
+        self._line.wrote(len(claimed))
         if claimed:
             reach("worker.claimed")
         self._queues.claimed(claimed)
