@@ -117,7 +117,7 @@ def test_a_port_in_use_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     ("environment", "said"),
     [
         ({"ROTA_DATABSE_URL": "x"}, "Did you mean ROTA_DATABASE_URL?"),
-        ({"ROTA_PORT": "eighty"}, "ROTA_PORT is 'eighty'; it must be a number from 0 to 65535."),
+        ({"ROTA_PORT": "eighty"}, "ROTA_PORT is 'eighty'; it must be a whole number from 0 to 65535."),
         (
             {
                 "ROTA_DATABASE_URL": "postgresql://me:s3cret@127.0.0.1:1/nothing",

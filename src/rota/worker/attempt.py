@@ -252,8 +252,8 @@ NOWHERE = LeftOff()
 
 
 class Environment(Mapping[str, str]):
-    """What an agent's process is given, put together when somebody reads it. Before that nobody knows its secrets, and
-    `reading` hears of them first."""
+    """What an agent's process is given, put together when somebody reads it. `hide` hears of its secrets first: of the
+    token, which nobody knows before, when it is read; of credentials at once, which may be known elsewhere too."""
 
     def __init__(
         self,
@@ -261,15 +261,17 @@ class Environment(Mapping[str, str]):
         url: str,
         secret: str,
         given: Mapping[str, str],
-        reading: Callable[[Collection[str], str], None],
+        hide: Callable[[Collection[str], str], None],
     ) -> None:
-        self._run, self._url, self._secret, self._given, self._reading = run, url, secret, given, reading
+        self._run, self._url, self._secret, self._given, self._hide = run, url, secret, given, hide
         self._read: Mapping[str, str] | None = None
+        if given:
+            self._all()
 
     def _all(self) -> Mapping[str, str]:
         if self._read is None:
             run, token = self._run, token_of(self._run, self._secret)
-            self._reading(self._given.values(), token)
+            self._hide(self._given.values(), token)
             self._read = {
                 **self._given,
                 "TRACEPARENT": f"00-{run.trace_id}-{run.id.hex[16:]}-01",

@@ -257,7 +257,7 @@ class Worker:
         except PASSING as failure:
             log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back
-        environment = Environment(run, self._url, secret, given, reading=attempt.hide)
+        environment = Environment(run, self._url, secret, given, hide=attempt.hide)
         return await attempt.execute(assigned(run, before, environment, self._home))
 
     def cancel(self, run_id: str) -> None:
