@@ -7,6 +7,10 @@ CREATE FUNCTION mirror_live_runs() RETURNS trigger
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+DECLARE
+    spaces uuid[];
+    ended uuid[];
+    going uuid[];
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO live_runs
@@ -15,15 +19,21 @@ BEGIN
           FROM written WHERE finished_at IS NULL;
         RETURN NULL;
     END IF;
-    DELETE FROM live_runs l USING written w
-     WHERE (w.finished_at IS NOT NULL OR TG_OP = 'DELETE') AND l.workspace_id = w.workspace_id AND l.id = w.id;
-    UPDATE live_runs l
-       SET status = w.status, ready_at = w.ready_at, leased = w.lease_until IS NOT NULL, lane = w.lane,
-           priority = w.priority, queue = w.queue
-      FROM written w
-     WHERE w.finished_at IS NULL AND l.workspace_id = w.workspace_id AND l.id = w.id
-       AND (l.status, l.ready_at, l.leased, l.lane, l.priority, l.queue)
-           IS DISTINCT FROM (w.status, w.ready_at, w.lease_until IS NOT NULL, w.lane, w.priority, w.queue);
+    SELECT array_agg(DISTINCT workspace_id), array_agg(id) FILTER (WHERE finished_at IS NOT NULL OR TG_OP = 'DELETE'),
+           array_agg(id) FILTER (WHERE finished_at IS NULL AND TG_OP = 'UPDATE')
+      INTO spaces, ended, going FROM written;
+    IF ended IS NOT NULL THEN
+        DELETE FROM live_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
+    END IF;
+    IF going IS NOT NULL THEN
+        UPDATE live_runs l
+           SET status = r.status, ready_at = r.ready_at, leased = r.lease_until IS NOT NULL, lane = r.lane,
+               priority = r.priority, queue = r.queue
+          FROM runs r
+         WHERE l.workspace_id = ANY(spaces) AND l.id = ANY(going) AND r.workspace_id = l.workspace_id AND r.id = l.id
+           AND (l.status, l.ready_at, l.leased, l.lane, l.priority, l.queue)
+               IS DISTINCT FROM (r.status, r.ready_at, r.lease_until IS NOT NULL, r.lane, r.priority, r.queue);
+    END IF;
     RETURN NULL;
 END $$;
 
