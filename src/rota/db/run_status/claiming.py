@@ -11,7 +11,7 @@ from psycopg import AsyncCursor, DataError
 from psycopg.rows import args_row
 
 from rota.db.pool import Connection, short
-from rota.db.run_status.news import TELL_OF_RUNS
+from rota.db.run_status.news import TELL_OF_RUNS_AT_ONCE
 from rota.model.ids import RunId, WorkerId, WorkspaceId
 from rota.model.run import Claimed, Status
 
@@ -86,7 +86,7 @@ news AS (
            %(told)s::jsonb AS data
       FROM claimed WHERE refused IS NULL),
 """
-    + TELL_OF_RUNS
+    + TELL_OF_RUNS_AT_ONCE
     + """
 SELECT * FROM claimed
 """

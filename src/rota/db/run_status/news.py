@@ -13,17 +13,25 @@ from rota.model.run import Status
 CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.lane, r.attempt, r.status, r.source, r.error_class,
           r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted"""
 
-# The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
-# written in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair.
-TELL_OF_RUNS = """
+_OF_EACH_SESSION = """
+    SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts, array_agg(data) AS told,
+           max(session_status) AS session_status
+      FROM news GROUP BY workspace_id, session_id ORDER BY workspace_id, session_id"""
+
+_HELD = f"""
+held AS MATERIALIZED (
+    SELECT n.* FROM ({_OF_EACH_SESSION}) n JOIN sessions s ON s.workspace_id = n.workspace_id AND s.id = n.session_id
+  ORDER BY s.workspace_id, s.id FOR NO KEY UPDATE OF s),"""
+
+
+def _written(sessions: str) -> str:
+    return f"""
 numbered AS (
     UPDATE sessions s
        SET last_seq = s.last_seq + cardinality(n.run_ids), updated_at = now(),
            status = CASE WHEN n.session_status IS NULL OR s.has_tasks OR s.status NOT IN ('active', 'paused') THEN s.status
                          ELSE n.session_status END
-      FROM (SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts,
-                   array_agg(data) AS told, max(session_status) AS session_status
-              FROM news GROUP BY workspace_id, session_id ORDER BY workspace_id, session_id) n
+      FROM {sessions} n
      WHERE s.workspace_id = n.workspace_id AND s.id = n.session_id
  RETURNING s.workspace_id, s.id, s.last_seq - cardinality(n.run_ids) AS before, n.run_ids, n.attempts, n.told),
 told AS (
@@ -32,10 +40,16 @@ told AS (
            unnest(run_ids), unnest(attempts), unnest(told)
       FROM numbered)"""
 
+
+# The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
+# locked in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair. The
+# line of a worker plans only one way (db/pool.Reserved), so there the writing itself takes the locks, in that order.
+TELL_OF_RUNS = _HELD + _written("held")
+TELL_OF_RUNS_AT_ONCE = _written(f"({_OF_EACH_SESSION})")
+
 # The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays,
 # and one with tasks ends with them.
-TELL_OF_CHANGED = (
-    """news AS (
+_NEWS_OF_CHANGED = """news AS (
     SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
            CASE WHEN status IN ('queued', 'awaiting_approval') OR lane = session_id THEN NULL
                 WHEN status = 'succeeded' THEN 'done' ELSE 'failed' END AS session_status,
@@ -46,12 +60,12 @@ TELL_OF_CHANGED = (
                     'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
                                                                  OR error_class = 'stalled' THEN reason END)) END AS data
       FROM changed WHERE session_id IS NOT NULL),"""
-    + TELL_OF_RUNS
-    + """
+_THEN_SHOW = """
 SELECT workspace_id, id, session_id, automation_id, lane, attempt, status, source,
        error_class, summary, skip_reason, trace_id, budgeted FROM changed
 """
-)
+TELL_OF_CHANGED = _NEWS_OF_CHANGED + TELL_OF_RUNS + _THEN_SHOW
+TELL_OF_CHANGED_AT_ONCE = _NEWS_OF_CHANGED + TELL_OF_RUNS_AT_ONCE + _THEN_SHOW
 
 # The end of a statement whose `changed` needs no reason.
 TELL = "RETURNING " + CHANGED + ", NULL AS reason),\n" + TELL_OF_CHANGED

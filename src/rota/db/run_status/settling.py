@@ -10,7 +10,7 @@ from psycopg.rows import args_row
 
 from rota.db.pool import Connection, short
 from rota.db.run_status.claiming import Unreadable
-from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED, Ended, ended
+from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED_AT_ONCE, Ended, ended
 from rota.model.ids import RunId, WorkspaceId
 from rota.model.run import Claimed, Settlement, Status
 
@@ -45,7 +45,7 @@ RETURNING """
     + CHANGED
     + """, l.reason),
 """
-    + TELL_OF_CHANGED
+    + TELL_OF_CHANGED_AT_ONCE
 )
 
 LEASE_ENDED = """
