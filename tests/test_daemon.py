@@ -105,3 +105,19 @@ async def test_a_start_that_loses_the_database_on_its_way_goes_on(
 )
 def test_what_may_pass(told: str, passes: bool) -> None:
     assert pool.passes(psycopg.OperationalError(told)) is passes
+
+
+async def test_an_answer_is_sent_at_once() -> None:
+    """Otherwise the second half of an answer waits until the client has acknowledged the first: forty milliseconds."""
+    sends_at_once: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted = writer.get_extra_info("socket")
+        sends_at_once.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listening = daemon.bind("127.0.0.1", 0)
+    async with await asyncio.start_server(accept, sock=listening):
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        assert await sends_at_once
+        writer.close()
