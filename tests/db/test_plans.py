@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from house import House
+from psycopg.errors import InsufficientPrivilege, UndefinedFile
 from psycopg.pq import ExecStatus
 
 from rota.db import aftermath, attempts, automations, events, queues, runs, sessions, tallies, triggers
@@ -177,6 +178,73 @@ async def _read_so_far(conn: Connection) -> int:
     row = await (await conn.execute(READ)).fetchone()
     assert row
     return int(row[0])
+
+
+WAITING = 5_000
+WAIT = """
+WITH model AS (SELECT * FROM automations LIMIT 1), opened AS (
+    INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
+    SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id, 1
+      FROM model, generate_series(1, %(count)s)
+ RETURNING workspace_id, id, automation_id, agent_id)
+INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
+                  timeout, trace_id, ready_at)
+SELECT o.workspace_id, gen_random_uuid(), o.automation_id, o.id, o.agent_id, m.grant_id, 1, 'queued', 'schedule', o.workspace_id,
+       'default', 'command', '1 hour', 't', now()
+  FROM opened o, model m
+"""
+A_HUNDRED = "WHERE id = ANY(ARRAY(SELECT id FROM runs WHERE finished_at IS NULL LIMIT 100))"
+CHANGES = (
+    f"UPDATE runs SET ready_at = ready_at + interval '1 second' {A_HUNDRED}",
+    f"UPDATE runs SET status = 'skipped', skip_reason = 'paused', finished_at = now() {A_HUNDRED}",
+    f"DELETE FROM runs {A_HUNDRED}",
+)
+TELL_PLANS = """
+SELECT set_config('auto_explain.' || name, given, false)
+  FROM (VALUES ('log_min_duration', '0'), ('log_nested_statements', 'on'), ('log_analyze', 'on'), ('log_timing', 'off'),
+               ('log_format', 'json'), ('log_level', 'notice')) AS settings(name, given)
+"""
+
+
+async def test_who_changes_a_hundred_runs_compares_each_waiting_run_once(house: House) -> None:
+    """PostgreSQL looked when nobody waited, and takes live_runs for empty however long it has become since."""
+    await house.automation()
+    async with house.db.connection() as conn:
+        await rest(conn)
+        await conn.execute(WAIT, {"count": 1})
+        await conn.execute("DELETE FROM runs")
+        await conn.execute("ANALYZE live_runs")
+        await conn.execute(WAIT, {"count": WAITING})
+        told = await plans_told(conn)
+        for change in CHANGES:
+            await conn.execute(change.encode())
+        compared = [dismissed(found) for found in told if "live_runs" in written_by(found)]
+        assert len(compared) >= len(CHANGES)
+        assert max(compared) <= WAITING
+
+
+async def plans_told(conn: Connection) -> list[dict[str, Any]]:
+    """The plans of all that is carried out on this line from now on, also by triggers, with what it came to."""
+    try:
+        await conn.execute("LOAD 'auto_explain'")
+    except (InsufficientPrivilege, UndefinedFile):
+        pytest.skip("this PostgreSQL tells nobody of us what its triggers do")
+    await conn.execute(TELL_PLANS)
+    told: list[dict[str, Any]] = []
+    conn.add_notice_handler(
+        lambda notice: told.append(json.loads(str(notice.message_primary).partition("plan:")[2])["Plan"])
+    )
+    return told
+
+
+def written_by(found: dict[str, Any]) -> set[str]:
+    return {node["Relation Name"] for node in nodes(found) if node["Node Type"] == "ModifyTable"}
+
+
+def dismissed(found: dict[str, Any]) -> int:
+    """Rows that were looked at and not meant; joins count each pair."""
+    kinds = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
+    return sum(int(node.get(kind, 0) * node["Actual Loops"]) for node in nodes(found) for kind in kinds)
 
 
 async def test_a_worker_writes_runs_and_sessions_in_id_order(stored: Connection) -> None:
