@@ -38,6 +38,12 @@ async def was_never_reloaded(page: Page) -> bool:
     return bool(await page.evaluate("window.rememberedByTest === true"))
 
 
+async def arrives(page: Page, title: str) -> None:
+    """The page of this title is there, and whole: its first line is seen before its scripts know the rest."""
+    await expect(page.locator("h1")).to_have_text(title)
+    await page.wait_for_load_state("load")
+
+
 def start(rota: Any, automation: dict[str, Any]) -> str:
     """Run it now; where its session is."""
     run = rota.api("POST", f"/automations/{automation['slug']}/run")

@@ -127,10 +127,10 @@ def test_over_59_minutes_is_not_silently_hourly() -> None:
     "cron", ["", "* * * *", "* * * * * *", "61 * * * *", "*/0 * * * *", "0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6,9,11 *"]
 )
 def test_what_cron_cannot_mean_is_refused_at_once(cron: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()  # of this thread's own: others may be at work on this machine
     with pytest.raises(Invalid) as refused:
         read_schedule({"cron": cron}, default_timezone="UTC", now=NOON)
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
     assert refused.value.field == "cron"
 
 
