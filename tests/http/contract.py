@@ -61,6 +61,7 @@ class Tenant:
     api: Api
     things: dict[str, str]
     at_work: AtWork
+    untouched: bool = True
 
     @classmethod
     async def move_in(cls, site: Site) -> "Tenant":
@@ -108,12 +109,28 @@ class Served:
         self.session = requests.Session()
         self.reader: Tenant
         self.other: Tenant
+        self._refused: Tenant | None = None
 
     @contextmanager
     def asker(self, method: str) -> Iterator[Tenant]:
-        """Somebody in a workspace where nothing was changed before."""
-        with nullcontext(self.reader) if method.upper() == "GET" else self.tenant() as one:
+        """Somebody in a workspace where nothing was changed before: who was only refused so far may ask again."""
+        with nullcontext(self.reader) if method.upper() == "GET" else self._mover() as one:
             yield one
+
+    @contextmanager
+    def _mover(self) -> Iterator[Tenant]:
+        one, self._refused = self._refused or self._do(Tenant.move_in(self._site)), None
+        try:
+            yield one
+        finally:
+            if one.untouched:
+                self._refused = one
+            else:
+                self._do(one.office.leave())
+
+    def close(self) -> None:
+        if self._refused:
+            self._do(self._refused.office.leave())
 
     @contextmanager
     def tenant(self) -> Iterator[Tenant]:
@@ -134,7 +151,9 @@ class Served:
         excluded = [*BEYOND_A_SCHEMA, *(OF_ONE_ADDRESS if case.path.endswith(ALSO_A_NAME) else [])]
         options = {"base_url": self.address, "session": self.session, "timeout": SECONDS}
         if not case.path.endswith(STREAM):  # which goes on; its own tests read it
-            case.call_and_validate(headers=one.headers(case.path), excluded_checks=excluded, **options)
+            one.untouched, before = False, one.untouched  # until it is known that this was refused
+            answer = case.call_and_validate(headers=one.headers(case.path), excluded_checks=excluded, **options)
+            one.untouched = before and answer.status_code >= 400
         other = self.other
         if "workspace" in parameters:
             answer = case.call(headers=other.headers(case.path), **options)
@@ -150,6 +169,7 @@ def served(database_of_module: str) -> Iterator[Served]:
     """With two tenants: who reads, and who may have nothing of anybody's."""
     with _running(database_of_module) as here, here.tenant() as here.reader, here.tenant() as here.other:
         yield here
+        here.close()
 
 
 @contextmanager
