@@ -309,9 +309,8 @@ _START = {"api": _api, "watch": _watch, "scheduler": _scheduler, "worker": _work
 def bind(host: str, port: int) -> socket.socket:
     """Take the port now, so that a clash is told before anything else starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # asyncio sends at once only on a named one
+    # The protocol is named, since asyncio sends at once only where it reads TCP.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # a reader who takes nothing for so long is cut off
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)

@@ -11,18 +11,21 @@ from house import House
 from psycopg.errors import InsufficientPrivilege, UndefinedFile
 from psycopg.pq import ExecStatus
 
-from rota.db import aftermath, attempts, automations, events, queues, runs, sessions, tallies, triggers
+from rota.db import aftermath, attempts, audit, automations, events, people, queues, runs, sessions, tallies, triggers
 from rota.db.pool import PLAN_ONCE, Connection, Reserved
 from rota.db.run_status import claiming, lanes, settling, starting
 from rota.model.ids import AutomationId, WorkerId
 from rota.roster import running
 from rota.worker.queues import Queues
 
-LARGE = {"triggers", "automations", "runs", "live_runs", "sessions", "events", "revisions"}
+LARGE = {"workspaces", "triggers", "automations", "runs", "live_runs", "sessions", "events", "revisions"}
 ROWS = 30_000
 
 FILL = f"""
-WITH model AS (SELECT * FROM automations LIMIT 1), made AS (
+WITH model AS (SELECT * FROM automations LIMIT 1),
+others AS (
+    INSERT INTO workspaces (id, slug, name) SELECT gen_random_uuid(), 'w' || n, 'W' FROM generate_series(1, {ROWS}) n),
+made AS (
     INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt)
     SELECT workspace_id, gen_random_uuid(), 'a' || n, 'A', agent_id, owner_id, grant_id, 'p'
       FROM model, generate_series(1, {ROWS}) n
@@ -104,6 +107,9 @@ HOT = {
     "an origin": sessions.ORIGIN,
     "how far usage is summed up": tallies.STANDINGS,
     "how late runs were": runs.LATENESS,
+    "a workspace": people.FIND_WORKSPACE,
+    "who asks": people.MEMBERSHIP,
+    **{f"the {kind} that is changed": table.look for kind, table in audit.TABLES.items()},
 }
 
 # These read the first or last rows of a workspace.

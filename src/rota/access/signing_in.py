@@ -164,13 +164,12 @@ def _disabled() -> Unauthenticated:
 
 
 async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
-    found = await people.find_workspace(conn, workspace)
-    member = await people.find_member(conn, found["id"], user_id) if found else None
-    if not found or not member:
+    found = await people.find_membership(conn, workspace, user_id)
+    if not found:
         raise NotFound("There is no such workspace.")
-    if member["disabled"]:
+    if found["disabled"]:
         raise _disabled()
-    return Caller(found["id"], found["slug"], found["timezone"], user_id, member["name"], Level(member["level"]))
+    return Caller(found["id"], found["slug"], found["timezone"], user_id, found["name"], Level(found["level"]))
 
 
 async def find_attempt(conn: Connection, secret: str) -> dict[str, Any] | None:

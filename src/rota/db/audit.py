@@ -12,38 +12,44 @@ from rota.model.ids import UserId, WorkspaceId, as_uuid, new_id
 
 
 class Table(NamedTuple):
-    """Where a thing is kept, and the columns that tell it apart: its id, and how else routes name it."""
+    """Where a thing is kept, the column of its id, and how else routes name it."""
 
     name: str
-    ref: str = "id"
+    named: str = "false"
     id: str = "id"
     workspace: str = "workspace_id"
     more: str = "'{}'"
+
+    @property
+    def look(self) -> str:
+        return LOOK.format(table=self.name, named=self.named, id=self.id, workspace=self.workspace, more=self.more)
 
 
 # Of a person, and the same in every workspace.
 DISABLED = "(SELECT jsonb_build_object('disabled', u.disabled_at IS NOT NULL) FROM users u WHERE u.id = t.user_id)"
 
+BY_SLUG = "t.slug = %(ref)s AND t.deleted_at IS NULL"
+
 # What can be looked at before and after a change.
 TABLES = {
-    "workspace": Table("workspaces", "slug", workspace="id"),
-    "agent": Table("agents", "slug"),
-    "automation": Table("automations", "slug"),
+    "workspace": Table("workspaces", "t.slug = %(ref)s", workspace="id"),
+    "agent": Table("agents", BY_SLUG),
+    "automation": Table("automations", BY_SLUG),
     "trigger": Table("triggers"),
     "run": Table("runs"),
     "approval": Table("approvals"),
     "session": Table("sessions"),
     "grant": Table("grants"),
     "token": Table("tokens"),
-    "member": Table("members", "user_id", "user_id", more=DISABLED),
+    "member": Table("members", id="user_id", more=DISABLED),
     "account": Table("accounts"),
-    "credential": Table("credentials", "name"),
-    "target": Table("notification_targets", "id"),
+    "credential": Table("credentials", "t.name = %(ref)s"),
+    "target": Table("notification_targets"),
 }
 
 LOOK = """
 SELECT to_jsonb(t) || jsonb_build_object('id', t.{id}) || {more} FROM {table} t
- WHERE t.{workspace} = %(workspace_id)s AND (t.{id} = %(id)s OR t.{ref}::text = %(ref)s) ORDER BY t.{id} DESC LIMIT 1
+ WHERE t.{workspace} = %(workspace_id)s AND (t.{id} = %(id)s OR ({named}))
 """
 
 ADD = """
@@ -103,10 +109,8 @@ async def look(conn: Connection, workspace_id: WorkspaceId, kind: str, ref: str)
     """A thing as it stands, whole; None for what has no table here."""
     if kind not in TABLES:
         return None
-    table = TABLES[kind]
-    query = LOOK.format(table=table.name, ref=table.ref, id=table.id, workspace=table.workspace, more=table.more)
     given = {"workspace_id": workspace_id, "id": as_uuid(ref), "ref": ref}
-    row = await (await conn.execute(query.encode(), given)).fetchone()
+    row = await (await conn.execute(TABLES[kind].look.encode(), given)).fetchone()
     return row[0] if row else None
 
 

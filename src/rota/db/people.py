@@ -7,11 +7,15 @@ from uuid import UUID
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import UserId, WorkspaceId
+from rota.model.ids import UserId, WorkspaceId, as_uuid
 
-FIND_WORKSPACE = (
-    "SELECT id, slug, name, timezone, minimum_interval FROM workspaces WHERE slug = %(ref)s OR id::text = %(ref)s"
-)
+FIND_WORKSPACE = "SELECT id, slug, name, timezone, minimum_interval FROM workspaces WHERE slug = %(ref)s OR id = %(id)s"
+
+MEMBERSHIP = """
+SELECT w.id, w.slug, w.timezone, m.level, u.name, u.disabled_at IS NOT NULL AS disabled
+  FROM workspaces w JOIN members m ON m.workspace_id = w.id JOIN users u ON u.id = m.user_id
+ WHERE (w.slug = %(ref)s OR w.id = %(id)s) AND m.user_id = %(user_id)s AND m.removed_at IS NULL
+"""
 
 WAS_FURNISHED = "SELECT EXISTS (SELECT FROM agents WHERE workspace_id = %(workspace_id)s)"
 
@@ -140,7 +144,12 @@ async def was_furnished(conn: Connection, workspace_id: WorkspaceId) -> bool:
 
 
 async def find_workspace(conn: Connection, ref: str) -> dict[str, Any] | None:
-    return await _one(conn, FIND_WORKSPACE, {"ref": ref})
+    return await _one(conn, FIND_WORKSPACE, {"ref": ref, "id": as_uuid(ref)})
+
+
+async def find_membership(conn: Connection, ref: str, user_id: UserId) -> dict[str, Any] | None:
+    """The workspace of this slug or id, and what this person is in it."""
+    return await _one(conn, MEMBERSHIP, {"ref": ref, "id": as_uuid(ref), "user_id": user_id})
 
 
 async def add_workspace(conn: Connection, workspace_id: WorkspaceId, slug: str, name: str) -> None:
