@@ -1,8 +1,9 @@
 """What was spent is summed up once nobody adds to it, and read as if it had not been."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from house import House
@@ -103,3 +104,24 @@ async def test_two_that_look_at_once_write_a_span_once(house: House, db: Databas
     for _ in range(2):  # the second as another process that read the same
         await Tally(db)._move(standing)
     assert await house.value("SELECT sum(amount) FROM usage_spans") == 7
+
+
+async def test_pages_of_days_go_back_to_the_first_and_lose_none(house: House) -> None:
+    """Also where days are empty, and where a day of the zone begins at another hour than one of UTC."""
+    await house.automation()
+    await house.execute(SESSION)
+    midnight = datetime(2026, 11, 15, tzinfo=ZoneInfo("America/Los_Angeles"))
+    spends = {0: 1, 1: 20, 2: 300, 6: 4000, 20: 50_000, 29: 600_000}
+    for ago, amount in spends.items():
+        began = (midnight - timedelta(days=ago)).astimezone(UTC)
+        await spent(house, began, amount)
+        await spent(house, began - timedelta(milliseconds=1), 2 * amount)  # late on the day before
+    days = usage.Days(date(2026, 10, 17), date(2026, 11, 15), "America/Los_Angeles")
+    seen, after = [], None
+    async with house.db.connection() as conn:
+        while page := await usage.by_day(conn, house.caller.workspace_id, days, after=after, limit=2):
+            seen += [(days.last - row["day"]).days for row in page]
+            after = (page[-1]["day"], page[-1]["subject"])
+        whole = await usage.by_day(conn, house.caller.workspace_id, days, after=None, limit=100)
+    assert seen == [0, 1, 2, 3, 6, 7, 20, 21, 29]
+    assert [row["usage"]["tokens"] for row in whole] == [1, 22, 340, 600, 4000, 8000, 50_000, 100_000, 600_000]

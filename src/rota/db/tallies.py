@@ -25,17 +25,19 @@ INSERT INTO usage_tallies (workspace_id, until) VALUES (%(workspace_id)s, %(star
 """
 
 # An id begins with the milliseconds of its making.
-SUM_UP = """
+STARTED_AT = "to_timestamp(('x' || left(replace(u.run_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0)"
+
+SUM_UP = f"""
 -- Whoever moves the mark from where it stood writes the span; another process finds it moved.
 WITH moved AS (
     UPDATE usage_tallies SET until = %(end)s WHERE workspace_id = %(workspace_id)s AND until = %(start)s RETURNING workspace_id)
 INSERT INTO usage_spans (workspace_id, starts_at, account_id, unit, amount)
 SELECT u.workspace_id,
-       date_bin('15 minutes', to_timestamp(('x' || left(replace(u.run_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0), 'epoch'),
+       date_bin('15 minutes', {STARTED_AT}, 'epoch'),
        u.account_id, u.unit, sum(u.amount)
   FROM moved JOIN usage u ON u.workspace_id = moved.workspace_id AND u.run_id >= %(since)s AND u.run_id < %(before)s
 GROUP BY 1, 2, 3, 4
-"""
+"""  # noqa: S608 — constants of this module
 
 UNTIL = "SELECT until FROM usage_tallies WHERE workspace_id = %(workspace_id)s"
 

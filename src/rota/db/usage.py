@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from rota.db import tallies
 from rota.db.pool import Connection
 from rota.model.budget import Exceeded, exceeded
+from rota.model.cron import load_zone
 from rota.model.ids import RunId, WorkspaceId, id_at
 
 CHARGE = """
@@ -91,15 +92,15 @@ def _amounts(stored: Mapping[str, str]) -> dict[str, Decimal]:
     return {unit: Decimal(amount) for unit, amount in stored.items()}
 
 
+# Ids of runs are in the order of time: a span of days is a span of the ledger's primary key, or of an account's index.
 _SPENT = """
-SELECT (r.queued_at AT TIME ZONE %(zone)s)::date AS day, coalesce(r.automation_id, %(none)s) AS subject, u.unit, sum(u.amount) AS amount
+SELECT ({started_at} AT TIME ZONE %(zone)s)::date AS day, coalesce(r.automation_id, %(none)s) AS subject, u.unit, sum(u.amount) AS amount
   FROM usage u JOIN runs r ON r.workspace_id = u.workspace_id AND r.id = u.run_id
  WHERE u.workspace_id = %(workspace_id)s AND u.run_id >= %(since)s AND u.run_id < %(until)s {of_account}
 GROUP BY 1, 2, 3
 """
 
 BY_DAY = """
--- Ids of runs are in the order of time: a span of days is a span of the ledger's primary key, or of an account's index.
 SELECT spent.day, nullif(spent.subject, %(none)s) AS automation_id, a.slug AS automation, a.name, spent.usage, spent.subject
   FROM (SELECT day, subject, jsonb_object_agg(unit, amount) AS usage FROM ({spent}) every
          WHERE %(last_day)s::date IS NULL OR day < %(last_day)s OR (day = %(last_day)s AND subject > %(last_subject)s)
@@ -125,6 +126,7 @@ SELECT g.id, recent.runs, (SELECT jsonb_object_agg(unit, amount) FROM (
  WHERE recent.runs > 0
 """
 
+DAY = timedelta(days=1)
 NOBODY = UUID(int=0)  # what was spent by runs of no automation
 
 
@@ -137,20 +139,43 @@ class Span(NamedTuple):
     account_id: UUID | None = None
 
 
+class Days(NamedTuple):
+    """From the first to the last of these days in a zone; of one account or of all."""
+
+    first: date
+    last: date
+    zone: str
+    account_id: UUID | None = None
+
+    @property
+    def span(self) -> Span:
+        zone = load_zone(self.zone)
+        start, end = (datetime.combine(day, time(), zone) for day in (self.first, self.last + DAY))
+        return Span(id_at(start), id_at(end), self.zone, self.account_id)
+
+
 def _of(span: Span, query: str) -> bytes:
-    spent = _SPENT.format(of_account="AND u.account_id = %(account_id)s" if span.account_id else "")
-    return query.format(spent=spent).encode()
+    of_account = "AND u.account_id = %(account_id)s" if span.account_id else ""
+    return query.format(spent=_SPENT.format(started_at=tallies.STARTED_AT, of_account=of_account)).encode()
 
 
 async def by_day(
-    conn: Connection, workspace_id: WorkspaceId, span: Span, *, after: tuple[date, UUID] | None, limit: int
+    conn: Connection, workspace_id: WorkspaceId, days: Days, *, after: tuple[date, UUID] | None, limit: int
 ) -> list[dict[str, Any]]:
-    """What was spent by day and automation, the newest day first."""
+    """What was spent by day and automation, the newest day first. Read from there back, each time twice as many days,
+    until there is enough: a page costs what it shows, not what the days hold."""
     last_day, last_subject = after or (None, NOBODY)
     given = {"workspace_id": workspace_id, "none": NOBODY, "last_day": last_day, "last_subject": last_subject}
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(_of(span, BY_DAY), {**given, **span._asdict(), "limit": limit})
-        return await cursor.fetchall()
+    found: list[dict[str, Any]] = []
+    end, many = min(days.last, last_day or days.last), DAY
+    while end >= days.first and len(found) < limit:
+        start = max(days.first, end - many + DAY)
+        span = days._replace(first=start, last=end).span
+        async with conn.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(_of(span, BY_DAY), {**given, **span._asdict(), "limit": limit - len(found)})
+            found += await cursor.fetchall()
+        end, many = start - DAY, 2 * many
+    return found
 
 
 async def days(

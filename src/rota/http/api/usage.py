@@ -1,21 +1,20 @@
 """Usage: what runs have spent, by day and automation, and what the rest of the month will cost."""
 
 import base64
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
 
 from rota.db import usage as rows
-from rota.db.usage import Span
+from rota.db.usage import Days
 from rota.errors import Invalid
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.money import ForecastOut, UsageOut
 from rota.http.shapes.pages import Page, read_day_cursor
 from rota.model.cron import load_zone
-from rota.model.ids import id_at
 from rota.roster.forecasting import forecast
 
 USUAL_DAYS, MOST_DAYS = 30, 366
@@ -44,7 +43,7 @@ async def get_forecast(unit: InUnit) -> ForecastOut:
     return ForecastOut.model_validate({**found._asdict(), "items": [each._asdict() for each in found.expected]})
 
 
-def span(zone: str, since: date | None, until: date | None, account_id: UUID | None = None) -> Span:
+def days(zone: str, since: date | None, until: date | None, account_id: UUID | None = None) -> Days:
     """These days of a zone, by default the last thirty."""
     last = until or datetime.now(load_zone(zone)).date()
     first = since or last - timedelta(days=USUAL_DAYS - 1)
@@ -52,8 +51,7 @@ def span(zone: str, since: date | None, until: date | None, account_id: UUID | N
         raise Invalid(
             f"Ask for 1 to {MOST_DAYS} days: `since` is not after `until`.", code="invalid_span", field="since"
         )
-    start, end = (datetime.combine(day, time(), load_zone(zone)) for day in (first, last + timedelta(days=1)))
-    return Span(id_at(start), id_at(end), zone, account_id)
+    return Days(first, last, zone, account_id)
 
 
 async def spent(
@@ -66,7 +64,7 @@ async def spent(
     account_id: UUID | None = None,
 ) -> Page[UsageOut]:
     caller = unit.caller
-    chosen = span(caller.timezone, since, until, account_id)
+    chosen = days(caller.timezone, since, until, account_id)
     found = await rows.by_day(
         unit.conn, caller.workspace_id, chosen, after=read_day_cursor(cursor), limit=limit + 1
     )  # fmt: skip
