@@ -225,6 +225,18 @@ async def test_automations_cannot_run_after_each_other_in_a_circle(house: House)
             await automations.add_trigger(conn, house.caller, "a", {"after": "a"})
 
 
+async def test_a_circle_is_found_where_ways_part_and_meet_again(house: House) -> None:
+    """Thirty pairs, each after both of the pair before, are a thousand million ways and 120 steps."""
+    pair = [str(await house.automation(name="First"))] * 2
+    first = pair[0]
+    for number in range(30):
+        after = [{"after": each} for each in dict.fromkeys(pair)]
+        pair = [str(await house.automation(name=f"{side}{number}", triggers=after)) for side in "ab"]
+    with pytest.raises(Invalid, match=r"first → (a|b)29 → .* → (a|b)0 → first"):
+        async with house.db.transaction() as conn:
+            await automations.add_trigger(conn, house.caller, first, {"after": pair[0]})
+
+
 async def test_two_changes_at_once_cannot_close_a_circle_between_them(house: House) -> None:
     await house.automation({"event": "go"}, name="A")
     await house.automation({"event": "go"}, name="B")

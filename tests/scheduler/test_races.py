@@ -8,17 +8,22 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from house import NOON, Clock, House
 from waiting import until
 
 from rota.db.listener import Wakes
-from rota.db.pool import Database
-from rota.roster import automations
+from rota.db.pool import Connection, Database
+from rota.model.ids import AutomationId
+from rota.roster import automations, running
+from rota.runs import sweeping
 from rota.scheduler.tick import Scheduler
 
 REPLICA = Path(__file__).parent / "replica.py"
+ONCE = {"at": "2999-01-01T00:00:00Z"}  # a slot that a test puts somewhere else, and no other
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 FAILPOINTS = ("scheduler.locked", "scheduler.started", "scheduler.written", "scheduler.committed")
 
@@ -106,7 +111,7 @@ async def test_a_change_while_its_slot_is_being_fired_waits_and_then_holds(
     house: House, db: Database, wakes: Wakes, clock: Clock, change: str
 ) -> None:
     """The scheduler has locked and written; the change comes in between and must not be lost, nor the slot."""
-    automation = await house.automation(HOURLY, next_fire_at=NOON)
+    automation = await house.automation(ONCE, next_fire_at=NOON)
 
     async def apply() -> None:
         async with db.transaction() as conn:
@@ -137,13 +142,53 @@ async def scheduler_batch(scheduler: Scheduler, conn: object) -> None:
     assert await scheduler._fire_batch(conn) == 1  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", ["pause", "delete"])
-async def test_a_change_that_came_first_is_seen_by_the_scheduler(
-    house: House, db: Database, wakes: Wakes, clock: Clock, change: str
+async def pause(house: House, conn: Connection, automation: str, _: UUID) -> None:
+    await automations.pause(conn, house.caller, automation)
+
+
+async def delete(house: House, conn: Connection, automation: str, _: UUID) -> None:
+    await automations.delete(conn, house.caller, automation)
+
+
+async def save(house: House, conn: Connection, automation: str, _: UUID) -> None:
+    await automations.change(conn, house.caller, automation, {}, [ONCE])
+
+
+async def change_trigger(house: House, conn: Connection, automation: str, trigger: UUID) -> None:
+    await automations.change_trigger(conn, house.caller, automation, trigger, {"enabled": False})
+
+
+async def remove_trigger(house: House, conn: Connection, automation: str, trigger: UUID) -> None:
+    await automations.remove_trigger(conn, house.caller, automation, trigger)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(pause, "paused"), (delete, "deleted"), (save, "missed"), (change_trigger, "missed"), (remove_trigger, "missed")],
+)
+async def test_slots_that_were_due_when_a_change_came_first_are_in_the_ledger_and_do_not_run(
+    house: House, db: Database, wakes: Wakes, change: Any, reason: str
 ) -> None:
-    automation = await house.automation(HOURLY, next_fire_at=NOON)
+    """Nobody fired for a while, and then somebody stops it: the slots before that were due."""
+    since = await house.value("SELECT now() - interval '3 h 30 min'")
+    automation = await house.automation({"every": "1h"}, next_fire_at=since)
+    trigger = await house.value("SELECT id FROM triggers")
     async with db.transaction() as conn:
-        await getattr(automations, change)(conn, house.caller, str(automation))
-        await Scheduler(db, wakes, clock=clock).once()  # the trigger is locked: nothing fires, nothing waits
-    await Scheduler(db, wakes, clock=clock).once()
-    assert await house.ledger() == []
+        await change(house, conn, str(automation), trigger)
+        await Scheduler(db, wakes).once()  # the trigger is locked: nothing fires, nothing waits
+    await Scheduler(db, wakes).once()
+    [run] = await house.ledger()
+    assert (run["status"], run["skip_reason"], run["slot"]) == ("skipped", reason, since + timedelta(hours=3))
+    assert run["missed"]["count"] == 3
+
+
+async def test_slots_that_were_due_when_failures_paused_it_are_in_the_ledger(house: House, db: Database) -> None:
+    due_at = await house.value("SELECT now() - interval '30 min'")
+    automation = await house.automation({"every": "1h"}, next_fire_at=due_at, pause_after_failures=1)
+    async with db.transaction() as conn:
+        failing = await running.run_now(conn, house.caller, AutomationId(automation))
+    await house.execute("UPDATE runs SET ready_at = ready_at - start_within WHERE id = %s", failing)
+    async with db.transaction() as conn:
+        await sweeping.end_stuck(conn, 10)
+    first, second = await house.ledger()
+    assert (first["error_class"], second["skip_reason"], second["slot"]) == ("stuck", "paused", due_at)

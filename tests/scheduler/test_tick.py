@@ -144,6 +144,17 @@ async def test_queue_one_keeps_one_run_waiting_behind_the_one_that_runs(
     assert [_standing(run) for run in await house.ledger()] == ["running", "waits", "prior_in_flight"]
 
 
+async def test_a_slot_that_has_its_run_replaces_nothing_when_its_trigger_is_set_back(
+    house: House, scheduler: Scheduler
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, overlap="replace")
+    await scheduler.once()
+    await house.execute("UPDATE triggers SET next_fire_at = %s", NOON)
+    await scheduler.once()
+    [run] = await house.ledger()
+    assert _standing(run) == "ready"
+
+
 async def test_replace_cancels_what_waits_and_asks_what_runs_to_stop(
     house: House, scheduler: Scheduler, clock: Clock
 ) -> None:

@@ -18,6 +18,10 @@ NEXT = """
 SELECT min(next_fire_at), coalesce(%(now)s::timestamptz, now()) FROM triggers WHERE next_fire_at IS NOT NULL
 """
 
+TIMING_COLUMNS = """
+       t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
+"""
+
 # Whether any account has a budget is asked once a statement.
 POLICY_COLUMNS = """
        a.workspace_id, a.id, a.agent_id, a.grant_id, a.owner_id, a.revision, a.overlap, a.catch_up, a.catch_up_limit,
@@ -78,7 +82,7 @@ WITH due AS MATERIALIZED (
      LIMIT %(limit)s
        FOR UPDATE SKIP LOCKED)
 SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
-       t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
+       {TIMING_COLUMNS}
        {POLICY_COLUMNS}
        {IN_FLIGHT}, CASE WHEN coalesce(t.overlap, a.overlap) = 'queue_one' THEN {WAITING} END, {LANE_TAKEN},
        coalesce(%(now)s::timestamptz, clock_timestamp())
@@ -99,6 +103,20 @@ DUE_ONE = DUE.replace(
     "WHERE next_fire_at <=", "WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND next_fire_at <="
 )
 
+DUE_OF_AUTOMATION = f"""
+-- For who has locked the automation. A trigger that is being fired is waited for, and is not due then.
+WITH due AS MATERIALIZED (
+    SELECT * FROM triggers
+     WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND next_fire_at <= now()
+       FOR UPDATE)
+SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
+       {TIMING_COLUMNS}
+       {POLICY_COLUMNS}
+       {FLIGHT}, now()
+  FROM due t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id
+       {STANDING}
+"""  # noqa: S608
+
 LOCK_AUTOMATIONS = """
 -- In id order, and in a statement of its own: what is read next must be newer than the lock.
 SELECT a.id FROM automations a
@@ -112,7 +130,7 @@ ORDER BY a.workspace_id, a.id
 
 INBOUND = f"""
 SELECT t.id, now(), t.overlap, t.jitter,
-       t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
+       {TIMING_COLUMNS}
        {POLICY_COLUMNS}
        {FLIGHT},
        CASE WHEN a.status = 'paused' THEN 'paused' END
@@ -135,16 +153,16 @@ SELECT t.workspace_id, t.id, g.run_id, g.status, g.summary
 ORDER BY g.run_id
 """
 
-AFTER_PATH = """
--- From an automation along "runs after" to every one it waits for, with the way there.
-WITH RECURSIVE path(id, names) AS (
-    SELECT a.id, ARRAY[a.slug] FROM automations a WHERE a.workspace_id = %(workspace_id)s AND a.id = %(start)s
-    UNION ALL
-    SELECT a.id, path.names || a.slug
-      FROM path JOIN triggers t ON t.workspace_id = %(workspace_id)s AND t.automation_id = path.id AND t.kind = 'after'
-           JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.after_automation_id
-     WHERE NOT a.slug = ANY(path.names))
-SELECT names FROM path WHERE id = %(goal)s LIMIT 1
+AFTER_WAYS = """
+-- Every step along "runs after" that can be reached from an automation, once: where ways part and meet again, there
+-- are many more ways than steps.
+WITH RECURSIVE step(later, earlier) AS (
+    SELECT NULL::uuid, %(start)s::uuid
+    UNION
+    SELECT t.automation_id, t.after_automation_id
+      FROM step JOIN triggers t ON t.workspace_id = %(workspace_id)s AND t.automation_id = step.earlier AND t.kind = 'after')
+SELECT step.later, a.id, a.slug
+  FROM step JOIN automations a ON a.workspace_id = %(workspace_id)s AND a.id = step.earlier
 """
 
 FIND_WEBHOOK = """
@@ -259,6 +277,15 @@ async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[t
     return [(due_from(row), row[40]) for row in rows]
 
 
+async def lock_due_of(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId
+) -> list[tuple[Due, datetime]]:
+    """What is due of one automation and was not fired yet; and the time of the look."""
+    given = {"workspace_id": workspace_id, "automation_id": automation_id}
+    rows = await (await conn.execute(DUE_OF_AUTOMATION, given)).fetchall()
+    return [(due_from(row), row[40]) for row in rows]
+
+
 async def unreadable(conn: Connection, now: datetime | None, limit: int) -> list[tuple[UUID, UUID, str]]:
     """Due triggers whose row holds a value that no program can take, each with what is wrong."""
     found = []
@@ -302,9 +329,14 @@ async def after(conn: Connection, ended: list[dict[str, Any]]) -> list[tuple[UUI
 
 async def after_path(conn: Connection, workspace_id: WorkspaceId, start: UUID, goal: UUID) -> list[str] | None:
     """The slugs from `start` to `goal` along "runs after", if there is a way."""
-    given = {"workspace_id": workspace_id, "start": start, "goal": goal}
-    row = await (await conn.execute(AFTER_PATH, given)).fetchone()
-    return row[0] if row else None
+    rows = await conn.execute(AFTER_WAYS, {"workspace_id": workspace_id, "start": start})
+    steps = {earlier: (later, slug) for later, earlier, slug in await rows.fetchall()}
+    way: list[str] = []
+    at: UUID | None = goal if goal in steps else None
+    while at is not None:  # what is saved has no circle, so that any way back ends at the start
+        at, slug = steps[at]
+        way.append(slug)
+    return way[::-1] or None
 
 
 async def count_fires(conn: Connection, fires: Iterable[tuple[UUID, UUID, int]]) -> None:
@@ -363,8 +395,7 @@ async def rest(conn: Connection, workspace_id: WorkspaceId, automation_id: Autom
 
 
 async def delete(conn: Connection, workspace_id: WorkspaceId, ids: list[TriggerId]) -> None:
-    if ids:
-        await conn.execute(DELETE, {"workspace_id": workspace_id, "ids": ids})
+    await conn.execute(DELETE, {"workspace_id": workspace_id, "ids": ids})
 
 
 async def due_between(conn: Connection, workspace_id: WorkspaceId, start: datetime, end: datetime) -> int:

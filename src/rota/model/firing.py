@@ -187,6 +187,12 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
     )
 
 
+def pass_over(due: Due, now: datetime, reason: SkipReason) -> Start:
+    """The one row for all slots of this trigger that are due and will not run: the latest, and how many before it."""
+    policy = due.policy._replace(catch_up="one", refused=reason)
+    return fire(due._replace(policy=policy), now, due.flight).starts[0]
+
+
 def uncounted(due: Due, firing: Firing, skipped: int) -> Firing:
     """The same when so many of its runs were skipped after all: only runs count as fires."""
     fires, latest = firing.fires - skipped, firing.starts[-1].slot

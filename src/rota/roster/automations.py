@@ -19,7 +19,7 @@ from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
 from rota.roster import agents, running, slugs
 from rota.roster import triggers as trigger_forms
-from rota.runs import budgeting, cancelling, ending
+from rota.runs import budgeting, cancelling, ending, passing
 
 DEFAULTS: Mapping[str, Any] = {
     "prompt": None, "input": None, "credentials": {}, "session": "new", "session_id": None, "overlap": None,
@@ -143,7 +143,7 @@ async def remove_trigger(conn: Connection, caller: Caller, ref: str, trigger_id:
     """Take one trigger away. Its runs stay in the ledger."""
     found = await _locked(conn, caller, ref, "change this automation")
     await trigger_forms.find(conn, found, trigger_id)
-    await triggers.delete(conn, caller.workspace_id, [TriggerId(trigger_id)])
+    await trigger_forms.remove(conn, found, [TriggerId(trigger_id)])
     await _revise(conn, caller, found)
 
 
@@ -167,6 +167,7 @@ async def _revise(conn: Connection, caller: Caller, found: Mapping[str, Any]) ->
 async def pause(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     """Nothing of it fires until it is resumed. What waits is skipped, what runs finishes."""
     found = await _locked(conn, caller, ref, "pause this automation")
+    await passing.record(conn, caller.workspace_id, found["id"], SkipReason.PAUSED)
     await automations.set_status(conn, caller.workspace_id, found["id"], "paused")
     await triggers.rest(conn, caller.workspace_id, found["id"])
     await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.PAUSED)
@@ -185,6 +186,7 @@ async def resume(conn: Connection, caller: Caller, ref: str) -> AutomationId:
 async def delete(conn: Connection, caller: Caller, ref: str) -> None:
     """Stop firing and forget nothing: history stays, and the automation can be restored."""
     found = await _locked(conn, caller, ref, "delete this automation")
+    await passing.record(conn, caller.workspace_id, found["id"], SkipReason.DELETED)
     await automations.delete(conn, caller.workspace_id, found["id"])
     await triggers.rest(conn, caller.workspace_id, found["id"])
     await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.DELETED)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +20,9 @@ from rota.model.duration import format_duration
 from rota.model.firing import Timing
 from rota.model.ids import TriggerId, WorkspaceId, new_id
 from rota.model.preview import closest
+from rota.model.run import SkipReason
 from rota.model.schedule import AtSchedule, Compiled, CronSchedule, EverySchedule, read_schedule, short_form
+from rota.runs import passing
 
 TIMED = frozenset({"cron", "every", "at"})
 INBOUND = {"webhook": ("webhook",), "event": ("event",), "after": ("after", "on")}
@@ -204,7 +206,7 @@ async def save(
             kept.add(same["id"])
         else:
             await add(conn, automation, row, now=now)
-    await triggers.delete(conn, automation["workspace_id"], [each["id"] for each in before if each["id"] not in kept])
+    await remove(conn, automation, [each["id"] for each in before if each["id"] not in kept])
     if _timed(rows) > _timed(before):
         await refuse_too_many(conn, automation["workspace_id"])
     return await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
@@ -229,12 +231,24 @@ async def change(
 ) -> None:
     """Give a trigger another definition; it keeps its id and how often it fired, and counts from now."""
     stored = await find(conn, automation, trigger_id)
+    await _pass_over(conn, automation, {trigger_id})
     due = next_fire({**row, "fires": stored["fires"]}, now) if automation["status"] == "active" else None
     await _refuse_cycle(conn, automation, row)
     place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
     await triggers.update(conn, _storable(row) | place)
     if _timed([row]) > _timed([stored]):
         await refuse_too_many(conn, automation["workspace_id"])
+
+
+async def remove(conn: Connection, automation: Mapping[str, Any], ids: list[TriggerId]) -> None:
+    if ids:
+        await _pass_over(conn, automation, set(ids))
+        await triggers.delete(conn, automation["workspace_id"], ids)
+
+
+async def _pass_over(conn: Connection, automation: Mapping[str, Any], ids: Collection[UUID]) -> None:
+    """Another schedule counts from now: what these were due for and did not fire is missed."""
+    await passing.record(conn, automation["workspace_id"], automation["id"], SkipReason.MISSED, only=ids)
 
 
 async def find(conn: Connection, automation: Mapping[str, Any], trigger_id: UUID) -> dict[str, Any]:

@@ -96,6 +96,9 @@ def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
 
 async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
     """It failed as often in a row as it may: rest its triggers and skip what waits, which is an end like any other."""
+    from rota.runs import passing  # noqa: PLC0415 — as below
+
+    await passing.record(conn, workspace_id, automation_id, SkipReason.PAUSED)
     await triggers.rest(conn, workspace_id, automation_id)
     skipped = await run_status.end_queued(
         conn, workspace_id, automation_id=automation_id, status=Status.SKIPPED, skip_reason=SkipReason.PAUSED

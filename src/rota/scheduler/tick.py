@@ -129,7 +129,8 @@ class Scheduler:
         written = await starting.start(conn, starts)
         reach("scheduler.started")
         await triggers.advance(conn, _as_counted(found, firings, starts))
-        replacing = {firing.starts[-1].id for firing in firings if firing.replaces}
+        # A slot that has its run already replaces nothing.
+        replacing = {firing.starts[-1].id for firing in firings if firing.replaces} & written
         for start in starts if replacing else ():
             if start.id in replacing and not start.skip_reason:  # its budget may have kept it from starting
                 assert start.automation_id

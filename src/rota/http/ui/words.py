@@ -154,11 +154,17 @@ def note(run: Mapping[str, Any]) -> Note:
 
 
 def _skipped(run: Mapping[str, Any]) -> Note:
-    if run["skip_reason"] != "missed":
-        return Note(SKIPPED.get(run["skip_reason"], "Skipped"))
     before = run.get("missed") or {"count": 0, "since": run["slot"]}
-    count = before["count"] + 1  # those before it, and its own slot
-    return Note(f"Missed: {count} {'slot' if count == 1 else 'slots'} since", instant(before["since"]))
+    if run["skip_reason"] == "missed":  # those before it, and its own slot
+        return Note(f"Missed: {_slots(before['count'] + 1)} since", instant(before["since"]))
+    text = SKIPPED.get(run["skip_reason"], "Skipped")
+    if not before["count"]:
+        return Note(text)
+    return Note(f"{text}; missed {_slots(before['count'])} since", instant(before["since"]))
+
+
+def _slots(count: int, how: str = "") -> str:
+    return f"{count} {how}{'slot' if count == 1 else 'slots'}"
 
 
 def made_up_for(run: Mapping[str, Any]) -> Note | None:
@@ -166,8 +172,7 @@ def made_up_for(run: Mapping[str, Any]) -> Note | None:
     missed = run.get("missed")
     if not missed or run["status"] == "skipped":
         return None
-    count = missed["count"]
-    return Note(f"Makes up for {count} missed {'slot' if count == 1 else 'slots'} since", instant(missed["since"]))
+    return Note(f"Makes up for {_slots(missed['count'], 'missed ')} since", instant(missed["since"]))
 
 
 # ── Times ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,31 @@
+"""Slots that were due when somebody stopped or changed their trigger: they will not run, and the ledger says so."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from uuid import UUID
+
+from rota.db import triggers
+from rota.db.pool import Connection
+from rota.errors import Invalid
+from rota.model.firing import pass_over
+from rota.model.ids import AutomationId, WorkspaceId
+from rota.model.run import SkipReason, Start
+from rota.runs import starting
+
+
+async def record(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    automation_id: AutomationId,
+    reason: SkipReason,
+    *,
+    only: Collection[UUID] | None = None,
+) -> None:
+    """Skip what is due of these triggers, or all of the automation's; the caller says when they are due next."""
+    passed: list[Start] = []
+    for due, now in await triggers.lock_due_of(conn, workspace_id, automation_id):
+        if only is None or due.trigger_id in only:
+            with suppress(Invalid, ValueError):  # it cannot be read, so nobody knows its slots
+                passed.append(pass_over(due, now, reason))
+    if passed:
+        await starting.start(conn, passed)
