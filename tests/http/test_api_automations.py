@@ -470,6 +470,28 @@ async def test_the_same_key_and_body_give_the_same_run_also_after_it_failed_and_
     assert len(await office.ledger()) == 1
 
 
+async def test_the_same_key_saves_an_automation_and_starts_its_first_run_once(api: Api) -> None:
+    form = example(run_immediately=True)
+    first, again = [(await api.post("/automations", form, key="save")).json() for _ in range(2)]
+    assert first["id"] == again["id"]
+    assert len((await api.get("/automations")).json()["items"]) == len((await api.get("/runs")).json()["items"]) == 1
+    refused(
+        await api.post("/automations", {**form, "prompt": "Stay."}, key="save"), 422, "key_reused", "Idempotency-Key"
+    )
+
+
+async def test_the_same_key_posts_an_event_once(api: Api) -> None:
+    form = {"name": "Errand", "agent": "worker-bee", "prompt": "Go.", "triggers": [{"event": "paid"}]}
+    await api.post("/automations", form)
+    event = {"event": "paid", "data": {"invoice": 1}}
+    first = (await api.post("/events", event, key="post")).json()
+    await api.post("/automations", form)  # who comes later was not told
+    assert (await api.post("/events", event, key="post")).json() == first
+    assert len(first["runs"]) == len((await api.get("/runs")).json()["items"]) == 1
+    refused(await api.post("/events", {**event, "data": 2}, key="post"), 422, "key_reused", "Idempotency-Key")
+    refused(await api.post("/events", event, key="x" * 201), 422, "invalid_key", "Idempotency-Key")
+
+
 async def test_a_body_that_says_nothing_is_the_same_as_none(api: Api) -> None:
     saved = made(await api.post("/automations", example()))
     answers = [

@@ -46,10 +46,20 @@ async def list_automations(
 
 
 @router.post("", status_code=201)
-async def create_automation(unit: InUnit, shared: Shared, body: AutomationIn) -> AutomationOut:
+async def create_automation(
+    unit: InUnit, shared: Shared, body: AutomationIn, idempotency_key: IdempotencyKey = None
+) -> AutomationOut:
     """Save an automation with its triggers; its grant is made with it. Secrets of webhooks are in this answer only."""
     values: dict[str, Any] = {name: getattr(body, name) for name in type(body).model_fields}
-    automation_id = await automations.create(unit.conn, unit.caller, values, body.forms())
+    forms = body.forms()
+    request = {"save": "automation", **values, "schedule": None, "triggers": forms}
+    automation_id = await running.once_for_key(
+        unit.conn,
+        unit.caller,
+        idempotency_key,
+        request,
+        lambda: automations.create(unit.conn, unit.caller, values, forms),
+    )
     unit.about(automation_id)
     unit.wake(TRIGGERS)
     unit.wake(RUNS, unit.caller.workspace_id)
