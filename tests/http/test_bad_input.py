@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -595,17 +596,19 @@ async def test_an_address_that_is_not_this_machines_is_named_with_what_to_do(hos
     assert "--host" in refusal.value.message
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process can grow."""
+    """No file of this process can grow, and so neither what pytest tells, if it is told to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_a_home_that_is_full_stops_the_start_in_words(tmp_path: Path, full_disk: None) -> None:
-    with pytest.raises(CannotStart) as refusal, only_one(tmp_path) as say_where:
+async def test_a_home_that_is_full_stops_the_start_in_words(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart) as refusal, full_disk(), only_one(tmp_path) as say_where:
         say_where("http://127.0.0.1:7682")
     assert refusal.value.field == "home"
     assert os.strerror(errno.EFBIG) in refusal.value.message
