@@ -1,12 +1,15 @@
 """How many requests a token, a login and a workspace may send, and agents that a shared server does not run."""
 
 import asyncio
+import time
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx import ASGITransport, AsyncClient
+from httpx import ASGITransport, AsyncClient, Response
 
 from rota import executors
 from rota.db import rate_buckets
@@ -53,26 +56,34 @@ async def test_processes_that_draw_at_once_get_no_more_than_there_is(site: Site,
     assert sum(drawn) == 100
 
 
+async def ask_until_refused(asks: Iterable[Awaitable[Response]], *, learnt: int = 1, full: bool = True) -> Response:
+    """The first refusal, after as many as a second brings and were in the bucket, and those by which a process learns
+    whose they are. A slow machine is given more before it is refused, as anybody who takes their time."""
+    began, let_in = time.monotonic(), 0
+    for ask in asks:
+        if (answer := await ask).status_code != 200:
+            break
+        let_in += 1
+    stored = BURST_SECONDS if full else 0
+    assert learnt + stored <= let_in <= learnt + stored + time.monotonic() - began + (not full)
+    return answer
+
+
 async def test_who_sends_too_much_is_told_when_to_come_back(site: Site, office: Office, api: Api) -> None:
-    _, client = limited(site, rate_limit=1, workspace_rate_limit=0)
-    asking = Api(client, api.workspace, api.token)
-    answers = [await asking.get("/agents") for _ in range(BURST_SECONDS + 5)]
-    told = refused(answers[-1], 429, "rate_limited")
-    assert answers[-1].headers["Retry-After"] == str(told["retry_after"]) == "1"
-    assert [each.status_code for each in answers[: BURST_SECONDS + 1]] == [200] * (BURST_SECONDS + 1)
-    _, other = limited(site, rate_limit=1, workspace_rate_limit=0)
-    made(
-        await Api(other, api.workspace, api.token).get("/agents"), 200
-    )  # a process learns whose it is by letting it in
-    refused(await Api(other, api.workspace, api.token).get("/agents"), 429, "rate_limited")
+    (_, client), (_, other) = (limited(site, rate_limit=1, workspace_rate_limit=0) for _ in range(2))
+    asking, elsewhere = (Api(each, api.workspace, api.token) for each in (client, other))
+    answer = await ask_until_refused(asking.get("/agents") for _ in count())
+    told = refused(answer, 429, "rate_limited")
+    assert answer.headers["Retry-After"] == str(told["retry_after"]) == "1"
+    refused(await ask_until_refused((elsewhere.get("/agents") for _ in count()), full=False), 429, "rate_limited")
     made(await Api(client, api.workspace, (await office.api()).token).get("/agents"), 200)
 
 
 async def test_a_workspace_is_limited_whoever_sends(site: Site, office: Office, api: Api) -> None:
     _, client = limited(site, rate_limit=0, workspace_rate_limit=1)
     callers = [Api(client, api.workspace, (await office.api("viewer")).token) for _ in range(3)]
-    answers = [await callers[n % 3].get("/agents") for n in range(BURST_SECONDS + 8)]
-    assert "this workspace" in refused(answers[-1], 429, "rate_limited")["detail"]
+    answer = await ask_until_refused((callers[n % 3].get("/agents") for n in count()), learnt=3)
+    assert "this workspace" in refused(answer, 429, "rate_limited")["detail"]
 
 
 async def test_a_login_is_limited_too(site: Site, office: Office, api: Api) -> None:
@@ -82,8 +93,7 @@ async def test_a_login_is_limited_too(site: Site, office: Office, api: Api) -> N
         login = await signing_in.sign_in(conn, await signing_in.create_link(conn, office.caller.user_id))
     _, client = limited(site, rate_limit=1, workspace_rate_limit=0)
     client.cookies.set(COOKIE, login)
-    answers = [await client.get(api.url("/agents")) for _ in range(BURST_SECONDS + 5)]
-    assert (answers[0].status_code, answers[-1].status_code) == (200, 429)
+    refused(await ask_until_refused(client.get(api.url("/agents")) for _ in count()), 429, "rate_limited")
 
 
 async def test_this_machine_agents_at_work_and_strangers_are_not_counted(site: Site, office: Office, api: Api) -> None:
