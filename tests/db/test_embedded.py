@@ -877,6 +877,17 @@ def test_programs_in_a_private_place_are_run_with_the_smallest_capability(tmp_pa
 
 
 @needs_root
+def test_a_program_in_a_private_place_finds_those_beside_it(tmp_path: Path) -> None:
+    """As initdb looks for postgres, by access(): in a clone under /root nothing would start otherwise."""
+    tmp_path.chmod(0o700)
+    beside = Path(shutil.copy("/usr/bin/sleep", tmp_path))
+    nobody = pwd.getpwnam("nobody")
+    looks = [sys.executable, "-I", "-S", "-c", f"import os; raise SystemExit(not os.access({str(beside)!r}, os.X_OK))"]
+    command = privileges.command(nobody.pw_uid, nobody.pw_gid, needed=[sys.executable, str(beside)], program=looks)
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+@needs_root
 def test_root_and_the_owner_of_the_data_share_one_server(open_directory: Path, user: Callable[..., User]) -> None:
     home = open_directory / "home"
     owner = user(home, account="nobody")

@@ -4,8 +4,9 @@ import ctypes
 import os
 import sys
 
-DAC_OVERRIDE, DAC_READ_SEARCH = 1, 2
-SET_KEEPCAPS, CAP_AMBIENT, AMBIENT_RAISE = 8, 47, 2
+DAC_OVERRIDE, DAC_READ_SEARCH, SETPCAP = 1, 2, 8
+SET_KEEPCAPS, GET_SECUREBITS, SET_SECUREBITS, CAP_AMBIENT, AMBIENT_RAISE = 8, 27, 28, 47, 2
+NO_SETUID_FIXUP = 1 << 2
 CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -75,8 +76,17 @@ def _would_do(capability: int, needed: list[str]) -> bool:
 
 def _keep(capability: int) -> None:
     bit = 1 << capability
+    _let_it_count_for_access()
     _set_capabilities(_Sets(effective=bit, permitted=bit, inheritable=bit))
     _prctl(CAP_AMBIENT, AMBIENT_RAISE, capability)
+
+
+def _let_it_count_for_access() -> None:
+    """For anybody but root, access() forgets capabilities unless this is set, and by access() initdb looks for postgres."""
+    permitted, setpcap = _permitted(), 1 << SETPCAP
+    if permitted & setpcap:
+        _set_capabilities(_Sets(effective=setpcap, permitted=permitted, inheritable=0))
+        _prctl(SET_SECUREBITS, _libc.prctl(GET_SECUREBITS, 0, 0, 0, 0) | NO_SETUID_FIXUP)
 
 
 def _permitted() -> int:
