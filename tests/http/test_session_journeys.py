@@ -322,29 +322,78 @@ async def test_a_page_stays_light_however_much_is_said_and_goes_back_as_one_scro
     await expect(lines.last).to_contain_text("Done")
     assert await lines.count() <= 400
     shown = await page.evaluate(SHOWN)
-    while len(shown) < 1000:
+    while await earlier.is_visible():
         first = page.locator(f"#transcript > [data-seq='{shown[0]}']")
         await page.evaluate("scrollTo(0, 500)")
         await page.evaluate("scrollTo(0, 300)")  # up, and near the beginning of what is there
         where = await first.evaluate("each => each.getBoundingClientRect().top")
         await expect(lines.first).not_to_have_attribute("data-seq", str(shown[0]))
         assert abs(await first.evaluate("each => each.getBoundingClientRect().top") - where) < 2  # what is read stays
-        longer = await page.evaluate(SHOWN)
-        assert longer[-len(shown) :] == shown
-        shown = longer
-    assert shown == list(range(shown[0], shown[-1] + 1))  # none left out, none twice
-    assert len(shown) < 1300
-    await page.evaluate("scrollTo(0, 500)")
-    await page.evaluate("scrollTo(0, 0)")
+        shown = await page.evaluate(SHOWN)
+        assert len(shown) <= 1000
+    assert shown[0] == 3
+    await fills_what_is_left_out(page)
     assert await was_never_reloaded(page)
-    await earlier.get_by_role("link", name="Show earlier").click()  # so much that it is a page of its own
-    await expect(lines.last).to_have_attribute("data-seq", str(shown[0] - 1))
-    await expect(page.get_by_role("link", name="Back to the newest")).to_be_visible()
-    assert not await was_never_reloaded(page)
     assert reader.complaints == []
 
 
-SHOWN = "[...document.getElementById('transcript').children].map(each => Number(each.dataset.seq))"
+async def fills_what_is_left_out(page: Page) -> None:
+    """Until there is nothing between what is read and the end. None is left out besides, none comes twice."""
+    while (told := await page.evaluate(LEFT_OUT))["href"]:
+        shown = told["shown"]
+        assert len(shown) <= 1000
+        left_out = range(told["first"] + 1, told["next"])  # the gap itself stands for the first of them
+        assert shown == [each for each in range(shown[0], shown[-1] + 1) if each not in left_out]
+        await page.evaluate(READ_ON)
+        await page.wait_for_function(
+            "was => document.querySelector('#between a')?.getAttribute('href') !== was", arg=told["href"]
+        )
+    assert told["shown"] == list(range(told["shown"][0], told["shown"][-1] + 1))
+    assert len(told["shown"]) <= 1000
+
+
+async def test_a_page_that_is_read_further_up_stays_light_too_and_what_is_read_stays(
+    rota: Any, sit: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    look = """echo '{"type": "tool", "name": "look", "at": '$i'}'; i=$((i+1))"""
+    flood = f"i=0; while [ $i -lt 60 ]; do {look}; done; {when(gate, 1, '')} while [ $i -lt 1200 ]; do {look}; done"
+    address = start(rota, rota.automation("Floods below", flood))
+    reader = await sit()
+    page = await reader.page(address)
+    await remembers(page)
+    lines = page.locator("#transcript > *")
+    await expect(page.locator("#transcript > .tool")).to_have_count(60)
+    read = page.locator("#transcript > .tool").nth(20)
+    await read.evaluate("each => scrollTo(0, scrollY + each.getBoundingClientRect().top - 200)")
+    where = await read.evaluate("each => each.getBoundingClientRect().top")
+    assert where == pytest.approx(200, abs=2)
+    let_speak(gate, 1)
+    await expect(lines.last).to_contain_text("Done")
+    assert await lines.count() <= 1000
+    assert abs(await read.evaluate("each => each.getBoundingClientRect().top") - where) < 2
+    await expect(page.locator("#between")).to_contain_text("events are left out here")
+    await fills_what_is_left_out(page)
+    assert await was_never_reloaded(page)
+    assert reader.complaints == []
+
+
+# The first two events of a run are its prompt, and that it began, of which the page says nothing.
+SHOWN = (
+    "[...document.getElementById('transcript').children].map(each => Number(each.dataset.seq)).filter(each => each > 2)"
+)
+LEFT_OUT = f"""(() => {{
+    const gap = document.getElementById("between");
+    return {{
+        shown: {SHOWN}, href: gap?.querySelector("a").getAttribute("href"),
+        first: Number(gap?.dataset.seq), next: Number(gap?.nextElementSibling.dataset.seq),
+    }};
+}})()"""
+READ_ON = """(() => {
+    const gap = document.querySelector("#between a");
+    gap?.scrollIntoView();
+    gap?.click();
+})()"""
 
 
 async def test_a_grant_is_revoked_where_it_is_listed_and_given_anew(rota: Any, sit: Any, tmp_path: Path) -> None:

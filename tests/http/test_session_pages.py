@@ -115,6 +115,23 @@ async def test_a_page_that_cannot_keep_up_shows_the_newest_and_the_way_back(hous
     assert "too fast" not in told
 
 
+async def test_a_long_story_is_read_from_its_beginning_to_its_end_without_a_script(
+    admin: AsyncClient, house: Any
+) -> None:
+    run = await house.started(await house.automation())
+    told = await house.value("SELECT last_seq FROM sessions WHERE id = %s", run["session_id"])
+    await house.execute(FLOOD.replace("3000", "450"), run["session_id"])
+    seen: list[str] = []
+    address = f"{ROOT}/sessions/{run['session_id']}?after={told}"
+    while address:
+        page = Page(await admin.get(address))
+        seen += [str(each["data-seq"]) for each in page.all("article")]
+        address = next((str(each["href"]) for each in page.all("a") if "after=" in str(each.get("href"))), "")
+    assert seen == [str(seq) for seq in range(told + 1, told + 451)]
+    earlier = Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}?before={told + 300}"))
+    assert f"{ROOT}/sessions/{run['session_id']}?after={told + 299}" in [each.get("href") for each in earlier.all("a")]
+
+
 async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin: AsyncClient, house: Any) -> None:
     run = await house.run(await house.automation())
     for uri in ("https://example.org/pull/7", "ssh://host/x"):

@@ -82,7 +82,7 @@ def _keep(capability: int) -> None:
 
 
 def _let_it_count_for_access() -> None:
-    """For anybody but root, access() forgets capabilities unless this is set, and by access() initdb looks for postgres."""
+    """Else access() forgets them for anybody but root, and by access() initdb looks for postgres."""
     permitted, setpcap = _permitted(), 1 << SETPCAP
     if permitted & setpcap:
         _set_capabilities(_Sets(effective=setpcap, permitted=permitted, inheritable=0))

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from fastapi import APIRouter, Form, Header, Query, Request
@@ -62,35 +62,64 @@ router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/sessions", incl
 
 @router.get("/{session}")
 async def session_page(
-    unit: InUnit, request: Request, session: str, before: Annotated[int | None, Query(ge=1, le=LARGEST_SEQ)] = None
+    unit: InUnit,
+    request: Request,
+    session: str,
+    before: Annotated[int | None, Query(ge=1, le=LARGEST_SEQ)] = None,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST_SEQ)] = None,
 ) -> Response:
-    """The newest part of the transcript, which goes on live; with `before`, an earlier part, which doesn't. For htmx
-    that part alone, which is put before what is read."""
+    """The newest part of the transcript, which goes on live; with `before` an earlier part and with `after` a later one,
+    which don't. For htmx that part alone, which is put among what is read."""
     session_id, workspace_id = _id(session), unit.caller.workspace_id
     # First the events, then the run: so the run's status is never older than the last line shown.
-    found = await events.tail(unit.conn, workspace_id, session_id, limit=speech.SHOWN_EVENTS + 1, before=before)
-    shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
+    found = await _part(unit.conn, workspace_id, session_id, before, after)
     head = await _head(unit.conn, workspace_id, session_id)
+    newest = before is None and after is None
     told = {
-        "blocks": speech.blocks(shown, live=before is None and not head["ended"]),
-        "earlier": shown[0].seq if len(shown) < len(found) else None,
+        "blocks": speech.blocks(found.shown, live=newest and not head["ended"]),
+        "earlier": found.earlier,
+        "later": found.later,
+        "address": f"/w/{unit.caller.workspace_slug}/sessions/{session_id}",
     }
-    if before is not None and is_live(request):
-        address = f"/w/{unit.caller.workspace_slug}/sessions/{session_id}"
-        return part(unit, request, "sessions/_earlier.html", **head, **told, address=address)
+    if is_live(request) and not newest:
+        template = "sessions/_earlier.html" if after is None else "sessions/_later.html"
+        return part(unit, request, template, **head, **told, before=before)
     left = await artifacts.page(unit.conn, workspace_id, session_id, before=None, limit=SHOWN_ARTIFACTS + 1)
     facts = {
         **_seen_by(unit.caller, head),
         "origin": await sessions.origin(unit.conn, workspace_id, session_id),
         **told,
-        "last": shown[-1].seq if shown else 0,
-        "newest": before is None,
-        "lives": before is None,
+        "last": found.shown[-1].seq if found.shown else 0,
+        "newest": newest,
+        "lives": newest,
         "artifacts": left[:SHOWN_ARTIFACTS],
         "more_artifacts": len(left) > SHOWN_ARTIFACTS,
         "may_write": _may_write(unit.caller, head["session"]),
     }
     return await page(unit, request, "sessions/session.html", **facts)
+
+
+class _Part(NamedTuple):
+    """What fits on a page: `earlier` is the event before which there is more, `later` the one after which."""
+
+    shown: Sequence[Event]
+    earlier: int | None
+    later: int | None
+
+
+async def _part(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, before: int | None, after: int | None
+) -> _Part:
+    limit = speech.SHOWN_EVENTS + 1
+    if after is None:
+        found = await events.tail(conn, workspace_id, session_id, limit=limit, before=before)
+        shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
+        more = len(shown) < len(found)
+        return _Part(shown, shown[0].seq if more else None, before - 1 if before is not None else None)
+    found = await events.page(conn, workspace_id, session_id, after=after, limit=limit)
+    found = [each for each in found if before is None or each.seq < before]
+    shown = speech.fitting_first(found[: speech.SHOWN_EVENTS])
+    return _Part(shown, after + 1 if after else None, shown[-1].seq if len(shown) < len(found) else None)
 
 
 def _owns(caller: Caller, session: dict[str, Any]) -> bool:

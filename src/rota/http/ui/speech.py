@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from rota.db.events import Event
@@ -106,6 +107,12 @@ def fitting(events: Sequence[Event], characters: int = SHOWN_CHARACTERS) -> Sequ
         if size > characters and place < len(events) - 1:
             return events[place + 1 :]
     return events
+
+
+def fitting_first(events: Sequence[Event], characters: int = SHOWN_CHARACTERS) -> Sequence[Event]:
+    """The oldest of these events that fit on a page, and at least one."""
+    sizes = accumulate(_size(each) for each in events)
+    return events[: max(1, sum(size <= characters for size in sizes))]
 
 
 def _size(event: Event) -> int:
