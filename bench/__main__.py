@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.goals import Goal
 
-PARTS = ("scheduler", "worker", "sessions", "pages")
+PARTS = ("scheduler", "worker", "sessions", "pages", "api")
 RESULTS = Path(__file__).parent / "results"
 
 
