@@ -68,7 +68,7 @@ async def session_page(
     before: Annotated[int | None, Query(ge=1, le=LARGEST_SEQ)] = None,
     after: Annotated[int | None, Query(ge=0, le=LARGEST_SEQ)] = None,
 ) -> Response:
-    """The newest part of the transcript, which goes on live; with `before` an earlier part and with `after` a later one,
+    """The newest part of the transcript, which goes on live; with `before` an earlier part, with `after` a later one,
     which don't. For htmx that part alone, which is put among what is read."""
     session_id, workspace_id = _id(session), unit.caller.workspace_id
     # First the events, then the run: so the run's status is never older than the last line shown.
