@@ -101,9 +101,32 @@ async def test_two_that_look_at_once_write_a_span_once(house: House, db: Databas
     await spent(house, now - timedelta(hours=3), 7)
     async with db.connection() as conn:
         [standing] = await tallies.standings(conn)
-    for _ in range(2):  # the second as another process that read the same
-        await Tally(db)._move(standing)
-    assert await house.value("SELECT sum(amount) FROM usage_spans") == 7
+        for _ in range(2):  # the second as another process that read the same
+            await tallies.sum_up(conn, [(standing, quarter(now - timedelta(hours=2)))])
+        assert await house.value("SELECT sum(amount) FROM usage_spans") == 7
+        await spent(house, now - timedelta(hours=1), 70)
+        [standing] = await tallies.standings(conn)
+        assert standing.until == quarter(now - timedelta(hours=2))
+        for _ in range(2):  # the same from where it stood
+            await tallies.sum_up(conn, [(standing, quarter(now - timedelta(minutes=30)))])
+    assert await house.value("SELECT sum(amount) FROM usage_spans") == 77
+
+
+async def test_who_spends_nothing_costs_nothing(house: House, db: Database) -> None:
+    """Neither a row that is written again each quarter of an hour, nor a day after the other to catch up with."""
+    await house.automation()
+    await house.execute(SESSION)
+    now = await house.value("SELECT now()")
+    keeper = Tally(db)
+    assert await keeper.once()
+    assert await house.value("SELECT count(*) FROM usage_tallies") == 0
+    await spent(house, now - timedelta(days=400), 1)
+    assert not await keeper.once()
+    assert await keeper.once()
+    await spent(house, now - timedelta(days=2), 20)
+    assert not await keeper.once()
+    assert await keeper.once()
+    assert await house.value("SELECT sum(amount) FROM usage_spans") == 21
 
 
 async def test_pages_of_days_go_back_to_the_first_and_lose_none(house: House) -> None:
