@@ -155,7 +155,7 @@ async def test_an_edit_that_leaves_a_trigger_alone_keeps_it(admin: AsyncClient, 
     assert answer.status_code == 303, errors(answer)
     assert await stored(house) == before
     assert await house.value("SELECT prompt FROM automations") == "Do it well."
-    changed = {**sent, "triggers.0.cron": "5 9 * * *", "do": "save"}
+    changed = {**sent, "triggers.0.cron": "5 9 * * *", "do": "save", "revision": "2"}
     assert (await submit(admin, f"{LIST}/errand/edit", **changed)).status_code == 303
     after = await stored(house)
     assert sorted(each["cron"] or "" for each in after) == ["", "", "5 9 * * *"]
@@ -289,3 +289,19 @@ async def test_the_audit_log_tells_what_was_saved_or_refused_and_not_what_was_tr
     await submit(admin, NEW, **form(trigger(cron="never")))
     await submit(admin, NEW, **form(trigger()))
     assert await house.value(rows) == [422, 200]
+
+
+async def test_what_somebody_else_saved_meanwhile_is_not_overwritten_unseen(admin: AsyncClient, house: Any) -> None:
+    await submit(admin, NEW, **form(trigger()))
+    edit = f"{LIST}/errand/edit"
+    begun = [each["value"] for each in Page(await admin.get(edit)).all("input") if each.get("name") == "revision"]
+    assert begun == ["1"]
+    assert (await submit(admin, edit, **form(trigger(), prompt="First", revision="1"))).status_code == 303
+    late = await submit(admin, edit, **form(trigger(), prompt="Second", revision="1"))
+    assert late.status_code == 422
+    assert "It was changed while you were writing" in late.text
+    assert "Second" in late.text  # nothing typed is lost
+    assert await house.value("SELECT prompt FROM automations") == "First"
+    [told] = [each["value"] for each in Page(late).all("input") if each.get("name") == "revision"]
+    assert (await submit(admin, edit, **form(trigger(), prompt="Second", revision=told))).status_code == 303
+    assert await house.value("SELECT prompt FROM automations") == "Second"

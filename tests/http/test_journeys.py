@@ -461,6 +461,7 @@ async def test_an_automation_is_made_looked_after_and_deleted_by_keyboard_alone(
     await tab_to(page, "Active")
     await press("Enter")
     await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    await expect(page.get_by_role("switch")).to_be_focused()  # one stays where one acts, whatever came anew
     for letter, title in (("r", "Runs"), ("c", "Sessions"), ("p", "Approvals"), ("f", "Fleet"), ("b", "Notifications")):
         await press("g")
         await press(letter)
@@ -471,6 +472,13 @@ async def test_an_automation_is_made_looked_after_and_deleted_by_keyboard_alone(
     await press("g")
     await press("a")
     await arrives(page, "Automations")
+    await tab_to(page, "Resume: Made by keys")
+    await press("Enter")
+    pause = page.get_by_role("button", name="Pause: Made by keys")
+    await expect(pause).to_be_focused()
+    await press("Enter")
+    await expect(page.get_by_role("button", name="Resume: Made by keys")).to_be_focused()
+    await page.get_by_role("button", name="Resume: Made by keys").evaluate("each => each.blur()")
     await press("j")
     await expect(page.locator("tr.chosen")).to_contain_text("Made by keys")
     await press("Enter")

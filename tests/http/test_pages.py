@@ -530,13 +530,31 @@ async def test_a_session_takes_a_follow_up_as_a_plain_form_and_shows_its_tasks(a
     assert "All of them?" in said
 
 
+async def test_what_is_somebody_elses_is_shown_to_a_member_without_what_they_may_not_do(
+    admin: AsyncClient, house: Any
+) -> None:
+    run = await house.started(await house.automation(schedule={"cron": "0 9 * * *"}))
+    pages = (LIST, f"{LIST}/errand", f"/w/default/sessions/{run['session_id']}")
+    offered = [str(each.get("action")) for path in pages for each in Page(await admin.get(path)).all("form")]
+    assert {each.rsplit("/", 1)[-1] for each in offered} >= {"run", "pause", "delete", "cancel"}
+    await house.execute("INSERT INTO users (id, name) VALUES (gen_random_uuid(), 'Somebody else')")
+    for table in ("automations", "sessions"):
+        await house.execute(f"UPDATE {table} SET owner_id = (SELECT id FROM users WHERE name = 'Somebody else')")
+    await house.execute("UPDATE members SET level = 'member'")
+    for path in pages:
+        page = Page(await admin.get(path))
+        actions = [str(each.get("action")) for each in page.all("form")]
+        assert not [each for each in actions if "/errand/" in each or "/runs/" in each]
+        assert not [each for each in page.all("a") if str(each.get("href")).endswith("/errand/edit")]
+
+
 # ── Looking again ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_page_whose_login_ended_sends_itself_to_sign_in(guest: AsyncClient) -> None:
     answer = await guest.get(LIST, headers=live(**{"HX-Current-URL": f"http://rota.test{LIST}?x=1"}))
     assert answer.status_code == 401
-    assert answer.headers["HX-Redirect"] == f"/sign-in?next={quote(LIST, safe='')}"
+    assert answer.headers["HX-Redirect"] == f"/sign-in?next={quote(f'{LIST}?x=1', safe='')}"
 
 
 async def test_a_change_by_htmx_is_told_in_place(admin: AsyncClient, house: Any) -> None:

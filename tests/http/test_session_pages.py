@@ -178,6 +178,7 @@ async def test_the_verbs_that_apply_are_offered_to_who_may(admin: AsyncClient, h
     await house.execute("UPDATE members SET level = 'viewer'")
     page = (await admin.get(session)).text
     assert "Archive" not in page
+    assert "/cancel" not in page
     assert "follow-up" not in page
     assert (await submit(admin, f"{session}/archive")).status_code == 403
 

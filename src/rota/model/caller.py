@@ -44,10 +44,13 @@ class Caller:
         if _ORDER.index(self.level) < _ORDER.index(level):
             raise Forbidden(f"You are a {self.level} here; to {to} you must be {_article(level)}.", needs=level)
 
-    def must_own(self, owner_id: UserId, to: str) -> None:
+    def owns(self, owner_id: UserId | None) -> bool:
         """Members look after what is theirs, admins after everything."""
+        return self.is_admin or (self.level == Level.MEMBER and owner_id == self.user_id)
+
+    def must_own(self, owner_id: UserId, to: str) -> None:
         self.must_be(Level.MEMBER, to)
-        if self.level != Level.ADMIN and owner_id != self.user_id:
+        if not self.owns(owner_id):
             raise Forbidden(f"Only its owner or an admin may {to}.", needs=Level.ADMIN)
 
 

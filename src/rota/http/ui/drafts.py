@@ -50,11 +50,13 @@ Errors = dict[str, str]
 
 @dataclass(slots=True)
 class Draft:
-    """The fields of the form by name. `errors` go by the names that the API gives its fields."""
+    """The fields of the form by name. `errors` go by the names that the API gives its fields. `revision` is what its
+    writer began from, if it is known."""
 
     fields: dict[str, str]
     triggers: list[dict[str, Any]]
     errors: Errors = field(default_factory=dict)
+    revision: str = ""
 
     def values(self) -> dict[str, Any]:
         """Name, agent, prompt, input and policies, as the API takes them; what is wrong with them goes to `errors`."""
@@ -159,7 +161,7 @@ def read(form: FormData, zone: str) -> Draft:
     triggers = [
         _trigger(form, at, zone, errors) for at in range(min(count, MOST_TRIGGERS) if isinstance(count, int) else 0)
     ]
-    return Draft(fields, triggers, errors)
+    return Draft(fields, triggers, errors, _text(form, "revision", {}))
 
 
 def _trigger(form: FormData, at: int, zone: str, errors: Errors) -> dict[str, Any]:
@@ -204,7 +206,8 @@ def of(automation: Mapping[str, Any]) -> Draft:
     saved = automation["budget"] or {}
     caps = {f"budget.{span}.{unit}": _typed(saved.get(span, {}).get(unit)) for span, unit in BUDGET}
     policies = Policies.model_validate({name: automation[name] for name in POLICIES})
-    return Draft(fields | caps | _shown(policies), [trigger_of(each) for each in automation["triggers"]])
+    triggers = [trigger_of(each) for each in automation["triggers"]]
+    return Draft(fields | caps | _shown(policies), triggers, revision=str(automation["revision"]))
 
 
 def _shown(policies: Policies) -> dict[str, str]:

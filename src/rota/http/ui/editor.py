@@ -191,6 +191,7 @@ async def _changed(unit: Unit, draft: Draft, found: Mapping[str, Any]) -> bool:
     body, saved = given
     try:
         async with unit.conn.transaction():
+            await _refuse_if_stale(unit, draft, AutomationId(found["id"]))
             # The page has said on whose behalf it runs, and on whose once this is saved.
             await automations.change(unit.conn, unit.caller, str(found["id"]), body.given(), saved, accept_grant=True)
     except (Invalid, Conflict) as refused:
@@ -198,6 +199,17 @@ async def _changed(unit: Unit, draft: Draft, found: Mapping[str, Any]) -> bool:
     except Forbidden as refused:
         draft.errors["name"] = refused.message
     return not draft.errors
+
+
+async def _refuse_if_stale(unit: Unit, draft: Draft, automation_id: AutomationId) -> None:
+    """Nobody's change is overwritten unseen. Who has been told of it may save once more."""
+    now = await automations.find(unit.conn, unit.caller, str(automation_id), lock=True)
+    began, draft.revision = draft.revision, str(now["revision"])
+    if began and began != draft.revision:
+        told = (
+            "It was changed while you were writing. Look at what it is now, then save again to put yours in its place."
+        )
+        raise Invalid(told, field="revision")
 
 
 Body = AutomationIn | AutomationPatch

@@ -13,7 +13,7 @@ from rota.http.api.paging import Cursor
 from rota.http.context import InUnit
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui.rendering import Next, PageRoute, done, is_live, page, part
-from rota.model.caller import Caller, Level
+from rota.model.caller import Caller
 from rota.model.ids import as_uuid
 from rota.roster import grants
 
@@ -53,7 +53,7 @@ async def _told(conn: Any, caller: Caller, found: list[dict[str, Any]]) -> list[
             **each,
             "agents": [names.get(_agent_of(scope), scope) for scope in each["scopes"]],
             "automation_name": names.get(each["automation_id"]),
-            "mine": caller.level == Level.ADMIN or (caller.level == Level.MEMBER and each["user_id"] == caller.user_id),
+            "mine": caller.owns(each["user_id"]),
         }
         for each in found
     ]

@@ -239,11 +239,12 @@ def part(unit: Unit, request: Request, template: str, /, **facts: Any) -> Respon
 
 
 def told_to(request: Request, caller: Caller) -> dict[str, Any]:
-    """Who reads: where their links lead, by which clock they live, and whether they may change something."""
+    """Who reads: where their links lead, by which clock they live, and what they may change."""
     return {
         "root": f"/w/{caller.workspace_slug}",
         "zone": zone_of(request, caller),
         "may_change": caller.level != Level.VIEWER,
+        "owns": caller.owns,
     }
 
 
@@ -347,7 +348,8 @@ async def problem_page(request: Request, told: dict[str, Any]) -> Response:
 def _to_sign_in(request: Request) -> Response:
     if is_live(request):
         shown = parts(request.headers.get("HX-Current-URL", ""))
-        to = f"/sign-in?next={quote(local(shown.path), safe='')}"
+        was = shown.path + (f"?{shown.query}" if shown.query else "")
+        to = f"/sign-in?next={quote(local(was), safe='')}"
         return Response(status_code=401, headers={**HEADERS, "HX-Redirect": to, "Cache-Control": "no-store"})
     to = here(request) if request.method == "GET" else back(request)
     target = "/sign-in" if to == "/" else f"/sign-in?next={quote(to, safe='')}"

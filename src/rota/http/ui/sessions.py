@@ -26,7 +26,7 @@ from rota.http.ui.live import message, with_top
 from rota.http.ui.rendering import PageRoute, done, is_live, page, part, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.http.ui.words import TASK_WORDS
-from rota.model.caller import Caller, Level
+from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
 from rota.model.run import TERMINAL
 from rota.model.session import STEPS, SessionStatus, Verb
@@ -122,13 +122,9 @@ async def _part(
     return _Part(shown, after + 1 if after else None, shown[-1].seq if len(shown) < len(found) else None)
 
 
-def _owns(caller: Caller, session: dict[str, Any]) -> bool:
-    return caller.level == Level.ADMIN or (caller.level == Level.MEMBER and session["owner_id"] == caller.user_id)
-
-
 def _may_write(caller: Caller, session: dict[str, Any]) -> bool:
     takes = session["status"] in {SessionStatus.ACTIVE, SessionStatus.DONE, SessionStatus.FAILED}
-    return takes and _owns(caller, session)
+    return takes and caller.owns(session["owner_id"])
 
 
 async def _tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
@@ -206,7 +202,7 @@ def _seen_by(caller: Caller, head: dict[str, Any]) -> dict[str, Any]:
     verbs = [each for each in VERBS[session["kind"]] if session["status"] in STEPS[each][0]]
     return head | {
         "approvals": [each | {"mine": may_answer(caller, each["owners"])} for each in head["approvals"]],
-        "verbs": verbs if _owns(caller, session) else [],
+        "verbs": verbs if caller.owns(session["owner_id"]) else [],
     }
 
 
@@ -301,7 +297,13 @@ class _Open:
 
     def _message(self, found: Sequence[Event], **facts: Any) -> bytes:
         root = f"/w/{self._caller.workspace_slug}"
-        known = {"root": root, "address": f"{root}/sessions/{self._session_id}", "zone": self._zone, "skipped": None}
+        known = {
+            "root": root,
+            "address": f"{root}/sessions/{self._session_id}",
+            "zone": self._zone,
+            "skipped": None,
+            "owns": self._caller.owns,
+        }
         return message(found[-1].seq, render("sessions/_message.html", **known | self._voices | facts))
 
 
