@@ -146,6 +146,36 @@ def test_patience_ends() -> None:
         client.request("GET", "/runs")
 
 
+def test_where_nobody_ever_answered_a_trace_and_an_export_end() -> None:
+    with serving() as server:
+        gone = server.url
+    with Client(gone, token="t", patience=0.1) as client:
+        for asked in (client.follow("s"), client.export("s")):
+            with pytest.raises(Unreachable, match="Nobody answers"):
+                next(asked)
+    with (
+        serving(*[told(503, code="busy", detail="Later.")] * 50) as server,
+        Client(server.url, token="t", patience=0.1) as client,
+        pytest.raises(Busy),
+    ):
+        next(client.follow("s"))
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "127.0.0.1:7682", "ftp://x", "http://", "http://x:port"])
+def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(Invalid, match="no address") as refused:
+        Client(url, token="t")
+    assert refused.value.field == "url"
+
+
+@pytest.mark.parametrize("token", ["rota_ü", "rota_x\n", "rota_x y"])
+def test_a_token_that_no_header_can_hold_is_refused_at_once(token: str) -> None:
+    with pytest.raises(Invalid, match="no token") as refused:
+        Client("http://127.0.0.1:1", token=token)
+    assert refused.value.field == "token"
+    assert token not in str(refused.value)
+
+
 def test_a_trace_goes_on_where_it_broke_off() -> None:
     answers = [traced(1, 2, half=b'data: {"seq": 3'), None, told(503, code="busy", detail="Later."), traced(3, 4)]
     with serving(*answers) as server, Client(server.url, token="t") as client:

@@ -320,6 +320,14 @@ async def test_a_cursor_of_another_list_is_refused_or_harmless(api: Api) -> None
     refused(await api.get("/runs", cursor=by_number), 422, "invalid_cursor", "cursor")
 
 
+async def test_a_parameter_that_the_address_does_not_take_is_refused(api: Api) -> None:
+    told = refused(await api.get("/runs", staus="failed"), 422, "invalid", "staus")
+    assert "automation, cursor, limit, session, status" in told["detail"]
+    refused(await api.get("/workers", limit=1), 422, "invalid", "limit")
+    refused(await api.send("GET", "/runs?limit=1&limit=2"), 422, "invalid", "limit")
+    refused(await api.get(f"/sessions/{UNKNOWN}/trace", since=1), 422, "invalid", "since")
+
+
 HEADERS = [
     b"",
     b"\x00",

@@ -75,7 +75,7 @@ def _lines(file: BinaryIO) -> Iterator[Any]:
     for number, line in enumerate(file, start=1):
         try:
             yield json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             print(f"rota: Line {number}: this is no JSON.", file=sys.stderr)
             sys.exit(2)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.client.desk import AsyncDesk, given_here
 from rota.client.rota import AsyncClient
-from rota.client.wire import BlockingWire
+from rota.client.wire import BlockingWire, bearer
 
 
 def _finished(work: Coroutine[Any, Any, Any]) -> Any:
@@ -57,7 +57,7 @@ class Client(_Blocking):
     """`AsyncClient` without `await`."""
 
     def __init__(self, url: str, *, token: str, **options: Any) -> None:
-        wire = BlockingWire(url, {"Authorization": f"Bearer {token}"})
+        wire = BlockingWire(url, bearer(token))
         self._inside = AsyncClient(url, token=token, wire=wire, **options)
 
     def __enter__(self) -> "Client":
@@ -68,7 +68,7 @@ class Desk(_Blocking):
     """`AsyncDesk` without `await`."""
 
     def __init__(self, url: str, *, token: str = "", **options: Any) -> None:
-        wire = BlockingWire(url, {"Authorization": f"Bearer {token}"} if token else {})
+        wire = BlockingWire(url, bearer(token))
         self._inside = AsyncDesk(url, token=token, wire=wire, **options)
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rota.client.rota import LONGEST_WAIT, waiting
-from rota.client.wire import AsyncWire, Call, Line, NoDesk, Wire, opened
+from rota.client.wire import AsyncWire, Call, Line, NoDesk, Wire, bearer, opened
 from rota.errors import NotFound
 
 GIVEN = ("ROTA_URL", "ROTA_WORKSPACE", "ROTA_RUN_ID", "ROTA_TOKEN")
@@ -47,7 +47,7 @@ class AsyncDesk:
         wire: Wire | None = None,
     ) -> None:
         self._prefix = f"/api/v1/workspaces/{quote(workspace, safe='')}/runs/{quote(run_id, safe='')}/desk"
-        wire = wire or AsyncWire(url, {"Authorization": f"Bearer {token}"} if token else {})
+        wire = wire or AsyncWire(url, bearer(token))
         self.line = Line(wire, patience=patience, token_file=token_file)
 
     @classmethod

@@ -1,5 +1,7 @@
 """A person's or a program's way to one workspace: requests, messages, artifacts, memory, and the live trace."""
 
+import math
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from rota.client.events import Events
-from rota.client.wire import PASSING, AsyncWire, Call, Line, Wire, checked, opened
+from rota.client.wire import PASSING, AsyncWire, Call, Line, Wire, bearer, checked, opened, unreachable
 
 LONGEST_WAIT = 30.0
 QUIET_SECONDS = 60.0  # a trace says at least every 15 s that it is still there
@@ -19,7 +21,7 @@ class AsyncClient:
         self, url: str, *, token: str, workspace: str = "default", patience: float = 30.0, wire: Wire | None = None
     ) -> None:
         self._prefix = f"/api/v1/workspaces/{quote(workspace, safe='')}"
-        self.line = Line(wire or AsyncWire(url, {"Authorization": f"Bearer {token}"}), patience=patience)
+        self.line = Line(wire or AsyncWire(url, bearer(token)), patience=patience)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -85,16 +87,20 @@ class AsyncClient:
     async def export(self, session: str) -> AsyncIterator[bytes]:
         """A whole session as lines of JSON, piece by piece."""
         call = Call("GET", f"{self._prefix}/sessions/{session}/export", within=QUIET_SECONDS)
-        async with self.line.wire.streaming(call, call.options()) as stream:
-            if not stream.answer.is_success:
-                await stream.read()
-                checked(stream.answer)
-            async for piece in stream.pieces:
-                yield piece
+        try:
+            async with self.line.wire.streaming(call, call.options()) as stream:
+                if not stream.answer.is_success:
+                    await stream.read()
+                    checked(stream.answer)
+                async for piece in stream.pieces:
+                    yield piece
+        except httpx.TransportError as failure:
+            raise unreachable(failure) from failure
 
     async def follow(self, session: str, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Every event of a session after a number: stored, then live, on and on; each once, over any number of
-        reconnects."""
+        reconnects. Patience is for the first answer only."""
+        first_by = time.monotonic() + self.line.patience
         call = Call("GET", f"{self._prefix}/sessions/{session}/trace", within=QUIET_SECONDS)
         tries = 0
         while True:
@@ -103,16 +109,19 @@ class AsyncClient:
                 async with self.line.wire.streaming(call, {**call.options(), "headers": headers}) as stream:
                     if not stream.answer.is_success:
                         await stream.read()
-                        if stream.answer.status_code not in PASSING:
+                        if stream.answer.status_code not in PASSING or time.monotonic() >= first_by:
                             checked(stream.answer)
                     else:
+                        first_by = math.inf
                         events = Events()
                         async for piece in stream.pieces:
                             for event in events.feed(piece):
                                 after, tries = event["seq"], 0
                                 yield event
-            except httpx.TransportError:
-                pass  # the server restarts, or another takes its place: go on where this one broke off
+            except httpx.TransportError as failure:
+                # Later, the server restarts or another takes its place: go on where this one broke off.
+                if time.monotonic() >= first_by:
+                    raise unreachable(failure) from failure
             tries += 1
             await self.line.wire.pause(min(0.05 * 2**tries, 2.0))
 

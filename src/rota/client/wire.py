@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from rota.errors import STATUS, Broken, Refused, RotaError, Unauthenticated
+from rota.errors import STATUS, Broken, Invalid, Refused, RotaError, Unauthenticated
 
 ERRORS: Mapping[int, type[RotaError]] = {status: kind for kind, status in STATUS.items()}
 TOLD = {"title", "status", "code", "detail", "field"}
@@ -31,6 +31,23 @@ class Unreachable(Broken):
     """Nobody answers there, or the answer broke off too often."""
 
     code = "unreachable"
+
+
+def address(url: str) -> str:
+    """Where Rota answers, as httpx takes it."""
+    try:
+        read = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError):
+        read = httpx.URL()
+    if read.scheme not in {"http", "https"} or not read.host:
+        raise Invalid(f"{url!r} is no address of Rota; write one like http://127.0.0.1:7682.", field="url")
+    return url
+
+
+def bearer(token: str) -> dict[str, str]:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise Invalid("This is no token; one begins with rota_ and has neither spaces nor line ends.", field="token")
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 class NoDesk(Broken):
@@ -85,7 +102,7 @@ class Stream:
 
 class AsyncWire:
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._http = httpx.AsyncClient(base_url=url, headers=headers)
+        self._http = httpx.AsyncClient(base_url=address(url), headers=headers)
 
     async def request(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
         return await self._http.request(call.method, call.path, content=_later(call.content), **options)
@@ -106,7 +123,7 @@ class BlockingWire:
     """The same without an event loop: nothing here ever suspends."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._http = httpx.Client(base_url=url, headers=headers)
+        self._http = httpx.Client(base_url=address(url), headers=headers)
 
     async def request(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
         return self._http.request(call.method, call.path, content=call.content() if call.content else None, **options)
@@ -148,7 +165,7 @@ class Line:
 
     def __init__(self, wire: Wire, *, patience: float, token_file: Path | None = None) -> None:
         self.wire = wire
-        self._patience = patience
+        self.patience = patience
         self._token_file = token_file
 
     async def send(self, call: Call) -> httpx.Response:
@@ -174,7 +191,7 @@ class Line:
         return found
 
     async def _send(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
-        until, tries = time.monotonic() + self._patience, 0
+        until, tries = time.monotonic() + self.patience, 0
         while True:
             wait = 0.0
             try:

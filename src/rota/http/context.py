@@ -20,7 +20,7 @@ from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
 from rota.http.limiting import LOGIN_COOKIE, Limits
-from rota.http.routes import within_workspace
+from rota.http.routes import refuse_unknown_parameters, within_workspace
 from rota.model import scope
 from rota.model.caller import Caller
 from rota.model.scope import READING
@@ -170,6 +170,7 @@ unit_of = asynccontextmanager(_unit)  # for a route that is only sometimes one t
 
 async def _begin(request: Request, conn: Connection, workspace: str, record: Record | None) -> Unit:
     caller = await caller_of(request, conn, workspace)
+    refuse_unknown_parameters(request)
     role = await isolation.confine(web(request).db, conn, caller.workspace_id)
     if record:
         await record.look(conn, caller)
@@ -213,6 +214,7 @@ async def sign(request: Request, workspace: str) -> Caller:
     """Who asks, for an answer that goes on after the transaction."""
     async with web(request).db.connection() as conn:
         caller = await caller_of(request, conn, workspace)
+        refuse_unknown_parameters(request)
         await signing_in.note_use(conn, caller)
         return caller
 

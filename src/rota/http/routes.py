@@ -1,6 +1,13 @@
-"""Where a route stands within a workspace: by this the audit log names what it does, and a token's scope is chosen."""
+"""Where a route stands within a workspace: by this the audit log names what it does, and a token's scope is chosen.
+And what it takes: a filter that is spelled wrong must not give everything."""
+
+from collections import Counter
+from collections.abc import Iterator
 
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
+
+from rota.errors import Invalid
 
 ROOTS = ("/api/v1/workspaces/{workspace}", "/w/{workspace}")
 
@@ -11,3 +18,24 @@ def within_workspace(request: Request) -> str:
     for root in ROOTS:
         path = path.removeprefix(root)
     return path.removeprefix("/settings")
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Of the API: what stands behind the `?` is known to the route, and stands there once."""
+    if not request.query_params or not request.url.path.startswith("/api/"):
+        return
+    # A route that was included under a prefix takes the names in it for parameters too.
+    known = sorted({*_parameters(request.scope["route"].dependant)} - {*request.path_params})
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+        shown = name[:64]
+        if name not in known:
+            takes = f"this address takes {', '.join(known)}" if known else "this address takes none"
+            raise Invalid(f"There is no parameter {shown!r}; {takes}.", field=shown)
+        if count > 1:
+            raise Invalid(f"The parameter {shown!r} stands there {count} times; give it once.", field=shown)
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (each.alias for each in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _parameters(inner)
