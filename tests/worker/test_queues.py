@@ -27,12 +27,12 @@ async def run_agent(house: House, agent: str = "worker-bee") -> Any:
         return await running.run_agent(conn, house.caller, agent, {"prompt": "go"})
 
 
-async def second_house(house: House) -> House:
+async def second_house(house: House, slug: str = "other") -> House:
     """Another workspace with its own agent."""
     from rota.roster.first_start import settle_in
 
     async with house.db.transaction() as conn:
-        other = House(house.db, (await settle_in(conn, "other")).caller)
+        other = House(house.db, (await settle_in(conn, slug)).caller)
         await agents.create(conn, other.caller, {"name": "Other", "executor": "command", "config": {"argv": ["true"]}})
     return other
 
@@ -174,3 +174,47 @@ async def test_an_old_backlog_behind_the_place_of_reading_is_found_by_the_next_f
     await house.execute("UPDATE runs SET ready_at = now() - interval '1 hour' WHERE id = %s", old)
     async with db.transaction() as conn:
         assert [run.id for run in await claim(conn, queues=queues)] == [old]
+
+
+async def street(house: House, runs: int) -> list[House]:
+    """Four workspaces in which this many runs wait."""
+    houses = [await second_house(house, f"house-{number}") for number in range(4)]
+    for _ in range(runs):
+        for each in houses:
+            await run_agent(each, "other")
+    return houses
+
+
+async def take_turn(conn: Connection, queues: Queues, places: int) -> list[Any]:
+    to_read = await queues.to_read(conn, places)
+    assert len({row["workspace_id"] for row in to_read}) <= places
+    claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=places, lease=timedelta(minutes=1))
+    queues.claimed(claimed)
+    return [run.workspace_id for run in claimed]
+
+
+async def test_where_more_workspaces_wait_than_there_are_places_nobody_comes_twice_before_all_came(
+    house: House, db: Database
+) -> None:
+    houses = {each.caller.workspace_id for each in await street(house, runs=3)}
+    queues = Queues(["default"], ["command"])
+    async with db.connection() as conn:
+        await queues.look(conn)
+        assert {*await take_turn(conn, queues, 2), *await take_turn(conn, queues, 2)} == houses
+        first = await take_turn(conn, queues, 2)
+        await queues.look(conn)  # who waits for a turn keeps it
+        assert {*first, *await take_turn(conn, queues, 2)} == houses
+
+
+async def test_who_has_given_all_is_not_asked_again_and_who_has_more_is(house: House, db: Database) -> None:
+    long, *short = await street(house, runs=1)
+    for _ in range(4):
+        await run_agent(long, "other")
+    queues = Queues(["default"], ["command"])
+    async with db.connection() as conn:
+        await queues.look(conn)
+        assert sorted(await take_turn(conn, queues, 4)) == sorted(each.caller.workspace_id for each in (long, *short))
+        assert await take_turn(conn, queues, 3) == [long.caller.workspace_id] * 3
+        assert queues
+        assert await take_turn(conn, queues, 3) == [long.caller.workspace_id]
+    assert not queues

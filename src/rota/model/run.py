@@ -98,7 +98,7 @@ class Start:
 @dataclass(slots=True)  # not frozen, as above
 class Claimed:
     """A run in the hands of a worker: what it needs to execute and to settle this attempt. `number` tells which of the
-    tokens offered with the claim is its own."""
+    tokens offered with the claim is its own, `waiting` how many of its workspace could have been claimed with it."""
 
     workspace_id: WorkspaceId
     id: RunId
@@ -125,6 +125,7 @@ class Claimed:
     priority: int
     ready_at: datetime
     number: int
+    waiting: int
     budget: Mapping[str, str] | None = None
 
 

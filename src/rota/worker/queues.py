@@ -1,6 +1,7 @@
 """What a worker knows of the queues it serves: which hold something, and from where on to read them."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,11 +17,19 @@ MOST_REMEMBERED = 10_000  # workspaces
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
 
+Line = dict[UUID, dict[Queue, Found]]  # workspaces in the order of their turns, each with its queues
+
 
 class Queues:
+    """Workspaces take turns: at each claim as many of them as there are places, then the next. So a claim costs what it
+    gives, not what waits, and who has a long queue comes again only after all others."""
+
     def __init__(self, pools: Sequence[str], kinds: Sequence[str]) -> None:
         self._pools, self._kinds = pools, kinds
-        self._known: dict[Queue, Found] = {}
+        self._lines: dict[int, Line] = {}  # by priority
+        self._later: dict[Queue, tuple[float, Found]] = {}
+        self._offered: list[Found] = []
+        self._share = 0
         self._since: dict[Queue, datetime] = {}
         self._hinted: set[UUID] = set()
         self._remembered: dict[UUID, dict[Queue, Found]] = {}
@@ -31,10 +40,14 @@ class Queues:
         self._hinted.add(workspace_id)
 
     async def look(self, conn: Connection) -> None:
-        """Look everywhere, and read every queue from its beginning again."""
+        """Look everywhere, and read every queue from its beginning again. Who waited for a turn keeps it."""
         self._since.clear()
         self._hinted.clear()
-        self._known = {found.key: found for found in await self._find(conn)}
+        found = await self._find(conn)
+        turns = {(priority, space): at for priority, line in self._lines.items() for at, space in enumerate(line)}
+        self._lines, self._later = {}, {}
+        for each in sorted(found, key=lambda each: turns.get((each.priority, each.workspace_id), len(turns))):
+            self._add(each)
 
     @property
     def hinted(self) -> bool:
@@ -43,8 +56,8 @@ class Queues:
     def guess(self) -> None:
         """What was hinted at is mostly in a queue that held something before: claim from there first, then look."""
         for workspace_id in self._hinted:
-            for key, found in self._remembered.get(workspace_id, {}).items():
-                self._known[key] = found
+            for found in self._remembered.get(workspace_id, {}).values():
+                self._add(found)
 
     def _remember(self, found: Sequence[Found]) -> None:
         if len(self._remembered) > MOST_REMEMBERED:
@@ -55,36 +68,65 @@ class Queues:
     async def follow_hints(self, conn: Connection) -> None:
         """Look where somebody said that something is. One look is enough for many hints."""
         hinted, self._hinted = self._hinted, set()
-        if len(hinted) == 1:
-            [workspace_id] = hinted
-            self._known.update({found.key: found for found in await self._find(conn, workspace_id)})
-        elif hinted:
-            self._known.update({found.key: found for found in await self._find(conn)})
+        if hinted:
+            for found in await self._find(conn, *hinted) if len(hinted) == 1 else await self._find(conn):
+                self._add(found)
 
     async def _find(self, conn: Connection, workspace_id: UUID | None = None) -> list[Found]:
         found = await rows.find(conn, pools=self._pools, kinds=self._kinds, workspace_id=workspace_id)
         self._remember(found)
         return found
 
+    def _add(self, found: Found) -> None:
+        if found.ready_in > 0:
+            self._later[found.key] = (time.monotonic() + found.ready_in, found)
+        else:
+            self._later.pop(found.key, None)
+            self._lines.setdefault(found.priority, {}).setdefault(found.workspace_id, {})[found.key] = found
+
+    def _drop(self, found: Found) -> None:
+        line = self._lines.get(found.priority, {})
+        queues = line.get(found.workspace_id, {})
+        queues.pop(found.key, None)
+        if not queues:
+            line.pop(found.workspace_id, None)
+        if not line:
+            self._lines.pop(found.priority, None)
+
     def __bool__(self) -> bool:
-        return any(found.ready_in <= 0 for found in self._known.values())
+        return bool(self._lines)
 
     def seconds_until_ready(self) -> float | None:
         """When the first run that is queued for later may be claimed."""
-        return min((found.ready_in for found in self._known.values() if found.ready_in > 0), default=None)
+        soonest = min((at for at, _ in self._later.values()), default=None)
+        return None if soonest is None else max(0.0, soonest - time.monotonic())
 
-    def passed(self, seconds: float) -> None:
+    def admit(self) -> None:
         """Time went by: what was queued for later may be ready now."""
-        self._known = {key: found._replace(ready_in=found.ready_in - seconds) for key, found in self._known.items()}
+        now = time.monotonic()
+        for found in [found for at, found in self._later.values() if at <= now]:
+            self._add(found._replace(ready_in=0.0))
 
-    @property
-    def capped(self) -> bool:
-        """Whether something that may be claimed now is capped."""
-        return any(each.workspace_capped or each.agent_capped for each in self._known.values() if each.ready_in <= 0)
+    def capped(self, places: int) -> bool:
+        """Whether one of those whose turn it is is capped."""
+        return any(each.workspace_capped or each.agent_capped for each in self._turn(places))
+
+    def _turn(self, places: int) -> list[Found]:
+        """All queues of those workspaces whose turn it is, one for each place; who has what is urgent comes first."""
+        spaces: dict[UUID, None] = {}
+        for priority in sorted(self._lines):
+            for workspace_id in self._lines[priority]:
+                if len(spaces) >= places:
+                    break
+                spaces[workspace_id] = None
+        lines = self._lines.values()
+        return [found for space in spaces for line in lines for found in line.get(space, {}).values()]
 
     async def to_read(self, conn: Connection, places: int) -> list[dict[str, Any]]:
-        """The queues to claim from, each with the most it may give. Locks what is capped."""
-        ready = [found for found in self._known.values() if found.ready_in <= 0]
+        """The queues to claim from now, each with the most it may give. Locks what is capped."""
+        self._offered = ready = self._turn(places)
+        # Twice as many as each would have to give: some have fewer. What is read beyond that would be read in vain.
+        self._share = min(places, -(-2 * places // max(1, len({each.workspace_id for each in ready}))))
         spaces = {each.workspace_id for each in ready if each.workspace_capped}
         agents = {(each.workspace_id, each.queue) for each in ready if each.agent_capped}
         most: dict[UUID, int] = {}
@@ -93,7 +135,7 @@ class Queues:
             busy = await rows.running(conn, list(spaces | {workspace_id for workspace_id, _ in agents}))
             most = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items()}
             await self._mark_full(conn, spaces, agents, {capped for capped, room in most.items() if not room})
-        return [row for each in ready if (row := self._row(each, most, places))]
+        return [row for each in ready if (row := self._row(each, most))]
 
     async def _mark_full(
         self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]], full: set[UUID]
@@ -106,17 +148,28 @@ class Queues:
             await rows.mark_seen_full(conn, list(spaces & unmarked), [each for each in agents if each[1] in unmarked])
             self._marked |= dict.fromkeys(unmarked, now)
 
-    def _row(self, found: Found, most: dict[UUID, int], places: int) -> dict[str, Any] | None:
+    def _row(self, found: Found, most: dict[UUID, int]) -> dict[str, Any] | None:
         """None if it is full, or if another worker claims for it just now."""
-        in_queue = most.get(found.queue, 0) if found.agent_capped else places
-        in_workspace = most.get(found.workspace_id, 0) if found.workspace_capped else places
+        in_queue = min(self._share, most.get(found.queue, 0) if found.agent_capped else self._share)
+        in_workspace = most.get(found.workspace_id, 0) if found.workspace_capped else self._share
         if not in_queue or not in_workspace:
             return None
         limits = {"since": self._since.get(found.key, EVER), "most": in_queue, "most_in_workspace": in_workspace}
         return {**found.key._asdict(), **limits, "workspace_capped": found.workspace_capped}
 
-    def claimed(self, runs: Iterable[Claimed]) -> None:
-        """Read on from here: what is behind has been claimed, but for commits that come late."""
+    def claimed(self, runs: Sequence[Claimed]) -> None:
+        """This is what those gave whose turn it was: now it is the others'. Who gave all that was there is done."""
+        self._read_on(runs)
+        given = Counter(run.workspace_id for run in runs)
+        done = {run.workspace_id for run in runs if given[run.workspace_id] == run.waiting < self._share}
+        for each in self._offered:
+            if each.workspace_id in done:
+                self._drop(each)
+            elif queues := self._lines.get(each.priority, {}).pop(each.workspace_id, None):
+                self._lines[each.priority][each.workspace_id] = queues
+
+    def _read_on(self, runs: Iterable[Claimed]) -> None:
+        """From here: what is behind has been claimed, but for commits that come late."""
         latest: dict[tuple[int, str, str, int], Claimed] = {}
         for run in runs:
             place = (run.queue.int, run.pool, run.executor, run.priority)
@@ -128,5 +181,6 @@ class Queues:
             self._since[key] = max(self._since.get(key, since), since)
 
     def exhausted(self) -> None:
-        """Nothing more to claim: forget the queues until a hint or the next look."""
-        self._known = {key: found for key, found in self._known.items() if found.ready_in > 0}
+        """Those whose turn it was had nothing: forget them until a hint or the next look."""
+        for each in self._offered:
+            self._drop(each)

@@ -99,7 +99,7 @@ class Worker:
         self._tokens = Tokens()
         self._clock = Clock()
         self._queues = Queues(self.pools, self.kinds)
-        self._looked_at = self._look_at = time.monotonic()
+        self._look_at = time.monotonic()
         self._settling = 0
         self._draining = False
         self._loop: Wakeable | None = None
@@ -152,10 +152,8 @@ class Worker:
 
     async def _look(self, conn: Connection) -> None:
         """Everywhere now and then, otherwise only where somebody said that there is something."""
-        now = time.monotonic()
-        self._queues.passed(now - self._looked_at)
-        self._looked_at = now
-        if now >= self._look_at:
+        self._queues.admit()
+        if (now := time.monotonic()) >= self._look_at:
             self._look_at = now + self._poll.total_seconds()
             await self._queues.look(conn)
         else:
@@ -163,7 +161,7 @@ class Worker:
 
     async def _claim(self, conn: Connection, free: int) -> list[Claimed]:
         offered = self._tokens.offer(free)
-        if self._queues.capped:
+        if self._queues.capped(free):
             async with conn.transaction():  # what is capped stays locked until the claim is committed
                 claimed = await self._claim_from(conn, free, offered)
         else:

@@ -47,17 +47,19 @@ allowed AS (
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
      WHERE number <= most),
 turns AS (
-    SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn FROM allowed),
+    SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn,
+           count(*) OVER (PARTITION BY workspace_id) AS waiting
+      FROM allowed),
 chosen AS MATERIALIZED (
-    SELECT workspace_id, id, row_number() OVER () - 1 AS number
-      FROM (SELECT workspace_id, id FROM turns WHERE turn <= most_in_workspace
+    SELECT workspace_id, id, waiting, row_number() OVER () - 1 AS number
+      FROM (SELECT workspace_id, id, waiting FROM turns WHERE turn <= most_in_workspace
           ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
 """
 
 # With one queue there are no turns to take.
 _IN_ORDER = """
 chosen AS MATERIALIZED (
-    SELECT workspace_id, id, row_number() OVER () - 1 AS number FROM candidates),
+    SELECT workspace_id, id, count(*) OVER () AS waiting, row_number() OVER () - 1 AS number FROM candidates),
 """
 
 _CLAIM_CHOSEN = (
@@ -80,7 +82,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
                        WHEN NOT g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] THEN 'grant_scope' END
              FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
-          r.queue, r.pool, r.priority, r.ready_at, c.number, r.budget),
+          r.queue, r.pool, r.priority, r.ready_at, c.number, c.waiting, r.budget),
 news AS (
     SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
            %(told)s::jsonb AS data
