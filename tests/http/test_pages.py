@@ -203,6 +203,14 @@ async def every_page(house: Any) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("at", ["zz", "0001-01-01T00:00", "9999-12-31T23:59", "1969-12-31T23:59Z"])
+async def test_a_minute_that_no_ledger_can_have_is_refused_in_words(admin: AsyncClient, house: Any, at: str) -> None:
+    await house.automation({"cron": "0 9 * * *"})
+    answer = await admin.get(f"{LIST}/errand", params={"at": at})
+    assert answer.status_code == 422
+    assert "Give a " in answer.text
+
+
 async def test_every_page_forbids_what_it_does_not_need(admin: AsyncClient, house: Any) -> None:
     for path in await every_page(house):
         answer = await admin.get(path)

@@ -14,6 +14,7 @@ from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared
+from rota.http.shapes.fields import LAST_YEAR, LEAST_YEAR
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import charts, drafts, words
 from rota.http.ui import live as stream
@@ -153,6 +154,8 @@ async def _answer(conn: Connection, caller: Caller, found: Mapping[str, Any], as
         minute = (moment if moment.tzinfo else moment.replace(tzinfo=load_zone(zone))).astimezone(UTC)
     except (ValueError, OverflowError):
         raise Invalid("Give a date and a time, such as 2026-11-15T09:00.", field="at") from None
+    if not LEAST_YEAR <= minute.year <= LAST_YEAR:
+        raise Invalid(f"Give a time of the years {LEAST_YEAR} to {LAST_YEAR}.", field="at")
     return await why(conn, caller.workspace_id, found, minute.replace(second=0, microsecond=0), caller.timezone)
 
 
