@@ -170,13 +170,25 @@ def every(text, **more):
         ({"every": "2d", "time": "9:00"}, "every", every("2d", days=2, time_of_day=time(9))),
         ({"every": "1d", "time": "23:59"}, "every", every("1d", days=1, time_of_day=time(23, 59))),
         ({"every": "1s"}, "every", every("1s")),
-        ({"at": "2027-01-01T09:00:00Z"}, "at", AtSchedule(utc(2027, 1, 1, 9))),
-        ({"at": "2027-01-01T09:00+02:00"}, "at", AtSchedule(utc(2027, 1, 1, 7))),
-        ({"at": "2027-01-01 09:00"}, "at", AtSchedule(utc(2027, 1, 1, 8))),
-        ({"at": "2027-01-01T09:00", "timezone": "Asia/Kolkata"}, "at", AtSchedule(utc(2027, 1, 1, 3, 30))),
-        ({"at": "2027-03-14T02:30", "timezone": "America/New_York"}, "at", AtSchedule(utc(2027, 3, 14, 7))),
-        ({"at": "2026-11-01T01:30", "timezone": "America/New_York"}, "at", AtSchedule(utc(2026, 11, 1, 5, 30))),
-        ({"at": datetime(2027, 1, 1, 9, tzinfo=UTC)}, "at", AtSchedule(utc(2027, 1, 1, 9))),
+        ({"at": "2027-01-01T09:00:00Z"}, "at", AtSchedule(utc(2027, 1, 1, 9), "Europe/Berlin")),
+        ({"at": "2027-01-01T09:00+02:00"}, "at", AtSchedule(utc(2027, 1, 1, 7), "Europe/Berlin")),
+        ({"at": "2027-01-01 09:00"}, "at", AtSchedule(utc(2027, 1, 1, 8), "Europe/Berlin")),
+        (
+            {"at": "2027-01-01T09:00", "timezone": "Asia/Kolkata"},
+            "at",
+            AtSchedule(utc(2027, 1, 1, 3, 30), "Asia/Kolkata"),
+        ),
+        (
+            {"at": "2027-03-14T02:30", "timezone": "America/New_York"},
+            "at",
+            AtSchedule(utc(2027, 3, 14, 7), "America/New_York"),
+        ),
+        (
+            {"at": "2026-11-01T01:30", "timezone": "America/New_York"},
+            "at",
+            AtSchedule(utc(2026, 11, 1, 5, 30), "America/New_York"),
+        ),
+        ({"at": datetime(2027, 1, 1, 9, tzinfo=UTC)}, "at", AtSchedule(utc(2027, 1, 1, 9), "Europe/Berlin")),
     ],
 )
 def test_a_shorthand_is_understood(form, kind, schedule):
@@ -460,8 +472,9 @@ def test_a_cron_schedule_is_said_in_words(expr, zone, words):
         (every("3h15m1s"), "Every 3 hours, 15 minutes and 1 second"),
         (days_at(2, 9, "Europe/London", NOW), "Every 2 days at 09:00, London"),
         (days_at(1, 9, "Europe/London", NOW), "Every day at 09:00, London"),
-        (AtSchedule(utc(2027, 1, 1, 9)), "Once, on 1 January 2027 at 09:00 UTC"),
-        (AtSchedule(utc(2027, 1, 1, 9, 0, 30)), "Once, on 1 January 2027 at 09:00:30 UTC"),
+        (AtSchedule(utc(2027, 1, 1, 9)), "Once, on 1 January 2027 at 09:00, UTC"),
+        (AtSchedule(utc(2027, 1, 1, 20), "Asia/Tokyo"), "Once, on 2 January 2027 at 05:00, Tokyo"),
+        (AtSchedule(utc(2027, 1, 1, 9, 0, 30)), "Once, on 1 January 2027 at 09:00:30, UTC"),
     ],
 )
 def test_other_schedules_are_said_in_words(schedule, words):
@@ -504,6 +517,7 @@ def test_a_preview_shows_each_fire_with_its_offset():
 
 def test_a_preview_ends_where_the_schedule_does():
     assert preview(AtSchedule(NOW), NOW - MICROSECOND, 3) == [Fire(NOW, "2026-05-05T12:00:00+00:00")]
+    assert preview(AtSchedule(NOW, "Asia/Tokyo"), NOW - MICROSECOND, 3) == [Fire(NOW, "2026-05-05T21:00:00+09:00")]
     assert preview(AtSchedule(NOW), NOW, 3) == []
 
 

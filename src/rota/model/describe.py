@@ -32,7 +32,8 @@ def describe(schedule: Schedule) -> str:
             days = "day" if schedule.days == 1 else f"{schedule.days} days"
             return f"Every {days} at {schedule.time_of_day:%H:%M}, {city(schedule.timezone)}"
         case AtSchedule(at):
-            return f"Once, on {day_in_words(at.astimezone(UTC))} at {_clock(at.astimezone(UTC))} UTC"
+            local = at.astimezone(load_zone(schedule.timezone))
+            return f"Once, on {day_in_words(local)} at {_clock(local)}, {city(schedule.timezone)}"
         case _:
             assert_never(schedule)
 

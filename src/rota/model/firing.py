@@ -47,7 +47,7 @@ class Timing(NamedTuple):
             days = self.every.days if self.time_of_day else None
             return EverySchedule(self.every, self.anchor_at, days, self.time_of_day, self.timezone)
         if self.kind == "at" and self.at:
-            return AtSchedule(self.at)
+            return AtSchedule(self.at, self.timezone)
         raise ValueError(f"a trigger of kind {self.kind} has no schedule")
 
     def next_after(self, instant: datetime) -> datetime | None:

@@ -31,7 +31,7 @@ class ScheduleWarning:
 
 
 def preview(schedule: Schedule, after: datetime, count: int) -> list[Fire]:
-    zone = load_zone("UTC" if isinstance(schedule, AtSchedule) else schedule.timezone)
+    zone = load_zone(schedule.timezone)
     return [Fire(slot, slot.astimezone(zone).isoformat()) for slot in _slots(schedule, after, count)]
 
 

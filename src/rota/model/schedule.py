@@ -88,6 +88,7 @@ class EverySchedule:
 @dataclass(frozen=True, slots=True)
 class AtSchedule:
     at: datetime
+    timezone: str = "UTC"  # in which people see it
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self.at.astimezone(UTC) if self.at > instant else None
@@ -164,7 +165,7 @@ def read_schedule(form: Mapping[str, Any], *, default_timezone: str, now: dateti
         case "every":
             return _compiled(_every(form, zone, now), now)
         case "at":
-            return _compiled(AtSchedule(_future(_instant(form["at"], zone), now)), now)
+            return _compiled(AtSchedule(_future(_instant(form["at"], zone), now), zone), now)
         case "interval":
             return _interval(form, zone, now)
         case "weekly":
@@ -319,7 +320,7 @@ def short_form(schedule: Schedule) -> Form:
         case CronSchedule():
             return {"cron": schedule.cron, "timezone": schedule.timezone}
         case AtSchedule(at):
-            return {"at": at.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+            return {"at": at.astimezone(UTC).isoformat().replace("+00:00", "Z"), "timezone": schedule.timezone}
         case EverySchedule(time_of_day=None):
             return {"every": format_duration(schedule.every), "timezone": schedule.timezone}
         case EverySchedule(time_of_day=at):

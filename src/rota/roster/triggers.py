@@ -139,8 +139,8 @@ def _columns(compiled: Compiled, timezone: str) -> dict[str, Any]:
             return {**shown, "cron": cron, "timezone": zone}
         case EverySchedule(every=every, time_of_day=time_of_day, timezone=zone):
             return {**shown, "every": every, "time_of_day": time_of_day, "timezone": zone}
-        case AtSchedule(at):
-            return {**shown, "at": at}
+        case AtSchedule(at, zone):
+            return {**shown, "at": at, "timezone": zone}
 
 
 def _check_limits(row: Mapping[str, Any], field: str) -> None:
