@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,6 +24,7 @@ from executors.stand_ins import RecordingDesk, assignment, lives, read_pids, unt
 
 from rota.errors import Lost
 from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest, words
+from rota.executors.kubernetes import attempt as attempt_of_a_job
 from rota.executors.kubernetes.cluster import JOBS, PODS
 from rota.executors.kubernetes.cluster import Cluster as ClusterClient
 from rota.executors.kubernetes.log import Stamped, Told, read_told
@@ -659,6 +661,53 @@ async def test_a_job_that_is_over_before_its_pod_is_heard_to_be_is_judged_by_the
     await let_go(directory)
     assert await attempt == Succeeded()
     assert over.is_set()
+
+
+@pytest.mark.parametrize("slow", ["the line", "the desk"])
+async def test_a_log_is_heard_to_its_end_however_long_that_takes(
+    run: Run, directory: Path, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """Only silence says that a line has died; what an agent used is at the end of what it said."""
+    begun, over, passed = asyncio.Event(), asyncio.Event(), [0.0]
+    watch, hear, say = ClusterClient.watch, ClusterClient.log, desk.say
+
+    async def watched(self: ClusterClient, kind: str, version: str, **query: str) -> AsyncIterator[Any]:
+        async with aclosing(watch(self, kind, version, **query)) as events:
+            async for event in events:
+                yield event
+                if kind == PODS and words.ended(event["object"]):
+                    over.set()
+
+    async def after_the_end(seconds: float) -> None:
+        begun.set()
+        await over.wait()
+        await asyncio.sleep(0.05)  # whoever counts from the agent's end has seen it by now,
+        passed[0] += seconds
+        await asyncio.sleep(0.05)  # and now how much later it is
+
+    async def heard_slowly(self: ClusterClient, *where: str, **query: Any) -> AsyncIterator[bytes]:
+        async with aclosing(hear(self, *where, **query)) as pieces:
+            async for piece in pieces:
+                for line in piece.splitlines(keepends=True):
+                    await after_the_end(0.5 * attempt_of_a_job.LAST_WORDS_SECONDS)
+                    yield line
+
+    async def written_slowly(text: str) -> None:
+        await after_the_end(2 * attempt_of_a_job.LAST_WORDS_SECONDS)
+        await say(text)
+
+    monkeypatch.setattr(attempt_of_a_job, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(attempt_of_a_job, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(ClusterClient, "watch", watched)
+    if slow == "the line":
+        monkeypatch.setattr(ClusterClient, "log", heard_slowly)
+    else:
+        monkeypatch.setattr(desk, "say", written_slowly)
+    attempt = run(behave(TWO_WORDS + '        usage("tokens", 7)\n'))
+    await begun.wait()
+    await let_go(directory)
+    assert await attempt == Succeeded()
+    assert (desk.text, desk.events) == ("one\ntwo\n", [("usage", "tokens", 7)])
 
 
 async def test_a_run_survives_an_api_server_that_is_away_for_a_while(

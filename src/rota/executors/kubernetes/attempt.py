@@ -58,6 +58,7 @@ class Attempt:
         self._told = self._marked = Told()
         self._taking = asyncio.Lock()
         self._hearing: asyncio.Task[None] | None = None
+        self._heard_at = 0.0  # when the log said something
         self._ends_at = 0.0  # by the Job's own deadline, on this machine's clock
 
     async def carry_out(self) -> Outcome:
@@ -238,12 +239,13 @@ class Attempt:
                 await self._mirror.change(within=PAUSE_SECONDS)
 
     async def _heard(self, hearing: "asyncio.Task[None]") -> None:
-        """Wait for the end of an answer. A line that has died says nothing more, also when the agent has ended."""
+        """Wait for the end of an answer. A line that has died says nothing more, also when the agent has ended; one
+        that still speaks, or waits for us to write it down, is heard to its end."""
         over_at: float | None = None
         while not hearing.done():
             if self._is_over():
                 over_at = over_at or time.monotonic()
-            if over_at and time.monotonic() - over_at > LAST_WORDS_SECONDS:
+            if over_at and self._silent_since(over_at) > LAST_WORDS_SECONDS:
                 hearing.cancel()
             changed = asyncio.create_task(self._mirror.change(within=PAUSE_SECONDS if over_at else None))
             try:
@@ -253,25 +255,29 @@ class Attempt:
         with suppress(asyncio.CancelledError):
             hearing.result()
 
+    def _silent_since(self, over_at: float) -> float:
+        return 0.0 if self._taking.locked() else time.monotonic() - max(over_at, self._heard_at)
+
     async def _hear_once(self, pod: str, *, follow: bool) -> None:
         lines, stream = Stamped(self._told), EventStream(self._transcript, self._counter)
         try:
             pieces = self._cluster.log(pod, CONTAINER, since=self._told.since, follow=follow)
             async with aclosing(pieces):
                 async for piece in pieces:
-                    async with self._taking:
-                        await self._take(lines.feed(piece), stream)
-                        self._told = lines.told
-            await self._take(lines.rest(), stream)
-            self._told = lines.told
+                    await self._take(lines.feed(piece), lines, stream)
+            await self._take(lines.rest(), lines, stream)
         except (Refused, Unreachable) as failure:
             log.debug("kubernetes.log_broke_off", extra={"job": self._name, "error": str(failure)})
-        await stream.end()
+        async with self._taking:
+            await stream.end()
 
-    async def _take(self, text: bytes, stream: EventStream) -> None:
-        if text:
-            self._tail.hear(text)
-            await stream.hear(text)
+    async def _take(self, text: bytes, lines: Stamped, stream: EventStream) -> None:
+        async with self._taking:
+            if text:
+                self._tail.hear(text)
+                await stream.hear(text)
+            self._told = lines.told
+        self._heard_at = time.monotonic()
 
     async def _see_end(self) -> None:
         """Until the cluster has said how it ended; of a pod that was deleted its Job says why. A Job may be heard to be
