@@ -341,6 +341,7 @@ def main() -> None:
                 "sessions-background": "/w/default/sessions?kind=background",
                 "approvals": "/w/default/approvals",
                 "notifications": "/w/default/notifications",
+                "notifications-choices": "/w/default/notifications/choices",
                 **_settings(browser, started, state),
                 "settings-member": f"/w/default/settings/members/{started.member}",
                 "not-found": "/w/default/sessions/none",

@@ -86,7 +86,7 @@ async def sign_in(conn: Connection, link: str, visit: Visit | None = None) -> st
     user_id = await people.use_link(conn, hashed(link))
     if not user_id:
         raise Unauthenticated(
-            "This link was used already or is too old. `rota up` prints a new one at every start.",
+            "This link was used already or is too old. `rota sign-in` prints a new one.",
             code="link_used",
         )
     return await open_login(conn, user_id, visit or Visit())

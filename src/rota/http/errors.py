@@ -107,6 +107,8 @@ def of_any(error: BaseException) -> dict[str, Any]:
             return of_validation(error.errors())
         case psycopg.Error():
             return of_database(error)
+        case HTTPException(status_code=404):
+            return problem(404, CODES[404], "There is nothing at this address.")
         case HTTPException():
             return problem(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
         case _:

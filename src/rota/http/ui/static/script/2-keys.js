@@ -73,6 +73,11 @@
     input.setAttribute("aria-activedescendant", next?.id ?? "");
   }
 
+  // What a list was searched for stays in its address: who comes back finds it again.
+  document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
+    if (ctx.sourceElement?.type === "search") history.replaceState(null, "", ctx.request.action);
+  });
+
   input.addEventListener("input", look);
   palette.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
