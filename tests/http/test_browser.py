@@ -205,14 +205,31 @@ async def test_a_stream_that_could_not_be_opened_at_first_is_asked_for_again(
         refused.append(route.request.url)
         await (route.fulfill(**refusal) if refusal else route.abort())
 
-    await page.route("**/automations?live=*", refuse, times=2)
+    await page.route("**/automations?live=*", refuse)
     await page.goto(rota.url + LIST)
     await remembers(page)
+    line = page.locator("#line")
+    await expect(line).to_have_text(re.compile("what you see may be old"))
+    await page.unroute("**/automations?live=*")
+    await expect(line).to_be_empty()
     row = page.locator("tr", has_text=f"Late {refusal}")
     rota.api("POST", f"/automations/{rota.api('GET', '/automations')['items'][0]['slug']}/pause")
     await expect(row.locator(".pill")).to_have_text("Paused")
-    assert len(refused) == 2
+    assert len(refused) >= 2
     assert await was_never_reloaded(page)
+
+
+async def test_a_page_whose_reader_was_signed_out_meanwhile_says_so(rota: Any, sit: Any, proxy: Any) -> None:
+    reader = await sit()
+    async with proxy(int(rota.port)) as line:
+        page = await reader.page(origin=line.url)
+        async with page.expect_response(lambda each: "live=" in each.url):
+            await page.goto(line.url + LIST)
+        await reader.context.clear_cookies()
+        line.cut()
+        await expect(page.locator("#line")).to_have_text("You are signed out. Sign in")
+        await page.get_by_role("link", name="Sign in").click()
+        await page.wait_for_url(re.compile("/sign-in[?]next="))
 
 
 async def test_what_is_refused_is_said_in_a_notice(rota: Any, sit: Any, tmp_path: Path) -> None:

@@ -1,11 +1,25 @@
 // A stream that broke is mended by htmx. One that never came about is asked for again here, until a server takes it.
+// While neither succeeds, the page says that it may be old.
 (() => {
-  const open = new WeakSet();
-  let tries = 0;
-  document.addEventListener("htmx:after:sse:connection", (event) => open.add(event.target));
+  const open = new WeakSet(), line = document.getElementById("line");
+  let tries = 0, failures = 0;
+  function lost(status) {
+    failures += 1;
+    if (status === 401) {
+      const link = Object.assign(document.createElement("a"), { href: location.href, textContent: "Sign in" });
+      line.replaceChildren("You are signed out. ", link);
+    } else if (failures > 1 && !line.textContent) line.textContent = "No connection to Rota: what you see may be old. It is tried again.";
+  }
+  document.addEventListener("htmx:sse:error", ({ detail }) => lost(detail.status));
+  document.addEventListener("htmx:after:sse:connection", (event) => {
+    open.add(event.target);
+    failures = 0;
+    line.textContent = "";
+  });
   document.addEventListener("htmx:finally:request", ({ target, detail }) => {
     const address = target.getAttribute?.("hx-sse:connect");
     if (!address || open.has(target) || detail.ctx.response?.status < 500) return;
+    lost();
     setTimeout(() => target.isConnected && htmx.ajax("GET", address, { source: target }), Math.min(500 * 2 ** tries++, 5000));
   });
 })();
