@@ -353,3 +353,37 @@ async def test_following_takes_no_connection_from_the_pool_while_it_waits(
         assert [await each.events(1) for each in opened] == [[2]] * readers
         for each in streams:
             await each.__aexit__(None, None, None)
+
+
+async def test_a_session_in_which_an_automation_goes_on_is_not_archived(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example(session="same")))
+    path = f"/sessions/{saved['session_id']}"
+    run = made(await api.post(f"/automations/{saved['id']}/run"))
+    made(await api.post(f"{path}/complete"), 200)
+    told = refused(await api.post(f"{path}/archive"), 409, "session_in_use")
+    assert "A run goes on" in told["detail"]
+    await api.post(f"/runs/{run['id']}/cancel")
+    told = refused(await api.post(f"{path}/archive"), 409, "session_in_use")
+    assert "`session: new`" in told["detail"]
+    made(await api.patch(f"/automations/{saved['id']}", {"session": "new"}), 200)
+    assert made(await api.post(f"{path}/archive"), 200)["status"] == "archived"
+
+
+async def test_an_automation_that_goes_on_again_after_its_session_was_archived_has_a_new_one(api: Api) -> None:
+    saved = made(await api.post("/automations", example(session="same")))
+    automation, seen = f"/automations/{saved['id']}", {saved["session_id"]}
+
+    async def put_away(session_id: str) -> None:
+        for verb in ("complete", "archive"):
+            made(await api.post(f"/sessions/{session_id}/{verb}"), 200)
+
+    made(await api.patch(automation, {"session": "new"}), 200)
+    await put_away(saved["session_id"])
+    changed = made(await api.patch(automation, {"session": "same"}), 200)
+    seen.add(changed["session_id"])
+    assert (await api.delete(automation)).status_code == 204
+    await put_away(changed["session_id"])
+    restored = made(await api.post(f"{automation}/restore"), 200)
+    assert len({*seen, restored["session_id"]}) == 3
+    assert made(await api.get(f"/sessions/{restored['session_id']}"), 200)["status"] == "active"
+    assert made(await api.patch(automation, {"name": "Same"}), 200)["session_id"] == restored["session_id"]

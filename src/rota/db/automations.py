@@ -65,7 +65,8 @@ UPDATE automations SET status = %(status)s, paused_reason = %(reason)s, failures
 DELETE = "UPDATE automations SET deleted_at = now(), updated_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s"
 
 RESTORE = """
-UPDATE automations SET deleted_at = NULL, grant_id = %(grant_id)s, owner_id = %(owner_id)s, updated_at = now()
+UPDATE automations
+   SET deleted_at = NULL, grant_id = %(grant_id)s, owner_id = %(owner_id)s, session_id = %(session_id)s, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 
@@ -78,6 +79,10 @@ SELECT {POLICY_COLUMNS} {FLIGHT}
   FROM automations a {STANDING}
  WHERE a.workspace_id = %(workspace_id)s AND a.id = %(id)s
 """  # noqa: S608
+
+HOLD_SESSION = """
+SELECT status FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s FOR SHARE
+"""
 
 OPEN_SESSION = """
 INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id)
@@ -161,6 +166,12 @@ async def update(conn: Connection, automation: dict[str, Any]) -> None:
     await conn.execute(UPDATE, _given(automation))
 
 
+async def can_go_on(conn: Connection, automation: dict[str, Any]) -> bool:
+    """Whether it has a session of its own that nobody has archived, nor does before this transaction ends."""
+    row = await (await conn.execute(HOLD_SESSION, automation)).fetchone()
+    return bool(row and row[0] != "archived")
+
+
 async def open_session(conn: Connection, automation: dict[str, Any]) -> None:
     """The one session in which an automation with `session: same` goes on."""
     await conn.execute(OPEN_SESSION, automation)
@@ -189,9 +200,10 @@ async def restore(
     *,
     grant_id: UUID,
     owner_id: UUID,
+    session_id: UUID | None,
 ) -> None:
-    given = {"workspace_id": workspace_id, "id": automation_id, "grant_id": grant_id, "owner_id": owner_id}
-    await conn.execute(RESTORE, given)
+    given = {"grant_id": grant_id, "owner_id": owner_id, "session_id": session_id}
+    await conn.execute(RESTORE, {"workspace_id": workspace_id, "id": automation_id, **given})
 
 
 async def set_grant(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, grant_id: UUID) -> None:

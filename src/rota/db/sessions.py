@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from rota.db import imports
 from rota.db.pool import Connection
-from rota.model.ids import SessionId, WorkspaceId
+from rota.model.ids import AutomationId, SessionId, WorkspaceId
 
 SHOWN = """
 SELECT s.id, s.kind, s.status, s.origin, s.automation_id, s.agent_id, s.owner_id, s.last_seq, s.created_at, s.updated_at,
@@ -42,6 +42,17 @@ VALUES (%(workspace_id)s, %(id)s, %(kind)s, %(status)s, %(origin)s, %(title)s, %
 LOCK = """
 SELECT s.id, s.kind, s.status, s.goal, s.automation_id, s.agent_id, s.owner_id, s.has_tasks, s.imported, s.last_seq
   FROM sessions s WHERE s.workspace_id = %(workspace_id)s AND s.id = %(id)s FOR NO KEY UPDATE
+"""
+
+HAS_LIVE_RUN = """
+SELECT EXISTS (SELECT FROM runs
+                WHERE workspace_id = %(workspace_id)s AND session_id = %(id)s AND finished_at IS NULL)
+"""
+
+GOES_ON = """
+SELECT EXISTS (SELECT FROM automations
+                WHERE workspace_id = %(workspace_id)s AND id = %(automation_id)s AND session_id = %(id)s
+                  AND session = 'same' AND deleted_at IS NULL)
 """
 
 MOVE = """
@@ -157,6 +168,20 @@ async def lock(conn: Connection, workspace_id: WorkspaceId, session_id: SessionI
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(LOCK, {"workspace_id": workspace_id, "id": session_id})
         return await cursor.fetchone()
+
+
+async def has_live_run(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> bool:
+    row = await (await conn.execute(HAS_LIVE_RUN, {"workspace_id": workspace_id, "id": session_id})).fetchone()
+    return bool(row and row[0])
+
+
+async def goes_on(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, automation_id: AutomationId
+) -> bool:
+    """Whether the next run of this automation works in this session too."""
+    given = {"workspace_id": workspace_id, "id": session_id, "automation_id": automation_id}
+    row = await (await conn.execute(GOES_ON, given)).fetchone()
+    return bool(row and row[0])
 
 
 async def move(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, was: str, to: str) -> None:

@@ -96,9 +96,7 @@ async def change(
             kind="automation",
         )
     await _keep_authority(conn, caller, found, automation, accepted=accept_grant)
-    if automation["session"] == "same" and not automation["session_id"]:
-        automation["session_id"] = SessionId(new_id())
-        await automations.open_session(conn, automation)
+    await _keep_session(conn, automation)
     await automations.update(conn, automation)
     if forms is not None:
         rows = [await _read(conn, caller, form, now) for form in forms]
@@ -212,7 +210,10 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
         conn, caller.workspace_id, caller.user_id, found["agent_id"], automation_id=found["id"],
         replaces=found["grant_id"],
     )  # fmt: skip
-    await automations.restore(conn, caller.workspace_id, found["id"], grant_id=grant_id, owner_id=caller.user_id)
+    restored = {**found, "grant_id": grant_id, "owner_id": caller.user_id}
+    await _keep_session(conn, restored)
+    changed = {name: restored[name] for name in ("grant_id", "owner_id", "session_id")}
+    await automations.restore(conn, caller.workspace_id, found["id"], **changed)
     await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     if found["status"] == "active":
         await trigger_forms.resume(conn, found, now=await now_of(conn))
@@ -251,6 +252,13 @@ async def _agent_after(
     if wanted in {found["agent_slug"], str(found["agent_id"])}:
         return await agents.find(conn, caller, str(found["agent_id"]))
     return await _agent(conn, caller, wanted)
+
+
+async def _keep_session(conn: Connection, automation: dict[str, Any]) -> None:
+    """With `session: same` it goes on in the session it has, or in a new one if that can only be read."""
+    if automation["session"] == "same" and not await automations.can_go_on(conn, automation):
+        automation["session_id"] = SessionId(new_id())
+        await automations.open_session(conn, automation)
 
 
 async def _read(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 from rota.db import events, sessions
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
-from rota.errors import NotFound
+from rota.errors import Conflict, NotFound
 from rota.model.caller import Caller
-from rota.model.ids import SessionId, WorkspaceId
+from rota.model.ids import AutomationId, SessionId, WorkspaceId
 from rota.model.session import SessionStatus, Verb, after
 from rota.runs import tasking
 
@@ -43,7 +43,19 @@ async def change(conn: Connection, caller: Caller, session_id: SessionId, verb: 
         case Verb.COMPLETE | Verb.FAIL:
             await tasking.close(conn, where)
         case Verb.ARCHIVE:
-            pass
+            await _refuse_in_use(conn, where, found["automation_id"])
+
+
+async def _refuse_in_use(
+    conn: Connection, where: tuple[WorkspaceId, SessionId], automation_id: AutomationId | None
+) -> None:
+    """What can only be read is not written to: neither by a run that goes on, nor by an automation's next one."""
+    if await sessions.has_live_run(conn, *where):
+        raise Conflict("A run goes on in this session; cancel it or wait for its end.", code="session_in_use")
+    if automation_id and await sessions.goes_on(conn, *where, automation_id):
+        raise Conflict(
+            "Its automation goes on in this session; give it `session: new`, or delete it.", code="session_in_use"
+        )
 
 
 async def move(

@@ -151,7 +151,8 @@ async def fail_session(unit: InUnit, session_id: UUID) -> SessionOut:
 
 @router.post("/{session_id}/archive")
 async def archive_session(unit: InUnit, session_id: UUID) -> SessionOut:
-    """Put a session away that is done or failed: from then on it can only be read."""
+    """Put a session away that is done or failed: from then on it can only be read. Answers 409 while a run, or an
+    automation with `session: same`, goes on in it."""
     return await _change(unit, session_id, Verb.ARCHIVE)
 
 
