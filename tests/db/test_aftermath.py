@@ -10,7 +10,7 @@ from rota.db.aftermath import Concerned
 from rota.model.ids import WorkspaceId, new_id
 from rota.roster import running
 
-NOBODY = {"waited_for": None, "failing": None, "deleted": None, "awaited": None, "with_tasks": None}
+NOBODY = {"waited_for": None, "failing": None, "deleted": None, "awaited": None, "with_tasks": None, "has_room": None}
 
 
 @pytest.fixture
@@ -53,6 +53,9 @@ async def test_an_end_concerns_who_waits_and_what_failed_or_is_deleted_or_awaite
     )  # fmt: skip
     await concerns(
         "UPDATE sessions SET has_tasks = true", "UPDATE sessions SET has_tasks = false", with_tasks=[session_id]
+    )
+    await concerns(
+        "UPDATE workspaces SET max_concurrent = 1", "UPDATE workspaces SET max_concurrent = NULL", has_room=True
     )
     await house.automation({"after": "errand"}, name="Next")
     await concerns("SELECT", "DELETE FROM triggers", awaited=True)

@@ -112,11 +112,14 @@ HOT = {
     **{f"the {kind} that is changed": table.look for kind, table in audit.TABLES.items()},
 }
 
-# These read the first or last rows of a workspace.
-LISTS = {"runs of a workspace", "automations", "sessions", "how late runs were", "how far usage is summed up"}
+# These read the first or last rows of a workspace; whom an end concerns, the first run that waits in one that is capped.
+LISTS = {
+    "runs of a workspace", "automations", "sessions", "how late runs were", "how far usage is summed up", "who is concerned",
+}  # fmt: skip
 
 ONLY_WHO_IS_CONCERNED = {
     "live_runs_waiting_for_lane", "automations_failing_or_deleted", "triggers_after", "sessions_with_tasks",
+    "live_runs_ready", "workspaces_pkey",
 }  # fmt: skip
 
 

@@ -31,13 +31,16 @@ class Shift:
 @pytest.fixture
 def shift(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any:
     @asynccontextmanager
-    async def at_work(script: Script, *, places: int = 5, lease: float = 60.0) -> AsyncIterator[Shift]:
+    async def at_work(
+        script: Script, *, places: int = 5, lease: float = 60.0, poll: float = 5.0
+    ) -> AsyncIterator[Shift]:
         recorder = Recorder(db, wakes)
         executor = Scripted(script)
         span = timedelta(seconds=lease)
         worker = Worker(
-            db, wakes, recorder, {"command": executor}, url="http://rota.test", home=tmp_path, places=places, lease=span
-        )
+            db, wakes, recorder, {"command": executor}, url="http://rota.test", home=tmp_path, places=places,
+            lease=span, poll=timedelta(seconds=poll),
+        )  # fmt: skip
         keeper = Lease(db, worker, lease=span, heartbeat=span / 3)
         loop = Loop(worker)
         tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]

@@ -511,6 +511,20 @@ async def test_a_worker_that_has_a_place_and_finds_the_cap_full_keeps_a_run_from
     assert (await _run(house, waiting))["status"] == "queued"
 
 
+@pytest.mark.parametrize("capped", ["agents", "workspaces"])
+async def test_what_waits_for_an_agent_or_workspace_that_runs_as_many_as_it_may_begins_when_one_ends(
+    house: House, shift: Any, run_now: Any, capped: str
+) -> None:
+    """Not only when somebody looks everywhere again."""
+    await house.execute(f"UPDATE {capped} SET max_concurrent = 1")
+    for _ in range(3):
+        await run_now(await house.automation())
+    if capped == "agents":
+        await house.execute("UPDATE runs SET queue = agent_id")
+    async with shift(succeed, poll=3600.0):
+        await until(lambda: house.value("SELECT count(*) = 3 FROM runs WHERE status = 'succeeded'"))
+
+
 async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_claimed(
     house: House, shift: Any, run_now: Any
 ) -> None:

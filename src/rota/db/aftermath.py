@@ -1,19 +1,23 @@
 """What the end of a run means for its automation: failures in a row, who waits for it, and its grant once it is deleted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from rota.db.pool import Connection
-from rota.model.ids import AutomationId, SessionId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, SessionId, WorkspaceId
+
+NONE: Mapping[WorkspaceId, Collection[AgentId]] = MappingProxyType({})
 
 CONCERNED = """
 -- Of the workspaces in which runs ended, those where more is to be done. Usually none. It must be a statement of its own: who
 -- came to wait while the end was being written is seen by a new snapshot only.
 -- Given are the ids of lanes, automations and sessions together: no two things share one. All are looked for at once, in
--- indexes that hold only what is looked for: where they hold nothing, a batch costs no more than a run.
+-- indexes that hold only what is looked for: where they hold nothing, a batch costs no more than a run. Who is capped has
+-- room again.
 SELECT * FROM (
     SELECT g.workspace_id,
            (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = ANY(g.ids)
@@ -22,15 +26,22 @@ SELECT * FROM (
            (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = ANY(g.ids)
                AND t.kind = 'after' LIMIT 1) AS awaited,
            (SELECT array_agg(s.id) FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = ANY(g.ids)
-               AND s.has_tasks) AS with_tasks
-      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, ids uuid[])
+               AND s.has_tasks) AS with_tasks,
+           coalesce(
+               (SELECT true FROM unnest(g.capped) AS c(agent_id) CROSS JOIN LATERAL (
+                    SELECT FROM live_runs q WHERE q.workspace_id = g.workspace_id AND q.queue = c.agent_id
+                       AND q.status = 'queued' AND q.ready_at IS NOT NULL ORDER BY q.pool LIMIT 1) q LIMIT 1),
+               (SELECT (SELECT true FROM live_runs q WHERE q.workspace_id = w.id AND q.status = 'queued' AND q.ready_at IS NOT NULL
+                     ORDER BY q.queue LIMIT 1)
+                  FROM workspaces w WHERE w.id = g.workspace_id AND w.max_concurrent IS NOT NULL)) AS has_room
+      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, ids uuid[], capped uuid[])
            CROSS JOIN LATERAL (
                SELECT bool_or(a.failures > 0) AS failing, array_agg(a.id) FILTER (WHERE a.deleted_at IS NOT NULL) AS deleted
                  FROM automations a
                 WHERE a.workspace_id = g.workspace_id AND a.id = ANY(g.ids)
                   AND (a.failures > 0 OR a.deleted_at IS NOT NULL)) a
     OFFSET 0) found
- WHERE waited_for OR failing OR deleted IS NOT NULL OR awaited OR with_tasks IS NOT NULL
+ WHERE waited_for OR failing OR deleted IS NOT NULL OR awaited OR with_tasks IS NOT NULL OR has_room
 """
 
 COUNT_FAILURES = """
@@ -73,6 +84,7 @@ class Concerned(NamedTuple):
     deleted: Sequence[AutomationId] | None
     awaited: bool | None
     with_tasks: Sequence[SessionId] | None
+    has_room: bool | None
 
 
 def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
@@ -80,9 +92,17 @@ def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
     return orjson.dumps(rows).decode()
 
 
-async def concerned(conn: Connection, ids: Mapping[WorkspaceId, Sequence[UUID | None]]) -> list[Concerned]:
-    """Of these workspaces, with ids of lanes, automations and sessions in each, those where more is to be done."""
-    given = [{"workspace_id": workspace_id, "ids": those} for workspace_id, those in ids.items()]
+async def concerned(
+    conn: Connection,
+    ids: Mapping[WorkspaceId, Sequence[UUID | None]],
+    capped: Mapping[WorkspaceId, Collection[AgentId]] = NONE,
+) -> list[Concerned]:
+    """Of these workspaces, with ids of lanes, automations and sessions in each, and of capped agents that run fewer now,
+    those where more is to be done."""
+    given = [
+        {"workspace_id": workspace_id, "ids": those, "capped": list(capped.get(workspace_id, ()))}
+        for workspace_id, those in ids.items()
+    ]
     rows = await conn.execute(CONCERNED, {"ended": orjson.dumps(given).decode()})
     return [Concerned(*row) for row in await rows.fetchall()]
 

@@ -10,7 +10,7 @@ from rota.db.aftermath import Concerned
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
-from rota.model.ids import AutomationId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, WorkspaceId
 from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
 from rota.notify import telling
 from rota.notify.telling import Failure
@@ -29,7 +29,8 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> None:
     ready = {each.workspace_id for each in changed if each.status == Status.QUEUED}
     ended = [each for each in changed if each.status in TERMINAL]
     await budgeting.settle(conn, ended)
-    concerned = await aftermath.concerned(conn, _concerning(ended)) if ended else []
+    concerned = await aftermath.concerned(conn, _concerning(changed), _capped(changed)) if changed else []
+    ready |= {each.workspace_id for each in concerned if each.has_room}
     waited_for = {each.workspace_id for each in concerned if each.waited_for}
     there = [each for each in ended if each.workspace_id in waited_for]
     lanes = {(each.workspace_id, lane) for each in there for lane in _waited_for(each) if lane}
@@ -55,14 +56,24 @@ def _automated(run: Ended) -> bool:
     return run.automation_id is not None and run.source not in UNCOUNTED
 
 
-def _concerning(ended: Sequence[Ended]) -> dict[WorkspaceId, list[UUID | None]]:
+def _concerning(changed: Sequence[Ended]) -> dict[WorkspaceId, list[UUID | None]]:
     """What their ends may concern, by workspace: lanes and sessions in which others wait, and automations."""
-    ids: defaultdict[WorkspaceId, list[UUID | None]] = defaultdict(list)
-    for each in ended:
-        ids[each.workspace_id] += _waited_for(each)
-        if each.lane and each.lane != each.automation_id and _automated(each):
-            ids[each.workspace_id].append(each.automation_id)
+    ids: dict[WorkspaceId, list[UUID | None]] = {each.workspace_id: [] for each in changed}
+    for each in changed:
+        if each.status in TERMINAL:
+            ids[each.workspace_id] += _waited_for(each)
+            if each.lane and each.lane != each.automation_id and _automated(each):
+                ids[each.workspace_id].append(each.automation_id)
     return ids
+
+
+def _capped(changed: Sequence[Ended]) -> dict[WorkspaceId, set[AgentId]]:
+    """Agents that may run another one now."""
+    capped: defaultdict[WorkspaceId, set[AgentId]] = defaultdict(set)
+    for each in changed:
+        if each.capped_agent_id:
+            capped[each.workspace_id].add(each.capped_agent_id)
+    return capped
 
 
 def _waited_for(run: Ended) -> tuple[UUID | None, UUID | None]:
