@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # whoever runs out of time is stopped in order, and its PostgreSQL with it
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not config.option.basetemp and (memory := in_memory()):
         config.option.basetemp = config.stash[TEMPORARY] = tempfile.mkdtemp(prefix="rota-test-", dir=memory)
 
