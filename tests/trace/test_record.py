@@ -80,6 +80,22 @@ async def test_finishing_waits_until_everything_is_stored(house: House, desk: Re
     assert await house.value("SELECT amount FROM usage WHERE unit = 'tokens'") == 15
 
 
+async def test_who_finishes_while_others_do_shares_their_transactions(
+    house: House, recorder: Recorder, run: Claimed
+) -> None:
+    """One after the other goes on as soon as its words are stored: nobody stays to write for who comes after."""
+
+    async def several_runs() -> None:
+        for _ in range(5):
+            desk = recorder.desk(run)
+            await desk.say("Last words.")
+            await desk.finish()
+
+    await asyncio.gather(*(several_runs() for _ in range(20)))
+    assert await house.value("SELECT count(*) FROM events WHERE kind = 'output'") == 100
+    assert await house.value("SELECT count(DISTINCT xmin::text) FROM events WHERE kind = 'output'") <= 25
+
+
 async def test_readers_are_woken_after_the_commit_and_not_before(
     house: House, desk: RecordingDesk, wakes: Wakes, run: Claimed
 ) -> None:

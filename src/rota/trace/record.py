@@ -55,9 +55,13 @@ class Recorder:
                 log.warning("trace.unwritten", extra={"error": f"{type(failure).__name__}: {failure}"})
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def flush(self, *, only_due: bool = False) -> None:
-        """Write everything handed in so far, or what has waited long enough."""
+    async def flush(self, *, only_due: bool = False, wanted_by: "RecordingDesk | None" = None) -> None:
+        """Write everything handed in so far, or what has waited long enough. Who only wants their own words stored, and
+        finds that the flush they waited for did it, leaves: otherwise each would write for the next, one after the
+        other."""
         async with self._flushing:
+            if wanted_by and not wanted_by.owes:
+                return
             desks = [desk for desk in self._desks.values() if not only_due or desk.due()]
             for desk in desks:
                 del self._desks[id(desk)]
@@ -121,7 +125,7 @@ class RecordingDesk:
         self._pending: list[NewEvent] = []
         self._spent: dict[str, Decimal] = {}
         self._uncharged = False
-        self._owes = False  # something was handed in that is not known to be stored
+        self.owes = False  # something was handed in that is not known to be stored
         self._text: list[str] = []
         self._size = 0
         self._unfinished = ""
@@ -172,9 +176,9 @@ class RecordingDesk:
 
     async def finish(self) -> None:
         """Wait until all of it is stored; a settled run must never be followed by its own words."""
-        while self._owes and not self._lost:
+        while self.owes and not self._lost:
             try:
-                await self._recorder.flush()
+                await self._recorder.flush(wanted_by=self)
             except PASSING as failure:
                 log.warning("trace.unwritten", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
@@ -205,14 +209,14 @@ class RecordingDesk:
 
     def written(self, *, lost: bool) -> None:
         self._lost = self._lost or lost
-        self._owes = bool(self._pending or self._text or self._uncharged)
+        self.owes = bool(self._pending or self._text or self._uncharged)
         if self._flushed:
             self._flushed.set()
 
     async def _handed_in(self) -> None:
         if self._lost:
             raise Lost("This attempt belongs to another worker now.")
-        self._owes = True
+        self.owes = True
         self._window.open(time.monotonic())
         self._recorder.has_something(self)
         while self._size > FULL_BYTES and not self._lost:
