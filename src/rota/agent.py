@@ -218,6 +218,10 @@ class Context:
         """Add tasks to the session: each with `role`, `prompt` or `input`, and `key`, `depends_on` as needed."""
         return self._line.request({"type": "task", "tasks": [dict(each) for each in tasks]})
 
+    def event(self, name: str, data: Any = None, *, key: str | None = None) -> Reply:
+        """Post a named event, which fires the triggers that wait for it: `{"runs": […]}`."""
+        return self._line.request({"type": "event", "name": name, "data": data, "key": key})
+
     def artifact(
         self,
         name: str | None = None,

@@ -101,10 +101,12 @@ def tool(function: Callable[..., Any], *, approval: bool = False) -> dict[str, A
 
 async def test_a_model_works_at_the_desk(converse: Any, line: Line) -> None:
     line.memory["lines"] = {"value": 4}
+    line.answers["event"] = {"runs": ["1"]}
     script = Script(
         [("recall", {"key": "lines"}), ("recall", {"key": "other"}), ("message", {"body": "I begin.", "to": "user"})],
         [("task", {"role": "judge", "prompt": "Judge it"}), ("artifact", {"name": "poem.md", "content": "A poem."})],
         [("remember", {"key": "last", "value": [1], "ttl": "7d"}), ("forget", {"key": "lines"})],
+        [("event", {"name": "poem.done", "data": {"lines": 4}})],
         "Done.",
     )
     assert await converse(script) == "Done."
@@ -115,6 +117,10 @@ async def test_a_model_works_at_the_desk(converse: Any, line: Line) -> None:
     assert base64.b64decode(line.of("artifact")[0]["data"]) == b"A poem."
     assert line.of("remember")[0]["ttl"] == "7d"
     assert line.of("forget")
+    assert line.of("event")[0] | {"type": "event"} == {
+        "type": "event", "name": "poem.done", "data": {"lines": 4}, "key": "turn-4-call-1",
+    }  # fmt: skip
+    assert script.results()[-1] == "Posted. Runs it started: 1."
     assert line.of("say") == [{"type": "say", "text": "Done."}]
 
 

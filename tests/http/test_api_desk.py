@@ -231,6 +231,56 @@ async def test_it_adds_tasks_in_its_role_and_talks_to_others(office: Office, api
     )
 
 
+EVERYBODY_HEARS = [("Hear", {"event": "swept"}), ("Hear more", {"event": "swept"}), ("Deaf", {"event": "other"})]
+
+
+async def test_it_posts_an_event_that_starts_who_waits_for_it(seat: Seat, api: Api) -> None:
+    waiting = [await waits(api, *each) for each in EVERYBODY_HEARS]
+    given = {"event": "swept", "data": {"rooms": 3}}
+    fired = made(await seat.post("event", given, key="k"), 202)["runs"]
+    started = [made(await api.get(f"/runs/{each}"), 200) for each in fired]
+    assert {each["automation_id"] for each in started} == set(waiting[:2])
+    assert {each["source"] for each in started} == {"event"}
+    assert started[0]["payload"] == {**given, "run_id": str(seat.at_work.id)}
+    own = await seat.at_work.desk.event("swept", given["data"], key="k")  # by its worker it is the same one
+    assert sorted(map(str, own["runs"])) == sorted(fired)
+    assert made(await seat.post("event", {"event": "nobody.waits"}), 202) == {"runs": []}
+    refused(await seat.post("event", {"event": "no name!"}), 422, "invalid_event", "event")
+
+
+async def waits(api: Api, name: str, *triggers: Any) -> str:
+    return str(made(await api.post("/automations", example(name=name, triggers=triggers)))["id"])
+
+
+async def test_agents_do_not_start_each_other_in_a_circle(office: Office, api: Api) -> None:
+    """A's agent posts x, which starts B; B's end starts C; the agent of a task of C's posts what A and B wait for."""
+    a = await waits(api, "A", {"event": "y"}, {"event": "self"})
+    await waits(api, "B", {"event": "x"})
+    await waits(api, "C", {"after": "b"})
+    made(await api.post(f"/automations/{a}/run"))
+    first = Seat(office, api, await office.claim())
+    refused(await first.post("event", {"event": "self"}), 422, "event_cycle", "event")
+    made(await first.post("event", {"event": "x"}), 202)
+    second = Seat(office, api, await office.claim())
+    await office.settle(second.at_work, Succeeded())
+    third = Seat(office, api, await office.claim())
+    assert third.at_work.assignment.source == "after"
+    made(await third.post("task", {"tasks": [{"role": "helper", "prompt": "Post."}]}))
+    await office.settle(third.at_work, Succeeded())
+    helper = Seat(office, api, await office.claim())
+    before = await office.count(*WRITTEN)
+    for event, again in (("x", "b"), ("y", "a")):
+        circle = refused(await helper.post("event", {"event": event}), 422, "event_cycle", "event")
+        assert circle["detail"].startswith(f"{again} led to this run")
+    assert await office.count(*WRITTEN) == before
+
+
+async def test_it_posts_no_event_for_somebody_who_may_not(seat: Seat, office: Office, api: Api) -> None:
+    await waits(api, "Hear", {"event": "swept"})
+    await office.execute("UPDATE members SET level = 'viewer' WHERE user_id = %s", office.caller.user_id)
+    refused(await seat.post("event", {"event": "swept"}), 403, "forbidden")
+
+
 # Whose desk --------------------------------------------------------------------------------------------------------
 
 VERBS: list[tuple[str, str, Any]] = [
@@ -242,6 +292,7 @@ VERBS: list[tuple[str, str, Any]] = [
     ("POST", "ack", {"ids": [1]}),
     ("GET", "task", None),
     ("POST", "task", {"tasks": [{"role": "worker", "prompt": "x"}]}),
+    ("POST", "event", {"event": "swept", "data": [1]}),
     ("POST", "artifact", {"uri": "https://example.org/"}),
     ("POST", "artifact?name=x", {"any": "content"}),
     ("GET", "memory", None),
@@ -253,7 +304,18 @@ VERBS: list[tuple[str, str, Any]] = [
     ("POST", "ask", {"question": "x"}),
     ("GET", "ask/01a1e0db-2cd9-7826-809d-0931e0e98709", None),
 ]
-WRITTEN = ("events", "usage", "deliveries", "artifacts", "memory", "checkpoints", "approvals", "write_keys", "tasks")
+WRITTEN = (
+    "runs",
+    "events",
+    "usage",
+    "deliveries",
+    "artifacts",
+    "memory",
+    "checkpoints",
+    "approvals",
+    "write_keys",
+    "tasks",
+)
 
 
 async def test_only_the_attempt_itself_sits_at_its_desk(seat: Seat, office: Office, api: Api) -> None:

@@ -23,6 +23,9 @@ $desk inbox --wait 60s > inbox
 $desk ack "$(cut -f1 inbox)"
 if $desk inbox; then echo "an acknowledged message came again"; exit 9; fi
 $desk task helper "Help me." --key help
+$desk event nobody.waits
+echo '{"n": 1}' | $desk event errand.done - --key done > event
+test "$($desk event errand.done '{"n": 1}' --key done)" = "$(cat event)"
 printf '# Report\\n' > report.md
 $desk artifact report.md > artifact
 echo piped | $desk artifact - --name piped.txt
@@ -73,6 +76,8 @@ def test_a_shell_script_does_all_of_it(rota: Rota, token: str, tmp_path: Path) -
     for name, argv in (("Shell", ["sh", str(script)]), ("Helper", ["echo", "Helped."])):
         rota.post(token, "/agents", {"name": name, "executor": "command", "config": {"argv": argv}})
     rota.post(token, "/automations", {"name": "Errand", "agent": "shell", "prompt": "Go."})
+    heard = {"name": "Heard", "agent": "helper", "prompt": "Hear.", "triggers": [{"event": "errand.done"}]}
+    rota.post(token, "/automations", heard)
     run = rota.post(token, "/automations/errand/run")
     session = f"/sessions/{run['session_id']}"
     rota.post(token, f"{session}/roles", {"name": "helper", "agent": "helper"})
@@ -103,6 +108,8 @@ def test_a_shell_script_does_all_of_it(rota: Rota, token: str, tmp_path: Path) -
     }
     [kept] = rota.get(token, "/automations/errand/memory")["items"]
     assert (kept["key"], kept["value"], kept["confidence"], kept["run_id"]) == ("last", {"seen": 3}, 0.5, run["id"])
+    [hearing] = rota.get(token, "/automations/heard/runs")["items"]
+    assert hearing["payload"] == {"event": "errand.done", "data": {"n": 1}, "run_id": run["id"]}
     [task] = rota.get(token, f"{session}/tasks")["items"]
     assert (task["key"], task["added_by_run"]) == ("help", run["id"])
 

@@ -39,19 +39,22 @@ WORK = """
             file.write(b"x" * 3_000_000)
         assert (await context.artifact(path="large.bin"))["name"] == "large.bin"
         await context.artifact(uri="https://example.org/pull/7", name="The pull request")
+        assert await context.event("nobody.waits", {"n": 1}) == {"runs": []}
         refusals = []
         for request in (
             lambda: context.message("x", to="nobody"),
             lambda: context.artifact("passwd", path="../../../../etc/passwd"),
             lambda: context.artifact("../x", "x"),
             lambda: context.remember("no key!", 1),
+            lambda: context.event("no name!"),
+            lambda: context.event("x", key="k" * 201),
             lambda: context.task({"role": "me", "prompt": "x", "depends_on": ["nothing"]}),
         ):
             try:
                 await request()
             except RuntimeError as refused:
                 refusals.append(str(refused))
-        assert len(refusals) == 5, refusals
+        assert len(refusals) == 7, refusals
         return "All done."
 """
 

@@ -151,6 +151,19 @@ def task(
 
 
 @command.command()
+@click.argument("name")
+@click.argument("data", default="null")
+@click.option("--key", help="Posted again with it, it is the same event")
+@as_json
+@seated
+def event(desk: Desk, name: str, data: str, key: str | None, as_json: bool) -> None:
+    """Post the event NAME, with DATA as JSON (`-`: from the standard input). Prints the runs it started."""
+    fired = desk.event(name, _json(_text(data), "DATA"), key=key)
+    if as_json or fired["runs"]:
+        shown(fired, as_json, "\n".join(fired["runs"]))
+
+
+@command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), required=False)
 @click.option("--name", help="What it is called [the file's name]")
 @click.option("--type", "media_type", help="Its media type [by its name]")

@@ -104,6 +104,11 @@ class AsyncDesk:
         added: list[dict[str, Any]] = (await self._post("task", {"tasks": [dict(each) for each in tasks]}))["items"]
         return added
 
+    async def event(self, name: str, data: Any = None, *, key: str | None = None) -> dict[str, Any]:
+        """Post a named event, which fires the triggers that wait for it; `{"runs": […]}` are what it started."""
+        fired: dict[str, Any] = await self._post("event", {"event": name, "data": data}, key)
+        return fired
+
     async def artifact(
         self, name: str, content: bytes | str | Path, *, media_type: str | None = None
     ) -> dict[str, Any]:

@@ -50,6 +50,15 @@ SELECT r.session_id, r.source,
 """
 
 
+GRANTED_LEVEL = """
+SELECT m.level FROM runs r
+       JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
+        AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())
+       JOIN members m ON m.workspace_id = g.workspace_id AND m.user_id = g.user_id AND m.removed_at IS NULL
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
+"""
+
+
 async def renew(conn: Connection, attempts: Iterable[tuple[UUID, UUID, int]], lease: timedelta) -> dict[UUID, bool]:
     """Renew leases; the runs still ours, each with whether somebody asked to cancel it."""
     given = [{"workspace_id": w, "id": r, "attempt": a} for w, r, a in sorted(attempts)]  # locked in this order
@@ -64,6 +73,13 @@ async def by_token(
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(BY_TOKEN, given)
         return await cursor.fetchone()
+
+
+async def granted_level(conn: Connection, workspace_id: UUID, run_id: UUID) -> str | None:
+    """The level of the person on whose grant a run works; None once the grant has ended or they have left."""
+    rows = await conn.execute(GRANTED_LEVEL, {"workspace_id": workspace_id, "run_id": run_id})
+    found = await rows.fetchone()
+    return found[0] if found else None
 
 
 async def seat(conn: Connection, workspace_id: UUID, run_id: UUID) -> dict[str, Any] | None:

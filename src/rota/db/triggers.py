@@ -11,7 +11,7 @@ from psycopg.rows import TupleRow, dict_row
 
 from rota.db.pool import Connection
 from rota.model.firing import Due, Firing, Flight, Policy, Timing
-from rota.model.ids import AutomationId, TriggerId, WorkspaceId
+from rota.model.ids import AutomationId, RunId, TriggerId, WorkspaceId
 
 NEXT = """
 -- All that an idle pass reads: the head of one partial index.
@@ -143,6 +143,26 @@ SELECT t.id, now(), t.overlap, t.jitter,
 OF_EVENT = """
 SELECT t.workspace_id, t.id FROM triggers t
  WHERE t.workspace_id = %(workspace_id)s AND t.event = %(event)s AND t.kind = 'event' AND t.enabled
+"""
+
+EVENT_CIRCLE = """
+-- The automations that wait for the event and stand among those that led to this run: back from each run to the one
+-- whose agent posted its event, whose end it followed, which it repeats, or whose agent added its task.
+WITH RECURSIVE cause AS (
+    SELECT r.id, r.automation_id, r.source, r.payload, r.retry_of
+      FROM runs r WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
+    UNION ALL
+    SELECT r.id, r.automation_id, r.source, r.payload, r.retry_of
+      FROM cause c JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id =
+           CASE WHEN c.source IN ('event', 'after') THEN (c.payload->>'run_id')::uuid
+                WHEN c.source = 'retry' THEN c.retry_of
+                WHEN c.source = 'task' THEN (SELECT t.added_by_run FROM tasks t
+                                              WHERE t.workspace_id = %(workspace_id)s AND t.run_id = c.id) END)
+SELECT DISTINCT a.slug
+  FROM triggers t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id AND a.deleted_at IS NULL
+ WHERE t.workspace_id = %(workspace_id)s AND t.event = %(event)s AND t.kind = 'event' AND t.enabled
+   AND t.automation_id IN (SELECT automation_id FROM cause)
+ORDER BY a.slug
 """
 
 AFTER = """
@@ -311,6 +331,19 @@ async def lock_inbound(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) 
 
 async def of_event(conn: Connection, workspace_id: WorkspaceId, event: str) -> list[tuple[UUID, UUID]]:
     return await _pairs(conn, OF_EVENT, {"workspace_id": workspace_id, "event": event})
+
+
+async def lock_awaiting(conn: Connection, workspace_id: WorkspaceId, event: str) -> None:
+    """Lock the automations that wait for the event, for those who hold something else that comes after in the order."""
+    found = await of_event(conn, workspace_id, event)
+    given = orjson.dumps([{"workspace_id": w, "id": t} for w, t in found]).decode()
+    await conn.execute(LOCK_AUTOMATIONS, {"triggers": given})
+
+
+async def event_circle(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, event: str) -> list[str]:
+    """The slugs of those that the event would start again, though they led to the run that posts it."""
+    given = {"workspace_id": workspace_id, "run_id": run_id, "event": event}
+    return [slug for (slug,) in await (await conn.execute(EVENT_CIRCLE, given)).fetchall()]
 
 
 async def find_webhook(conn: Connection, trigger_id: UUID) -> tuple[UUID, UUID] | None:

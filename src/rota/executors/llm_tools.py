@@ -45,6 +45,16 @@ class DeskTools:
         """
         return await self._context.task({"role": role, "prompt": prompt, "key": key, "depends_on": list(depends_on)})
 
+    async def event(self, name: str, data: Any = None) -> str:
+        """Post a named event. It starts the automations that wait for it.
+
+        Args:
+            name: The name of the event, such as invoice.paid.
+            data: Any JSON value, for those that are started.
+        """
+        fired = await self._context.event(name, data, key=self.key)
+        return f"Posted. Runs it started: {len(fired['runs'])}."
+
     async def artifact(self, name: str, content: str | None = None, path: str | None = None) -> Any:
         """Keep a result for people to read and download: a text, or a file of the working directory.
 

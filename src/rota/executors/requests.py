@@ -56,6 +56,8 @@ class Requests:
                 await desk.ack(event["ids"])
             case "task":
                 done = await desk.task([_task(each) for each in event["tasks"]])
+            case "event":
+                done = await desk.event(event["name"], event.get("data"), key=event.get("key"))
             case "artifact":
                 done = await self._keep(event)
             case "remember":
@@ -152,6 +154,7 @@ REQUESTS: Shapes = {
     "inbox": {"after": _is_number, "wait": lambda value: _is_number(value) and float(str(value)) < MOST_SECONDS},
     "ack": {"ids": lambda value: isinstance(value, list) and all(map(_is_number, value))},
     "task": {"tasks": lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)},
+    "event": {"name": lambda value: isinstance(value, str), "key": _is_text_or_none},
     "artifact": {
         "name": _is_text_or_none,
         "data": lambda value: value is None or _is_base64(value),

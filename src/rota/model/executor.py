@@ -138,6 +138,11 @@ class Desk(Protocol):
         """Add tasks to the session, all or none."""
         ...
 
+    async def event(self, name: str, data: Any = None, *, key: str | None = None) -> Mapping[str, Any]:
+        """Post a named event, which fires the triggers that wait for it; `runs` are what it started. One that would
+        start again what led to this run is refused. Posted again with the same key, it is the same event."""
+        ...
+
     async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
         """Keep a content."""
         ...

@@ -1,7 +1,6 @@
 """Reads the forms in which triggers are written and keeps an automation's triggers equal to them."""
 
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from rota.errors import Conflict, Invalid, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller
 from rota.model.duration import format_duration
+from rota.model.event import event_name
 from rota.model.firing import Timing
 from rota.model.ids import TriggerId, WorkspaceId, new_id
 from rota.model.preview import closest
@@ -27,7 +27,6 @@ from rota.runs import passing
 TIMED = frozenset({"cron", "every", "at"})
 INBOUND = {"webhook": ("webhook",), "event": ("event",), "after": ("after", "on")}
 ENDINGS = ("succeeded", "failed", "cancelled", "skipped")
-EVENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 SECRET_OVERLAP = timedelta(hours=24)
 DEFAULTS: Mapping[str, Any] = {
     "cron": None, "every": None, "time_of_day": None, "at": None, "event": None, "after_automation_id": None,
@@ -108,13 +107,6 @@ def _webhook(value: Any) -> dict[str, Any]:
     if value not in ({}, True):
         raise Invalid("A webhook takes no options: write {}.", code="invalid_trigger", field="webhook")
     return {}
-
-
-def event_name(value: Any) -> str:
-    if not isinstance(value, str) or not EVENT.fullmatch(value):
-        message = "An event's name has 1 to 128 letters, digits, dots, colons, hyphens and underscores."
-        raise Invalid(message, code="invalid_event", field="event")
-    return value
 
 
 async def _after(conn: Connection, caller: Caller, form: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from rota.db import runs, triggers
 from rota.db.pool import Connection
+from rota.model.event import event_name, payload
 from rota.model.firing import Due, Flight, Placement, effective_overlap, jitter, place
-from rota.model.ids import RunId, TriggerId
+from rota.model.ids import RunId, TriggerId, WorkspaceId, new_id
 from rota.model.run import Source, Start
 from rota.runs import cancelling, starting
 
@@ -28,6 +29,15 @@ class Occurrence:
 
 # The run of each trigger and key, new or old; disabled triggers have none.
 Fired: TypeAlias = Mapping[tuple[UUID, str], RunId]
+
+
+async def publish(
+    conn: Connection, workspace_id: WorkspaceId, event: str, data: Any, key: str | None, *, run_id: RunId | None = None
+) -> Fired:
+    """Fire every trigger of the workspace that waits for the event; `run_id` is the run whose agent posted it."""
+    found = await triggers.of_event(conn, workspace_id, event_name(event))
+    key, told = key or str(new_id()), payload(event, data, run_id)
+    return await fire(conn, [Occurrence(*trigger, Source.EVENT, key, told) for trigger in found])
 
 
 async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:

@@ -10,10 +10,9 @@ from rota.db.pool import Connection, Database
 from rota.errors import Broken, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller, Level
-from rota.model.ids import WorkspaceId, new_id
+from rota.model.ids import WorkspaceId
 from rota.model.run import Source
 from rota.roster.automations import now_of
-from rota.roster.triggers import event_name
 from rota.runs import triggering
 from rota.runs.triggering import Fired, Occurrence
 
@@ -66,9 +65,4 @@ def _opened(vault: Vault, sealed: Sequence[tuple[bytes, str]]) -> list[str]:
 async def publish_event(conn: Connection, caller: Caller, event: str, data: Any, key: str | None) -> Fired:
     """Fire every trigger of this workspace that waits for the event."""
     caller.must_be(Level.MEMBER, "post an event")
-    found = await triggers.of_event(conn, caller.workspace_id, event_name(event))
-    key = key or str(new_id())
-    payload = {"event": event, "data": data}
-    return await triggering.fire(
-        conn, [Occurrence(workspace_id, trigger_id, Source.EVENT, key, payload) for workspace_id, trigger_id in found]
-    )
+    return await triggering.publish(conn, caller.workspace_id, event, data, key)

@@ -18,6 +18,7 @@ from rota.errors import Lost, TooLarge
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
 from rota.model.artifact import check_uri, named
 from rota.model.budget import SECONDS
+from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId, new_id
 from rota.model.memory import Remembered
@@ -167,6 +168,14 @@ class AttemptDesk:
         async with self._db.connection() as conn:
             return await task_rows.page(conn, seat.where, batch=batch)
 
+    async def event(self, name: str, data: Any = None, *, key: str | None = None) -> Mapping[str, Any]:
+        await self._words.finish()
+        seat, given, own = await self._seated(), self._redactor.value(data), key or new_id().hex
+        called = event_name(self._redactor.text(name))
+        runs = await self._write(lambda conn: at.event(conn, seat, called, given, own), event=called)
+        self._wakes.send(RUNS, [seat.workspace_id])
+        return {"runs": runs}
+
     async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
         seat, called = await self._seated(), named(self._redactor.text(name), media_type)
@@ -197,12 +206,12 @@ class AttemptDesk:
             self._seat = await self._persist(lambda conn: at.of_attempt(conn, *self._attempt))
         return self._seat
 
-    async def _write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _write(self, work: Callable[[Connection], Awaitable[T]], *, event: str | None = None) -> T:
         """Fenced, in one transaction; then who follows the session is woken."""
         seat = await self._seated()
 
         async def held(conn: Connection) -> T:
-            await at.hold(conn, seat)
+            await at.hold(conn, seat, event=event)
             return await work(conn)
 
         done = await self._persist(held)

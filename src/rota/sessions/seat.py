@@ -6,23 +6,27 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from rota.db import attempts, checkpoints, events, held_words, usage
+from rota.db import attempts, checkpoints, events, held_words, triggers, usage
 from rota.db import memory as kept
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.usage import Charge
-from rota.errors import Conflict, Lost, TooLarge
+from rota.errors import Conflict, Forbidden, Invalid, Lost, TooLarge
 from rota.model.budget import SECONDS
+from rota.model.caller import Level
+from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
-from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
+from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId, new_id
 from rota.model.memory import Remembered
 from rota.model.message import NewMessage
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.task import TaskForm
-from rota.runs import cancelling
+from rota.runs import cancelling, triggering
 from rota.sessions import memory, messages, tasks
 from rota.sessions.artifacts import Author
 from rota.trace.record import LONGEST_TEXT
+
+LONGEST_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,11 @@ async def of_attempt(conn: Connection, workspace_id: WorkspaceId, run_id: RunId,
     )  # fmt: skip
 
 
-async def hold(conn: Connection, seat: Seat) -> None:
-    """Nobody takes the run from this attempt before the transaction ends."""
+async def hold(conn: Connection, seat: Seat, *, event: str | None = None) -> None:
+    """Nobody takes the run from this attempt before the transaction ends. Who is about to post an `event` locks the
+    automations that wait for it first: they come before runs in the order of locks."""
+    if event is not None:
+        await triggers.lock_awaiting(conn, seat.workspace_id, event)
     if not await events.hold(conn, [(seat.workspace_id, seat.run_id, seat.attempt)]):
         raise _lost()
 
@@ -105,6 +112,26 @@ async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:
 async def add_tasks(conn: Connection, seat: Seat, forms: Sequence[TaskForm]) -> UUID:
     """The id of the batch."""
     return await tasks.add(conn, *seat.where, forms, attempt=(seat.run_id, seat.attempt))
+
+
+async def event(conn: Connection, seat: Seat, name: str, data: Any, key: str | None) -> list[RunId]:
+    """Post an event in the name of who granted the run; the runs it starts. A key is the run's own. One that would
+    start what led to this run is refused: agents that call each other in a circle would never stop."""
+    if await attempts.granted_level(conn, seat.workspace_id, seat.run_id) not in {Level.MEMBER, Level.ADMIN}:
+        raise Forbidden(
+            "Who granted this run is no member here any more; to post an event they must be a member.",
+            needs=Level.MEMBER,
+        )
+    if again := await triggers.event_circle(conn, seat.workspace_id, seat.run_id, event_name(name)):
+        raise Invalid(
+            f"{', '.join(again)} led to this run and would be started again by {name!r}, in a circle.",
+            code="event_cycle",
+            field="event",
+        )
+    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+        raise Invalid(f"A key has 1 to {LONGEST_KEY} characters.", code="invalid_key", field="key")
+    own = f"{seat.run_id}/{key or new_id().hex}"
+    return list((await triggering.publish(conn, seat.workspace_id, name, data, own, run_id=seat.run_id)).values())
 
 
 async def remember(conn: Connection, seat: Seat, given: Remembered) -> dict[str, Any]:

@@ -26,12 +26,14 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
 from rota.http.redacting import redactor_of
 from rota.http.shapes.artifacts import ArtifactOut
-from rota.http.shapes.desk import AckAllIn, AskIn, AskOut, DeskMessageIn, SayIn, ToolIn, UsageIn
+from rota.http.shapes.desk import AckAllIn, AskIn, AskOut, DeskEventIn, DeskMessageIn, SayIn, ToolIn, UsageIn
 from rota.http.shapes.memory import MemoryIn, MemoryOut
 from rota.http.shapes.messages import MessageOut
 from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_text_cursor
 from rota.http.shapes.tasks import TaskOut, TasksIn
+from rota.http.shapes.triggers import FiredOut
 from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
+from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
@@ -56,10 +58,10 @@ class AtDesk:
     key: str | None
     redactor: Redactor
 
-    async def write(self, verb: str, request: dict[str, Any], work: Work) -> Any:
+    async def write(self, verb: str, request: dict[str, Any], work: Work, *, event: str | None = None) -> Any:
         """Do it in one transaction, fenced by the attempt, once for its key; then wake who follows the session."""
         async with _fenced(), isolation.in_workspace(self.shared.db, self.seat.workspace_id) as conn:
-            await desk.hold(conn, self.seat)
+            await desk.hold(conn, self.seat, event=event)
             answer = await repeats.once(
                 conn, self.seat.workspace_id, self.seat.run_id, self.key, {"desk": verb, **request}, work
             )
@@ -161,6 +163,18 @@ async def add_tasks(at: Seated, body: TasksIn) -> Page[TaskOut]:
     async with at.reading() as conn:
         found = await task_rows.page(conn, at.seat.where, batch=UUID(batch))
     return Page(items=[TaskOut.model_validate(each) for each in found])
+
+
+@router.post("/event", status_code=202)
+async def post_event(at: Seated, body: DeskEventIn) -> FiredOut:
+    """Fire every event trigger of this workspace with this name. One that would start again what led to this run is
+    refused, `event_cycle`."""
+    name = event_name(body.event)
+    runs = await at.write(
+        "event", body.model_dump(), lambda conn: desk.event(conn, at.seat, name, body.data, at.key), event=name
+    )
+    at.shared.wakes.send(RUNS, [at.seat.workspace_id])
+    return FiredOut(runs=runs)
 
 
 @router.post("/artifact", status_code=201, openapi_extra=UPLOAD)

@@ -28,6 +28,11 @@ class DeskMessageIn(In):
     to: RoleName = Field(default=ALL, description="A role of the session, `user`, or `all` others")
 
 
+class DeskEventIn(In):
+    event: str = Field(max_length=128, examples=["invoice.paid"])
+    data: JsonValue = None
+
+
 class AckAllIn(In):
     ids: list[Annotated[int, Field(ge=1, lt=2**63)]] = Field(min_length=1, max_length=1000)
 

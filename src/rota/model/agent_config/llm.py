@@ -24,7 +24,7 @@ from rota.model.config_fields import (
 )
 
 DESK_TOOLS = (
-    *("message", "task", "artifact", "remember", "recall", "forget", "ask"),
+    *("message", "task", "event", "artifact", "remember", "recall", "forget", "ask"),
     *("list_files", "read_file", "write_file"),
 )
 MAX_TURNS = 50
