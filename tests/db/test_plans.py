@@ -138,6 +138,16 @@ async def test_what_is_looked_for_by_its_id_is_not_looked_for_in_its_whole_works
     assert wide == {}
 
 
+async def test_a_worker_that_plans_while_there_is_nearly_nothing_looks_by_id_too(house: House) -> None:
+    """It keeps these plans until it has written a hundred runs, and the next until a thousand."""
+    async with house.db.connection() as conn:
+        await rest(conn)
+        await house.automation()
+        await conn.execute(PLAN_ONCE)
+        at_work = ("claim", "claim from one", "settle", "renew", "hold an attempt", "append")
+        assert {name: found for name in at_work if (found := await across(conn, HOT[name]))} == {}
+
+
 async def across(conn: Connection, query: str) -> list[str]:
     """The indexes of large tables that are read from a workspace's first row to its last."""
     return [

@@ -18,8 +18,8 @@ from rota.model.run import Claimed, Status
 UNREADABLE = (DataError, ValueError, OverflowError)
 
 # What may be claimed, of each queue the oldest: read from where the last claim ended (since), because behind it dead entries
-# pile up while somebody holds a transaction open. coalesce: the run is looked up behind the row of its queue, never the
-# other way round, whatever the planner takes for many. `most` keeps the caps of agents and workspaces; who takes a workspace
+# pile up while somebody holds a transaction open. Each run is looked up by its key behind the row of its queue, and locked
+# only if it is wanted, whatever the planner takes for many. `most` keeps the caps of agents and workspaces; who takes a workspace
 # for uncapped gets nothing once it is capped.
 _CANDIDATES = """
 WITH queues AS MATERIALIZED (
@@ -31,14 +31,17 @@ candidates AS MATERIALIZED (
     SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
       FROM queues q CROSS JOIN LATERAL (
            SELECT l.id, l.ready_at
-             FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = coalesce(l.id, l.id)
-            WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.workspace_id = q.workspace_id
-              AND l.queue = q.queue AND l.pool = q.pool AND l.executor = q.executor AND l.priority = q.priority
-              AND l.ready_at >= q.since AND l.ready_at <= statement_timestamp()
-              AND r.status = 'queued' AND r.ready_at <= statement_timestamp()
-         ORDER BY l.ready_at
-            LIMIT least(q.most, q.most_in_workspace, %(places)s)
-              FOR UPDATE OF r SKIP LOCKED) c),
+             FROM (SELECT l.workspace_id, l.id, l.ready_at FROM live_runs l
+                    WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.workspace_id = q.workspace_id
+                      AND l.queue = q.queue AND l.pool = q.pool AND l.executor = q.executor AND l.priority = q.priority
+                      AND l.ready_at >= q.since AND l.ready_at <= statement_timestamp()
+                 ORDER BY l.ready_at OFFSET 0) l
+                  CROSS JOIN LATERAL (
+                      SELECT FROM runs r
+                       WHERE r.workspace_id = l.workspace_id AND r.id = l.id
+                         AND r.status = 'queued' AND r.ready_at <= statement_timestamp()
+                         FOR UPDATE SKIP LOCKED) r
+            LIMIT least(q.most, q.most_in_workspace, %(places)s)) c),
 """
 
 _IN_TURNS = """
