@@ -19,13 +19,15 @@ from rota.worker.worker import Worker
 
 
 class Noop:
-    """An in-process agent that does nothing but count, as those of the peers. Who `watches` it hears when it began."""
+    """An in-process agent that does nothing but count, as those of the peers, or also says a line. Who `watches` it hears
+    when it began."""
 
     kind = "command"
     resumes = False
 
-    def __init__(self) -> None:
+    def __init__(self, line: str = "") -> None:
         self.count = 0
+        self._line = line
         self._watched: asyncio.Queue[tuple[object, float]] | None = None
 
     def watch(self) -> asyncio.Queue[tuple[object, float]]:
@@ -40,6 +42,8 @@ class Noop:
         self.count += 1
         if self._watched is not None:
             self._watched.put_nowait((assignment.run_id, time.perf_counter()))
+        if self._line:
+            await desk.say(self._line)
         return Succeeded("Done.")
 
     async def abandon(self, lost: LostAttempt) -> None:
@@ -65,9 +69,11 @@ class AtWork:
 
 
 @asynccontextmanager
-async def at_work(stage: Stage, places: int, *, listener: Listener | None = None) -> AsyncIterator[AtWork]:
+async def at_work(
+    stage: Stage, places: int, *, listener: Listener | None = None, line: str = ""
+) -> AsyncIterator[AtWork]:
     """Without a listener of its own it hears only what is dispatched to it."""
-    executor, recorder = Noop(), Recorder(stage.db, stage.wakes)
+    executor, recorder = Noop(line), Recorder(stage.db, stage.wakes)
     listener = listener or Listener(stage.url)
     worker = Worker(
         stage.db, stage.wakes, recorder, {"command": executor}, url="", home=Path("/nowhere"), places=places

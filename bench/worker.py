@@ -17,6 +17,7 @@ from rota.db.listener import RUNS, Listener, Wakes
 from rota.roster import running
 
 ROTA, ROTA_500 = "rota, 100 places", "rota, 500 places"
+ROTA_SAYING = "rota, 100 places, each run says a line"
 PGQUEUER, PROCRASTINATE = "pgqueuer, batch 100", "procrastinate, concurrency 100"
 OVER_HTTP, OVER_HTTP_IN_ONE = "rota over HTTP, API and worker apart", "rota over HTTP, all in one process"
 FROM_COMMIT, FROM_COMMIT_IN_ONE = "rota from the commit, by NOTIFY", "rota from the commit, in one process"
@@ -41,6 +42,7 @@ async def _drains(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Go
     contestants: dict[str, Callable[[int], Awaitable[float]]] = {
         ROTA: lambda n: _drain(stage, n, places=100),
         ROTA_500: lambda n: _drain(stage, n, places=500),
+        ROTA_SAYING: lambda n: _drain(stage, n // 4, places=100, line="All is well.\n"),
         PGQUEUER: lambda n: peers.drain_pgqueuer(stage, n),
         PROCRASTINATE: lambda n: peers.drain_procrastinate(stage, n // 20),
         LIMIT: lambda n: peers.limit(stage, n),
@@ -60,10 +62,10 @@ async def _drains(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Go
     ]
 
 
-async def _drain(stage: Stage, count: int, *, places: int) -> float:
+async def _drain(stage: Stage, count: int, *, places: int, line: str = "") -> float:
     """Runs a second by one process, with the whole ledger and every event written."""
     await stage.tidy()
-    async with at_work(stage, places) as working:
+    async with at_work(stage, places, line=line) as working:
         return await working.drain(count)
 
 
