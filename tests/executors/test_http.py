@@ -504,7 +504,7 @@ async def test_an_agent_that_drips_its_headers_is_given_up(serve: Serve, call: C
             await asyncio.sleep(0.02)
 
     server = serve(answer)
-    assert "no answer within 0.2 s" in unreached(await call(server.url, {"header_timeout": 0.2}))
+    assert "no answer within 0.2s" in unreached(await call(server.url, {"header_timeout": 0.2}))
     await server.hung_up.wait()
 
 
@@ -517,7 +517,7 @@ async def test_an_agent_that_falls_silent_is_given_up(serve: Serve, call: Call, 
         await forever()
 
     server = serve(answer)
-    assert "nothing came for 0.2 s" in unreached(await call(server.url, {"idle_timeout": "0.2s"}))
+    assert "nothing came for 0.2s" in unreached(await call(server.url, {"idle_timeout": "0.2s"}))
     assert desk.text == "xxxxx"  # slow is not silent
     await server.hung_up.wait()
 
@@ -529,7 +529,7 @@ async def test_a_connection_that_does_not_come_about_is_given_up(call: Call) -> 
     assert "example.com cannot be reached" in unreached(
         await call("http://example.com/", {"timeout": 0.05}, resolve=Names([PUBLIC]), dial=never)
     )
-    assert "no connection within 0.05 s" in unreached(await call("http://a.example/", {"timeout": 0.05}, resolve=never))
+    assert "no connection within 0.05s" in unreached(await call("http://a.example/", {"timeout": 0.05}, resolve=never))
 
 
 # Where a call may lead ------------------------------------------------------------------------------------------------

@@ -545,7 +545,7 @@ async def test_abandoning_says_so_when_the_cluster_does_not_answer(
         ({"image": "rootful/agent:1"}, "(CreateContainerConfigError): container has runAsNonRoot", False),
         (
             {"image": IMAGE, "node_selector": {"no": "where"}, "start_timeout": "0.1s"},
-            "the agent did not begin within 0.1 s: no node takes the pod (Unschedulable): 0/3 nodes are available",
+            "the agent did not begin within 0.1s: no node takes the pod (Unschedulable): 0/3 nodes are available",
             True,
         ),
     ],

@@ -12,7 +12,9 @@ from waiting import until
 from rota.db import events, runs, workers
 from rota.db.listener import CANCELS, RUNS, Wakes
 from rota.db.pool import Database
+from rota.db.run_status.ending import SPAN
 from rota.errors import Conflict, Lost
+from rota.model.duration import parse_duration
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
@@ -401,6 +403,13 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     await Rescue(db, wakes).once()
     run = await _run(house, run_id)
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
+    assert run["error_detail"] == "No worker had a free place for it within 15m."
+
+
+@pytest.mark.parametrize("text", ["2s", "0.05s", "1.25s", "15m", "1h30m", "1d", "2d3h4m5.000006s", "400d"])
+async def test_a_span_is_told_by_the_database_in_the_words_of_all_others(house: House, text: str) -> None:
+    span = SPAN.replace("r.start_within", "%s::interval")
+    assert await house.value(f"SELECT {span}", *[parse_duration(text)] * span.count("%s")) == text
 
 
 async def _settles(house: House, wakes: Wakes, run_id: Any) -> None:

@@ -9,6 +9,7 @@ import h11
 
 from rota.executors.outbound import CutShort, Streams, told
 from rota.model.address import Target
+from rota.model.duration import format_duration
 from rota.model.outcome import ErrorClass
 
 LARGEST_HEAD = 65536
@@ -63,12 +64,12 @@ class Exchange:
             self._writer.write(self._http.send(part))
 
     async def head(self) -> Head:
-        seconds = self._patience.head.total_seconds()
+        patience = self._patience.head
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(patience.total_seconds()):
                 return await self._head()
         except TimeoutError:
-            raise _broken_off(f"no answer within {seconds:g} s") from None
+            raise _broken_off(f"no answer within {format_duration(patience)}") from None
 
     async def read(self) -> bytes:
         """The next piece of the body, or nothing at its proper end."""
@@ -110,7 +111,7 @@ class Exchange:
             async with asyncio.timeout_at(min(self._end_at, asyncio.get_running_loop().time() + idle)):
                 await self._receive(PIECE)
         except TimeoutError:
-            raise _broken_off(f"nothing came for {idle:g} s") from None
+            raise _broken_off(f"nothing came for {format_duration(self._patience.idle)}") from None
 
     async def _receive(self, most: int) -> None:
         if self._mistake is not None:

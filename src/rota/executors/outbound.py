@@ -11,6 +11,7 @@ from functools import cached_property
 from ipaddress import ip_address
 
 from rota.model.address import SETTING, Address, AllowList, Target
+from rota.model.duration import format_duration
 from rota.model.outcome import ErrorClass, Failed
 
 MOST_ADDRESSES = 4
@@ -49,19 +50,20 @@ class Outbound:
 
     @asynccontextmanager
     async def connect(self, target: Target, timeout: timedelta) -> AsyncIterator[Streams]:
-        reader, writer = await self._connected(target, timeout.total_seconds())
+        reader, writer = await self._connected(target, timeout)
         try:
             yield reader, writer
         finally:
             await _hang_up(writer)
 
-    async def _connected(self, target: Target, seconds: float) -> Streams:
+    async def _connected(self, target: Target, timeout: timedelta) -> Streams:
+        seconds = timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):
                 addresses = await self._addresses(target)
                 return await self._first(target, addresses, seconds / len(addresses))
         except TimeoutError:
-            raise _unreachable(target, f"no connection within {seconds:g} s") from None
+            raise _unreachable(target, f"no connection within {format_duration(timeout)}") from None
 
     async def _addresses(self, target: Target) -> list[Address]:
         """Those that are called. One that may not be called speaks against the name, whatever the others are."""

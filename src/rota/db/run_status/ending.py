@@ -65,8 +65,15 @@ changed AS (
     + TELL
 )
 
+# As `format_duration` has it: 1h30m, 0.5s.
+SPAN = """concat(
+    nullif(floor(extract(epoch FROM r.start_within) / 86400), 0) || 'd',
+    nullif(mod(floor(extract(epoch FROM r.start_within) / 3600), 24), 0) || 'h',
+    nullif(mod(floor(extract(epoch FROM r.start_within) / 60), 60), 0) || 'm',
+    nullif(trim_scale(mod(extract(epoch FROM r.start_within), 60)), 0) || 's')"""
+
 END_STUCK = (
-    """
+    f"""
 -- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes. While its agent or workspace
 -- runs as many as it may, it is not a place that is missing: time counts from when there was room again.
 WITH chosen AS MATERIALIZED (
@@ -81,7 +88,7 @@ WITH chosen AS MATERIALIZED (
 changed AS (
    UPDATE runs r
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
-          error_detail = 'No worker had a free place for it within ' || r.start_within || '.'
+          error_detail = 'No worker had a free place for it within ' || {SPAN} || '.'
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """
     + TELL

@@ -19,6 +19,7 @@ from rota.executors.kubernetes.manifest import CONTAINER, OUTCOME, TOLD, Object,
 from rota.executors.kubernetes.mirror import Mirror
 from rota.executors.transcript import Tail, Transcript
 from rota.model.agent_config import KubernetesConfig
+from rota.model.duration import format_duration
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import RunId
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
@@ -215,7 +216,7 @@ class Attempt:
         return words.begun(self._mirror.pod) or words.is_over(self._mirror.job) or self._mirror.job is None
 
     def _never_began(self, obstacle: words.Obstacle | None) -> Failed:
-        span = f"{self._config.start_timeout.total_seconds():g} s"
+        span = format_duration(self._config.start_timeout)
         why = (
             obstacle.words
             if obstacle
