@@ -10,10 +10,11 @@ from rota.db import audit, people
 from rota.db import tokens as rows
 from rota.db.audit import Entry
 from rota.db.pool import Connection
-from rota.errors import Forbidden, NotFound
+from rota.errors import Forbidden, Invalid, NotFound
 from rota.model.caller import Caller
 from rota.model.ids import TokenId, UserId, WorkspaceId
 from rota.model.scope import Scope
+from rota.model.text import one_line
 
 
 async def create_for_caller(
@@ -60,6 +61,10 @@ async def create_as_operator(
     user_id = await _member(conn, workspace_id, email) if email else await people.first_admin(conn, workspace_id)
     if not user_id:
         raise NotFound(f"The workspace {workspace!r} has no {f'member {email!r}' if email else 'admin'}.", field="user")
+    try:
+        name = one_line(name)
+    except ValueError as wrong:
+        raise Invalid(f"A token's name is one line. {wrong}", field="name") from None
     token_id, secret = await add_token(conn, workspace_id, user_id, name, **options)
     await audit.add(conn, Entry(workspace_id, None, "token.create", "token", str(token_id), 200, after={"name": name}))
     return secret

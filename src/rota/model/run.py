@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, assert_never
 from rota.model.budget import ASK
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, TriggerId, UserId, WorkspaceId
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, Succeeded, TimedOut
-from rota.model.text import clean
+from rota.model.text import clean, plain
 
 SUMMARY_LENGTH = 120
 
@@ -169,6 +169,8 @@ def retry_delay(tries: int, *, spread: float | None = None) -> timedelta:
 def summarised(text: str | None) -> str | None:
     """The first 120 characters, cut at a word."""
     words = " ".join(clean(text or "").split())
+    if not words.isprintable():
+        words = plain(words)[0]
     if len(words) <= SUMMARY_LENGTH:
         return words or None
     cut = words[: SUMMARY_LENGTH - 1]

@@ -16,6 +16,8 @@ _SEQUENCE = re.compile(
 _BEGUN = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*)\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
 
 def clean(text: str) -> str:
     """Without NUL and halves of characters."""
@@ -35,6 +37,13 @@ def clean_json(value: Any, depth: int = DEEPEST) -> Any:
             return [clean_json(each, depth - 1) for each in value]
         case _:
             return value
+
+
+def one_line(text: str) -> str:
+    """A name, a title: without blanks around it. `ValueError` if it holds what no line shows."""
+    if _NOT_IN_A_LINE.search(text):
+        raise ValueError("Control characters, such as line breaks, have no place in it.")
+    return " ".join(text.split())
 
 
 def plain(text: str) -> tuple[str, str]:

@@ -6,19 +6,19 @@ from uuid import UUID
 
 from pydantic import Field, SecretStr
 
-from rota.http.shapes.fields import LONGEST_NAME, In, Out
+from rota.http.shapes.fields import In, Line, Out
 
 
 class CredentialIn(In):
     name: str = Field(max_length=63, examples=["openai"])
     value: SecretStr = Field(description="Never shown again")
-    description: str = Field(default="", max_length=LONGEST_NAME)
+    description: Line = ""
     usable_by: Literal["admin", "member"] = Field(default="admin", description="Who may name it in automations")
 
 
 class CredentialPatch(In):
     value: SecretStr | None = Field(default=None, description="The next attempt gets it; null keeps the one there is")
-    description: str = Field(default="", max_length=LONGEST_NAME)
+    description: Line = ""
     usable_by: Literal["admin", "member"] = "admin"
 
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
 from rota.model.message import ROLE
+from rota.model.text import one_line
 
 LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
 LONGEST_LASTING = timedelta(days=3660)
@@ -31,7 +32,7 @@ def _instant(value: datetime) -> datetime:
 
 
 def _named(value: str) -> str:
-    if not (name := " ".join(value.split())):
+    if not (name := one_line(value)):
         raise ValueError("Give it a name.")
     return name
 
@@ -72,6 +73,7 @@ Duration = Annotated[
 ]
 Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written), AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
+Line = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(one_line)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]

@@ -6,15 +6,13 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from rota.http.shapes.fields import LONGEST_NAME, Duration, Email, In, LevelName, Name, Out, _lasting
+from rota.http.shapes.fields import Duration, Email, In, LevelName, Line, Name, Out, _lasting
 from rota.model.scope import Scope
 
 
 class MemberIn(In):
     email: Email
-    name: str = Field(
-        default="", max_length=LONGEST_NAME, description="For a new account; else the e-mail's first part"
-    )
+    name: Line = Field(default="", description="For a new account; else the e-mail's first part")
     level: LevelName = "member"
     password: SecretStr | None = Field(
         default=None, max_length=1000, description="For a new account, instead of a link"
