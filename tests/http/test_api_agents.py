@@ -130,10 +130,12 @@ async def test_a_field_that_is_required_is_told_when_it_is_missing(api: Api) -> 
 
 async def test_an_agent_that_automations_use_cannot_be_deleted_and_one_that_none_uses_can(api: Api) -> None:
     automation = made(await api.post("/automations", example()))
+    session = made(await api.post("/sessions", {"agent": "worker-bee", "prompt": "Hello"}))
     refused(await api.delete("/agents/worker-bee"), 409, "agent_in_use")
     await api.delete(f"/automations/{automation['id']}")
     assert (await api.delete("/agents/worker-bee")).status_code == 204
     refused(await api.get("/agents/worker-bee"), 404, "not_found")
+    refused(await api.post(f"/sessions/{session['id']}/messages", {"prompt": "Still there?"}), 409, "agent_deleted")
     assert (await api.get("/agents")).json()["items"] == []
     assert made(await api.post("/agents", {**SHELL, "slug": "worker-bee"}))["slug"] == "worker-bee"
     refused(await api.post(f"/automations/{automation['id']}/restore"), 409, "agent_deleted")

@@ -216,6 +216,51 @@ async def test_json_may_be_named_in_several_ways(api: Api, kind: str) -> None:
     made(await api.send("POST", "/automations", content=json.dumps(example()), headers={"Content-Type": kind}))
 
 
+NAMED = [
+    ("POST", "/agents", {"executor": "command", "config": {"argv": ["true"]}}, "name"),
+    ("PATCH", "/agents/worker-bee", {}, "name"),
+    ("POST", "/automations", {"agent": "worker-bee", "prompt": "x"}, "name"),
+    ("POST", "/accounts", {"currency": "EUR"}, "name"),
+    ("POST", "/tokens", {"scopes": ["read"]}, "name"),
+    ("POST", "/credentials", {"name": "key", "value": "long enough"}, "description"),
+    ("POST", "/sessions", {"agent": "worker-bee", "prompt": "x"}, "title"),
+    ("POST", "/members", {"email": "ada@example.org"}, "name"),
+]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\x9bb", "a\u2028b", "a\r"])
+async def test_no_name_holds_what_a_line_does_not_show(api: Api, name: str) -> None:
+    for method, path, body, field in NAMED:
+        told = refused(await api.send(method, path, json={**body, field: name}), 422, "invalid", field)
+        assert "Control characters" in told["detail"], path
+
+
+async def test_a_title_that_is_made_of_a_prompt_has_none_either(api: Api) -> None:
+    begun = made(
+        await api.post("/sessions", {"agent": "worker-bee", "prompt": "Go\x1b[31m\non \U0001f469\u200d\U0001f680"})
+    )
+    assert begun["title"] == "Go on \U0001f469\u200d\U0001f680"
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "title"),
+    [
+        ({}, "missing_signature", "Not signed"),
+        (
+            {"webhook-id": "1", "webhook-timestamp": "x", "webhook-signature": "v1,x"},
+            "invalid_signature",
+            "Wrong signature",
+        ),
+    ],
+)
+async def test_who_sends_a_webhook_is_not_told_to_sign_in(
+    api: Api, headers: dict[str, str], code: str, title: str
+) -> None:
+    made_one = made(await api.post("/automations", example(triggers=[{"webhook": {}}])))
+    answer = await api.client.post(f"/hooks/{made_one['triggers'][0]['id']}", json={}, headers=headers)
+    assert (answer.status_code, answer.json()["code"], answer.json()["title"]) == (401, code, title)
+
+
 async def test_naming_a_form_in_the_content_type_is_no_way_around_the_guard(api: Api) -> None:
     for kind in ("application/json; form", "application/json; boundary=multipart/form-data"):
         body = b'{"name": "x", "agent": "worker-bee", "prompt": "\\u0000"}'

@@ -5,11 +5,12 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from psycopg import Rollback
 
 from rota.access import signing_in
@@ -147,7 +148,7 @@ def _host(origin: str) -> str | None:
         return None
 
 
-async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
+async def _unit(request: Request, workspace: str, response: Response) -> AsyncIterator[Unit]:
     """A transaction for one request. What it changes is told in the audit log by the same transaction; what was
     refused, by one of its own."""
     shared, record = web(request), Record.of(request)
@@ -156,7 +157,7 @@ async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
         async with shared.db.transaction() as conn:
             unit = await _begin(request, conn, workspace, record)
             yield unit
-            await _finish(request, unit)
+            await _finish(request, unit, response)
     except Exception as error:
         if record and (caller := request.state.caller):
             await record.write_refusal(shared.db, caller, error)
@@ -165,7 +166,13 @@ async def _unit(request: Request, workspace: str) -> AsyncIterator[Unit]:
         await record.write_refusal(shared.db, unit.caller, told)
 
 
-unit_of = asynccontextmanager(_unit)  # for a route that is only sometimes one transaction
+@asynccontextmanager
+async def unit_of(request: Request, workspace: str) -> AsyncIterator[Unit]:
+    """For a route that is only sometimes one transaction."""
+    undecided = Response()
+    undecided.status_code = None  # type: ignore[assignment]  # as FastAPI gives it to a route
+    async with asynccontextmanager(_unit)(request, workspace, undecided) as unit:
+        yield unit
 
 
 async def _begin(request: Request, conn: Connection, workspace: str, record: Record | None) -> Unit:
@@ -177,11 +184,13 @@ async def _begin(request: Request, conn: Connection, workspace: str, record: Rec
     return Unit(conn, caller, role, record)
 
 
-async def _finish(request: Request, unit: Unit) -> None:
+async def _finish(request: Request, unit: Unit, response: Response) -> None:
     if refusal(request):
         raise Rollback
     if unit.record:
-        await unit.record.write(unit.conn, unit.caller)
+        # What the route has said in the course of it, else what it always answers.
+        answered = response.status_code or getattr(request.scope["route"], "status_code", None) or HTTPStatus.OK
+        await unit.record.write(unit.conn, unit.caller, answered)
     await _note_use(unit)
 
 

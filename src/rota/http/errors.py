@@ -20,6 +20,11 @@ TITLES = {
     400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
     409: "Conflict", 413: "Too large", 422: "Invalid", 429: "Too often", 500: "Something broke", 503: "Busy",
 }  # fmt: skip
+# Where the status alone would say something else: who sends these has no need to sign in.
+TITLES_OF_CODES = {
+    "missing_signature": "Not signed", "invalid_signature": "Wrong signature", "stale_webhook": "Too old or too new",
+    "attempt_over": "The attempt is over",
+}  # fmt: skip
 BROKEN = "Something broke on our side; the log has the details."
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -31,7 +36,7 @@ Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
 
 def problem(status: int, code: str, detail: str, *, field: str | None = None, **facts: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "title": TITLES.get(status, "Error"),
+        "title": TITLES_OF_CODES.get(code) or TITLES.get(status, "Error"),
         "status": status,
         "code": code,
         "detail": detail,

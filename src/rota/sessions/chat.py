@@ -36,8 +36,10 @@ async def turn(
     followed_up(SessionStatus(session["status"]))
     agent = await agents.find(conn, caller.workspace_id, str(session["agent_id"]))
     assert agent, "only an imported session has none, and that is archived"
-    if agent["status"] == "paused" or agent["deleted_at"]:
-        raise Conflict("The agent of this session is paused or deleted.", code="agent_paused")
+    if agent["deleted_at"]:
+        raise Conflict("The agent of this session was deleted.", code="agent_deleted")
+    if agent["status"] == "paused":
+        raise Conflict("The agent of this session is paused.", code="agent_paused")
     agent_id = AgentId(agent["id"])
     source = Source.RETRY if retry_of else Source.CHAT
     start = Start(
