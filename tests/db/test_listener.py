@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from psycopg import AsyncConnection, sql
 from waiting import until
 
+from rota.db import listener as listener_module
 from rota.db.listener import Listener, Wakes, session_channel
 from rota.db.pool import Database
 from rota.model.ids import new_id
@@ -270,6 +272,45 @@ async def test_wakes_of_different_moments_are_all_sent(wakes: Wakes, database_ur
             await wakes.close()
         await other.execute("SELECT 1")
     assert heard == ["0", "1", "2", "3", "4"]
+
+
+async def test_who_commits_has_told_other_processes_before_they_go_on(
+    db: Database, wakes: Wakes, database_url: str
+) -> None:
+    """What follows at once waits for the others that do."""
+    heard: list[str] = []
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        other.add_notify_handler(lambda told: heard.append(named(told.payload)))
+        await other.execute("LISTEN rota_steps")
+        async with db.transaction() as conn:
+            conn.wake("rota_steps", [1])
+        await other.execute("SELECT 1")
+        assert heard == ["1"]
+        wakes._sent_at = time.monotonic() + 3600  # they follow within the window
+        for number in (2, 3):
+            async with db.transaction() as conn:
+                conn.wake("rota_steps", [number])
+        await other.execute("SELECT 1")
+        assert heard == ["1"]
+        assert wakes._task
+        wakes._task.cancel()  # it would tell them in an hour
+        wakes._task, wakes._sent_at = None, 0.0
+        async with db.transaction() as conn:
+            conn.wake("rota_steps", [4])
+        await other.execute("SELECT 1")
+    assert heard == ["1", "2,3,4"]
+
+
+async def test_a_notification_that_fails_after_the_commit_costs_a_wake_and_nothing_else(
+    db: Database, wakes: Wakes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_module, "NOTIFY", "SELECT 1 / 0")
+    async with db.transaction() as conn:
+        await conn.execute("CREATE TABLE kept ()")
+        conn.wake("rota_lost", [1])
+    assert [record.message for record in caplog.records if record.name == "rota.db.listener"] == ["wake.failed"]
+    async with db.connection() as conn:
+        await conn.execute("DROP TABLE kept")
 
 
 async def test_who_listens_in_this_process_is_told_at_once(listener: Listener, wakes: Wakes) -> None:

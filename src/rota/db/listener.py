@@ -6,14 +6,14 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from rota.db.pool import ANSWER, CONNECT_SECONDS, Database, PatientConnection
+from rota.db.pool import ANSWER, CONNECT_SECONDS, Connection, Database, PatientConnection
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Wakes:
     def __init__(self, db: Database, listener: "Listener") -> None:
         self.listener = listener
         self._db = db
-        db.waker = self.send
+        db.waker, db.tell = self.send, self._tell_by
         self._pending: dict[str, dict[str, None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sent_at = 0.0
@@ -89,15 +89,25 @@ class Wakes:
         """The first goes out at once; what follows within the window goes together."""
         while self._pending:
             await asyncio.sleep(max(0.0, self._sent_at + WINDOW_SECONDS - time.monotonic()))
-            sent, self._pending = self._pending, {}
-            self._sent_at = time.monotonic()
-            told = [(channel, names) for channel, named in sent.items() for names in _together(named)]
-            payloads = [f"{names} {self.listener.sender}" for _, names in told]
-            try:
-                async with self._db.connection() as conn:
-                    await conn.execute(NOTIFY, {"channels": [channel for channel, _ in told], "payloads": payloads})
-            except Exception as failure:  # polling is the net under every notification
-                log.warning("wake.failed", extra={"error": str(failure)})
+            if self._pending:
+                await self._notify(self._db.connection())
+
+    async def _tell_by(self, conn: Connection) -> None:
+        """On the connection that has just committed, which is awake, if the first goes out now; otherwise it waits for
+        those that follow."""
+        if self._pending and time.monotonic() >= self._sent_at + WINDOW_SECONDS:
+            await self._notify(nullcontext(conn))
+
+    async def _notify(self, connection: AbstractAsyncContextManager[Connection]) -> None:
+        sent, self._pending = self._pending, {}
+        self._sent_at = time.monotonic()
+        told = [(channel, names) for channel, named in sent.items() for names in _together(named)]
+        payloads = [f"{names} {self.listener.sender}" for _, names in told]
+        try:
+            async with connection as conn:
+                await conn.execute(NOTIFY, {"channels": [channel for channel, _ in told], "payloads": payloads})
+        except Exception as failure:  # polling is the net under every notification
+            log.warning("wake.failed", extra={"error": str(failure)})
 
     async def close(self) -> None:
         if self._task:

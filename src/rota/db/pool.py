@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 from rota.errors import Busy, CannotStart, DatabaseAway
 
 Wake = Callable[[str, Iterable[object]], None]  # a topic, and what happened there
+Tell = Callable[["Connection"], Awaitable[None]]
 
 OLDEST = 140_000
 CONNECT_SECONDS = 10
@@ -71,6 +72,7 @@ class Connection(PatientConnection):
     cannot forget it. What is rolled back wakes nobody."""
 
     database: "Database"
+    tells_at_once = True  # other processes, before whoever committed goes on
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -97,8 +99,10 @@ class Connection(PatientConnection):
         finally:
             if not kept:
                 del self._wakes[before:]
-        if self._idle():
+        if self._idle() and self._wakes:
             self._send_wakes()
+            if self.tells_at_once:
+                await self.database.tell(self)
 
     def _idle(self) -> bool:
         return self.pgconn.transaction_status == TransactionStatus.IDLE
@@ -122,6 +126,10 @@ def _wake_nobody(topic: str, payloads: Iterable[object]) -> None:
     """Polling finds it too."""
 
 
+async def _tell_nobody(conn: Connection) -> None:
+    """As above."""
+
+
 class Database:
     """One process's way to PostgreSQL. Connections commit each statement unless a transaction is open."""
 
@@ -129,6 +137,7 @@ class Database:
         self.url = url
         self._answer = answer
         self.waker: Wake = _wake_nobody  # until rota.db.listener.Wakes does
+        self.tell: Tell = _tell_nobody
         self.api_role: str | None = None  # found by rota.db.isolation at its first use
         self.knows_api_role = False
         self._options: dict[str, Any] = {
@@ -169,6 +178,7 @@ class Database:
     async def reserve(self) -> Connection:
         """A connection of its own, outside the pool."""
         conn = await Connection.connect(self.url, **self._options)
+        conn.tells_at_once = False
         await self._prepare(conn)
         return conn
 
