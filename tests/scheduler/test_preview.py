@@ -35,6 +35,8 @@ async def test_it_shows_the_next_fires_with_their_offset_and_the_schedule_in_wor
     [
         ({"cron": "30 2 * * *", "timezone": LOS_ANGELES}, "dst_gap"),
         ({"cron": "30 1 * * *", "timezone": LOS_ANGELES}, "dst_fold"),
+        ({"at": "2026-03-08T02:30", "timezone": LOS_ANGELES}, "dst_gap"),
+        ({"at": "2026-11-01T01:59:59", "timezone": LOS_ANGELES}, "dst_fold"),
         ({"cron": "0 9 13 * 5"}, "dom_dow_or"),
         ({"at": "2030-01-01T00:00:00Z"}, "far"),
     ],
@@ -43,8 +45,27 @@ async def test_it_warns_of_what_may_surprise(house: House, schedule: dict[str, A
     assert code in [warning.code for warning in (await look(house, schedule)).warnings]
 
 
-async def test_a_plain_schedule_has_no_warning(house: House) -> None:
-    assert (await look(house, {"cron": "0 9 * * *", "timezone": LOS_ANGELES})).warnings == []
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"cron": "0 9 * * *"},
+        {"at": "2026-03-08T01:59:59"},
+        {"at": "2026-03-08T03:00"},
+        {"at": "2026-11-01T00:59:59"},
+        {"at": "2026-11-01T02:00"},
+        {"at": "2026-11-01T01:30:00-08:00"},  # the second time, as its offset says
+    ],
+)
+async def test_a_plain_schedule_has_no_warning(house: House, schedule: dict[str, Any]) -> None:
+    assert (await look(house, {**schedule, "timezone": LOS_ANGELES})).warnings == []
+
+
+async def test_a_warning_of_a_single_time_says_when_it_fires(house: House) -> None:
+    shown = await look(house, {"at": "2026-03-08T02:30", "timezone": LOS_ANGELES})
+    assert [fire.local for fire in shown.fires] == ["2026-03-08T03:00:00-07:00"]
+    assert [each.message for each in shown.warnings] == [
+        "On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:30 fires at 03:00 instead."
+    ]
 
 
 async def test_it_warns_when_the_minute_is_crowded(house: House) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from rota.model.cron import DAY, EPOCH, LONGEST_SHIFT, Cron, Pattern, Stretch, load_zone, parse, stretches
+from rota.model.cron import DAY, EPOCH, LONGEST_SHIFT, Cron, Pattern, Stretch, load_zone, parse, stretches, wall_second
 from rota.model.describe import city, day_in_words
 from rota.model.duration import format_duration
 from rota.model.schedule import AtSchedule, CronSchedule, Schedule
@@ -47,7 +47,9 @@ def warnings(
     if isinstance(schedule, CronSchedule):
         cron = parse(schedule.cron)
         found += [*_either_day(cron), *_uneven(cron)]
-    if not isinstance(schedule, AtSchedule) and (pattern := schedule.pattern()):
+    if isinstance(schedule, AtSchedule):
+        found += _shifted_once(schedule)
+    elif pattern := schedule.pattern():
         found += _shifted(pattern, schedule.timezone, after)
     return found
 
@@ -116,6 +118,17 @@ def _shifted(pattern: Pattern, zone: str, after: datetime) -> Iterator[ScheduleW
         due = pattern.due_from(min(before.last, stretch.opening))
         if stretch.start > start and due < max(before.last, stretch.opening):
             yield _shift(before, stretch, due, city(zone))
+
+
+def _shifted_once(schedule: AtSchedule) -> Iterator[ScheduleWarning]:
+    """A single time by the clock of a zone, which skips or repeats it. One with an offset is never moved."""
+    if schedule.wall is None:
+        return
+    due = wall_second(schedule.wall)
+    for before, stretch in pairwise(stretches(schedule.timezone, due // DAY, due // DAY, True)):
+        first, second = sorted((before.last, stretch.opening))
+        if first <= due < second:
+            yield _shift(before, stretch, due, city(schedule.timezone))
 
 
 def _shift(before: Stretch, stretch: Stretch, due: int, place: str) -> ScheduleWarning:

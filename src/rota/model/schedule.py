@@ -89,6 +89,7 @@ class EverySchedule:
 class AtSchedule:
     at: datetime
     timezone: str = "UTC"  # in which people see it
+    wall: datetime | None = field(default=None, compare=False)  # as it was written, if by the clock of the zone
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self.at.astimezone(UTC) if self.at > instant else None
@@ -165,7 +166,8 @@ def read_schedule(form: Mapping[str, Any], *, default_timezone: str, now: dateti
         case "every":
             return _compiled(_every(form, zone, now), now)
         case "at":
-            return _compiled(AtSchedule(_future(_instant(form["at"], zone), now), zone), now)
+            at, wall = _instant(form["at"], zone)
+            return _compiled(AtSchedule(_future(at, now), zone, wall), now)
         case "interval":
             return _interval(form, zone, now)
         case "weekly":
@@ -257,18 +259,20 @@ def _interval_length(text: Any, name: str) -> timedelta:
     return every
 
 
-def _instant(value: object, zone: str) -> datetime:
+def _instant(value: object, zone: str) -> tuple[datetime, datetime | None]:
+    """When it is, and what was written of it if that depends on the zone."""
     wanted = "“at” is a date and time such as “2027-01-01T09:00:00Z”"
     if isinstance(value, str) and (len(value) > 64 or not re.match(r"[0-9-]+[T ][0-9]", value)):
         raise _refuse(f"{wanted}; use both, with an offset or a timezone", "at")
     try:
         at = value if isinstance(value, datetime) else datetime.fromisoformat(value)  # type: ignore[arg-type]
-        known = at.astimezone(UTC) if at.utcoffset() is not None else cron.slot_at(zone, at)
+        wall = at if at.utcoffset() is None else None
+        known = cron.slot_at(zone, wall) if wall else at.astimezone(UTC)
     except (ValueError, TypeError, OverflowError):
         raise _refuse(f"{wanted}; {value!a:.64} is not one", "at") from None
     if known is None:
         raise _refuse(f"{at:%Y-%m-%dT%H:%M} never came in {zone}, whose clock skipped it; use another time", "at")
-    return known
+    return known, wall
 
 
 def _future(at: datetime, now: datetime) -> datetime:
