@@ -500,6 +500,25 @@ async def test_waiting_for_an_agent_or_workspace_that_runs_as_many_as_it_may_is_
 
 
 @pytest.mark.parametrize("capped", ["agents", "workspaces"])
+@pytest.mark.parametrize(("cap", "status"), [(2, "queued"), (3, "failed")])
+async def test_room_that_was_just_left_is_no_place_that_was_missing(
+    house: House, db: Database, run_now: Any, wakes: Wakes, capped: str, cap: int, status: str
+) -> None:
+    """Two runs end in one pass, before any sweep or worker has seen the cap full, and before anybody claims the third."""
+    lost = [await run_now(await house.automation(max_rescues=0)) for _ in range(2)]
+    waiting = await run_now(await house.automation())
+    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes' WHERE id = %s", waiting)
+    running = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+    await house.execute(f"UPDATE runs SET {running} WHERE id = ANY(%s)", lost)
+    await house.execute(f"UPDATE {capped} SET max_concurrent = %s", cap)
+    if capped == "agents":
+        await house.execute("UPDATE runs SET queue = agent_id")
+    await Rescue(db, wakes).once()
+    assert {(await _run(house, each))["error_class"] for each in lost} == {"stalled"}
+    assert (await _run(house, waiting))["status"] == status
+
+
+@pytest.mark.parametrize("capped", ["agents", "workspaces"])
 async def test_a_worker_that_has_a_place_and_finds_the_cap_full_keeps_a_run_from_being_stuck(
     house: House, db: Database, run_now: Any, wakes: Wakes, capped: str
 ) -> None:

@@ -1,9 +1,10 @@
 """Where ready runs wait: a queue for each workspace or capped agent, pool, executor and priority."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+import orjson
 from psycopg.rows import args_row
 
 from rota.db.pool import Connection
@@ -72,6 +73,26 @@ chosen AS MATERIALIZED (
      WHERE b.runs >= a.max_concurrent
   ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a)
 UPDATE agents a SET full_at = clock_timestamp() FROM chosen c WHERE a.workspace_id = c.workspace_id AND a.id = c.id
+"""
+
+MARK_LEFT = """
+-- Runs have just left them: with those they ran as many as they may. Who claims for one of them holds its row, and may wait
+-- for a session that is locked here; so nobody is waited for.
+WITH given AS (SELECT * FROM json_to_recordset(%(left)s::json) AS g(workspace_id uuid, agent_id uuid, runs integer)),
+busy AS (
+    SELECT workspace_id, agent_id, count(*) AS runs FROM live_runs
+     WHERE status IN ('running', 'awaiting_approval') AND leased AND workspace_id IN (SELECT workspace_id FROM given)
+  GROUP BY 1, 2),
+before AS (
+    SELECT workspace_id, agent_id, sum(runs) AS runs FROM (SELECT * FROM busy UNION ALL SELECT * FROM given) b
+  GROUP BY GROUPING SETS ((workspace_id, agent_id), (workspace_id))),
+spaces AS (
+    UPDATE workspaces SET full_at = clock_timestamp() WHERE id IN (
+        SELECT w.id FROM workspaces w JOIN before b ON b.workspace_id = w.id AND b.agent_id IS NULL
+         WHERE b.runs >= w.max_concurrent ORDER BY w.id FOR NO KEY UPDATE OF w SKIP LOCKED))
+UPDATE agents SET full_at = clock_timestamp() WHERE (workspace_id, id) IN (
+    SELECT a.workspace_id, a.id FROM agents a JOIN before b ON b.workspace_id = a.workspace_id AND b.agent_id = a.id
+     WHERE b.runs >= a.max_concurrent ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a SKIP LOCKED)
 """
 
 MARK_SEEN_FULL = """
@@ -154,6 +175,12 @@ async def mark_full(conn: Connection) -> None:
     """Remember when workspaces and agents ran as many as they may: who waits for them then waits for no place."""
     await conn.execute(MARK_FULL_WORKSPACES)
     await conn.execute(MARK_FULL_AGENTS)
+
+
+async def mark_left(conn: Connection, left: Mapping[tuple[UUID, UUID | None], int]) -> None:
+    """As `mark_full`, when so many runs of these agents have just ended, or of any without a cap of its own (None)."""
+    given = [{"workspace_id": w, "agent_id": a or ANY_FIRST, "runs": runs} for (w, a), runs in left.items()]
+    await conn.execute(MARK_LEFT, {"left": orjson.dumps(given).decode()})
 
 
 async def mark_seen_full(conn: Connection, workspaces: Sequence[UUID], agents: Sequence[tuple[UUID, UUID]]) -> None:

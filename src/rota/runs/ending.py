@@ -1,11 +1,11 @@
 """One ending for every way a run ends: its lane's next run, and what follows from it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from rota.db import aftermath, run_status, triggers
+from rota.db import aftermath, queues, run_status, triggers
 from rota.db.aftermath import Concerned
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
@@ -30,7 +30,8 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> None:
     ended = [each for each in changed if each.status in TERMINAL]
     await budgeting.settle(conn, ended)
     concerned = await aftermath.concerned(conn, _concerning(changed), _capped(changed)) if changed else []
-    ready |= {each.workspace_id for each in concerned if each.has_room}
+    has_room = {each.workspace_id for each in concerned if each.has_room}
+    ready |= has_room
     waited_for = {each.workspace_id for each in concerned if each.waited_for}
     there = [each for each in ended if each.workspace_id in waited_for]
     lanes = {(each.workspace_id, lane) for each in there for lane in _waited_for(each) if lane}
@@ -45,6 +46,7 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> None:
     with_tasks = {(each.workspace_id, session_id) for each in concerned for session_id in each.with_tasks or ()}
     if with_tasks or any(each.source in BY_HAND for each in changed):
         ready |= await tasking.end(conn, changed, with_tasks)
+    await _mark_left(conn, [each for each in changed if each.freed and each.workspace_id in has_room])
     conn.wake(RUNS, ready)
 
 
@@ -74,6 +76,13 @@ def _capped(changed: Sequence[Ended]) -> dict[WorkspaceId, set[AgentId]]:
         if each.capped_agent_id:
             capped[each.workspace_id].add(each.capped_agent_id)
     return capped
+
+
+async def _mark_left(conn: Connection, freed: Sequence[Ended]) -> None:
+    """Until now there was no room for who waits: a sweep that comes before they are claimed must not find them stuck.
+    Comes last: who saves an automation has its row, and waits for its agent's."""
+    if freed:
+        await queues.mark_left(conn, Counter((each.workspace_id, each.capped_agent_id) for each in freed))
 
 
 def _waited_for(run: Ended) -> tuple[UUID | None, UUID | None]:

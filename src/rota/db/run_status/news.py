@@ -63,13 +63,13 @@ _NEWS_OF_CHANGED = """news AS (
       FROM changed WHERE session_id IS NOT NULL),"""
 _THEN_SHOW = """
 SELECT workspace_id, id, session_id, automation_id, lane, attempt, status, source,
-       error_class, summary, skip_reason, trace_id, budgeted, capped_agent_id FROM changed
+       error_class, summary, skip_reason, trace_id, budgeted, capped_agent_id, freed FROM changed
 """
 TELL_OF_CHANGED = _NEWS_OF_CHANGED + TELL_OF_RUNS + _THEN_SHOW
 TELL_OF_CHANGED_AT_ONCE = _NEWS_OF_CHANGED + TELL_OF_RUNS_AT_ONCE + _THEN_SHOW
 
-# The end of a statement whose `changed` needs no reason.
-TELL = "RETURNING " + CHANGED + ", NULL AS reason),\n" + TELL_OF_CHANGED
+# The end of a statement whose `changed` needs no reason, of runs that held no lease.
+TELL = "RETURNING " + CHANGED + ", false AS freed, NULL AS reason),\n" + TELL_OF_CHANGED
 
 
 class Ended(NamedTuple):
@@ -89,6 +89,7 @@ class Ended(NamedTuple):
     trace_id: str
     budgeted: bool = False
     capped_agent_id: AgentId | None = None
+    freed: bool = False  # it ran until now: its agent and workspace run one fewer
 
 
 async def ended(conn: Connection, statement: str, given: Mapping[str, Any]) -> list[Ended]:

@@ -31,7 +31,7 @@ WITH changed AS (
                        WHERE a.workspace_id = r.workspace_id AND a.run_id = r.id AND a.status = 'pending')
 RETURNING """
     + CHANGED
-    + """, 'answered' AS reason),
+    + """, false AS freed, 'answered' AS reason),
 """
     + TELL_OF_CHANGED
 )
@@ -55,7 +55,7 @@ WITH due AS MATERIALIZED (
         SELECT workspace_id, run_id FROM approvals
          WHERE status = 'pending' AND expires_at <= clock_timestamp() ORDER BY expires_at LIMIT %(limit)s) first),
 chosen AS MATERIALIZED (
-    SELECT r.workspace_id, r.id FROM due d JOIN runs r ON r.workspace_id = d.workspace_id AND r.id = d.run_id
+    SELECT r.workspace_id, r.id, r.lease_until IS NOT NULL AS leased FROM due d JOIN runs r ON r.workspace_id = d.workspace_id AND r.id = d.run_id
      WHERE r.status = 'awaiting_approval'
   ORDER BY r.workspace_id, r.id FOR UPDATE OF r),
 changed AS (
@@ -63,8 +63,11 @@ changed AS (
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'approval_expired',
           error_detail = 'Nobody answered in time.', lease_until = NULL, attempt_token_hash = NULL
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
+RETURNING """
+    + CHANGED
+    + """, c.leased AS freed, NULL AS reason),
 """
-    + TELL
+    + TELL_OF_CHANGED
 )
 
 

@@ -43,7 +43,7 @@ changed AS (
       AND (l.rescued OR r.lease_until > clock_timestamp())
 RETURNING """
     + CHANGED
-    + """, l.reason),
+    + """, true AS freed, l.reason),
 """
     + TELL_OF_CHANGED_AT_ONCE
 )
