@@ -275,6 +275,17 @@ async def test_agents_do_not_start_each_other_in_a_circle(office: Office, api: A
     assert await office.count(*WRITTEN) == before
 
 
+async def test_while_an_event_waits_for_an_automation_its_run_is_free(seat: Seat, office: Office, api: Api) -> None:
+    """Provoked: who has the automation wants the run next, as a run that replaces another does."""
+    heard = await waits(api, "Hear", {"event": "swept"})
+    async with office.db.transaction() as conn:
+        await conn.execute("SELECT FROM automations WHERE id = %s FOR NO KEY UPDATE", [heard])
+        posting = asyncio.create_task(seat.post("event", {"event": "swept"}))
+        await office.site.waiting_for_a_lock(1)
+        await conn.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", [seat.at_work.id])
+    assert len(made(await posting, 202)["runs"]) == 1
+
+
 async def test_it_posts_no_event_for_somebody_who_may_not(seat: Seat, office: Office, api: Api) -> None:
     await waits(api, "Hear", {"event": "swept"})
     await office.execute("UPDATE members SET level = 'viewer' WHERE user_id = %s", office.caller.user_id)
