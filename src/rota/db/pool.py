@@ -24,6 +24,7 @@ Wake = Callable[[str, Iterable[object]], None]  # a topic, and what happened the
 Tell = Callable[["Connection"], Awaitable[None]]
 
 OLDEST = 140_000
+LONGEST_REMEMBERED = 4096
 CONNECT_SECONDS = 10
 FIRST_PLANNED_FOR = 100  # rows
 WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
@@ -44,7 +45,9 @@ set_json_loads(orjson.loads)
 def short(statement: str) -> str:
     """Without comments and indentation: psycopg remembers how it has read a statement up to 4,096 characters only."""
     lines = (line.strip() for line in statement.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("--"))
+    shortened = "\n".join(line for line in lines if line and not line.startswith("--"))
+    assert len(shortened) <= LONGEST_REMEMBERED, f"it has {len(shortened)} characters: {shortened[:80]}"
+    return shortened
 
 
 class PatientConnection(AsyncConnection[TupleRow]):

@@ -154,7 +154,7 @@ class Queues:
         in_workspace = most.get(found.workspace_id, 0) if found.workspace_capped else self._share
         if not in_queue or not in_workspace:
             return None
-        limits = {"since": self._since.get(found.key, EVER), "most": in_queue, "most_in_workspace": in_workspace}
+        limits = {"since": self._since.get(found.key, EVER), "most": in_queue, "room": in_workspace}
         return {**found.key._asdict(), **limits, "workspace_capped": found.workspace_capped}
 
     def claimed(self, runs: Sequence[Claimed]) -> None:

@@ -19,34 +19,34 @@ UNREADABLE = (DataError, ValueError, OverflowError)
 
 # What may be claimed, of each queue the oldest: read from where the last claim ended (since), because behind it dead entries
 # pile up while somebody holds a transaction open. Each run is looked up by its key behind the row of its queue, and locked
-# only if it is wanted, whatever the planner takes for many. `most` keeps the caps of agents and workspaces; who takes a workspace
-# for uncapped gets nothing once it is capped.
+# only if it is wanted, whatever the planner takes for many. `most` keeps the caps of agents, `room` those of workspaces; who
+# takes a workspace for uncapped gets nothing once it is capped.
 _CANDIDATES = """
 WITH queues AS MATERIALIZED (
     SELECT q.* FROM json_to_recordset(%(queues)s::json) AS q(
         workspace_id uuid, queue uuid, pool text, executor text, priority smallint, since timestamptz,
-        most integer, most_in_workspace integer, workspace_capped boolean)
+        most integer, room integer, workspace_capped boolean)
      WHERE q.workspace_capped OR (SELECT w.max_concurrent FROM workspaces w WHERE w.id = q.workspace_id) IS NULL),
 candidates AS MATERIALIZED (
-    SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.most_in_workspace
+    SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.room
       FROM queues q CROSS JOIN LATERAL (
            SELECT l.id, l.ready_at
-             FROM (SELECT l.workspace_id, l.id, l.ready_at FROM live_runs l
-                    WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.workspace_id = q.workspace_id
-                      AND l.queue = q.queue AND l.pool = q.pool AND l.executor = q.executor AND l.priority = q.priority
-                      AND l.ready_at >= q.since AND l.ready_at <= statement_timestamp()
-                 ORDER BY l.ready_at OFFSET 0) l
+             FROM (SELECT workspace_id, id, ready_at FROM live_runs
+                    WHERE status = 'queued' AND ready_at IS NOT NULL AND workspace_id = q.workspace_id
+                      AND queue = q.queue AND pool = q.pool AND executor = q.executor AND priority = q.priority
+                      AND ready_at >= q.since AND ready_at <= statement_timestamp()
+                 ORDER BY ready_at OFFSET 0) l
                   CROSS JOIN LATERAL (
-                      SELECT FROM runs r
-                       WHERE r.workspace_id = l.workspace_id AND r.id = l.id
-                         AND r.status = 'queued' AND r.ready_at <= statement_timestamp()
+                      SELECT FROM runs
+                       WHERE workspace_id = l.workspace_id AND id = l.id
+                         AND status = 'queued' AND ready_at <= statement_timestamp()
                          FOR UPDATE SKIP LOCKED) r
-            LIMIT least(q.most, q.most_in_workspace, %(places)s)) c),
+            LIMIT least(q.most, q.room, %(places)s)) c),
 """
 
 _IN_TURNS = """
 allowed AS (
-    SELECT id, ready_at, workspace_id, priority, most_in_workspace
+    SELECT id, ready_at, workspace_id, priority, room
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
      WHERE number <= most),
 turns AS (
@@ -55,7 +55,7 @@ turns AS (
       FROM allowed),
 chosen AS MATERIALIZED (
     SELECT workspace_id, id, waiting, row_number() OVER () - 1 AS number
-      FROM (SELECT workspace_id, id, waiting FROM turns WHERE turn <= most_in_workspace
+      FROM (SELECT workspace_id, id, waiting FROM turns WHERE turn <= room
           ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
 """
 
