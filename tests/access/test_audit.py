@@ -150,6 +150,8 @@ async def test_a_row_says_who_did_what_and_what_changed(office: Office, api: Api
     assert created.items() >= {**told, "action": "automation.create", "object_id": automation["id"]}.items()
     assert created["before"] is None
     assert created["after"]["name"] == "Morning digest"
+    session = made(await api.post("/sessions", {"agent": "worker-bee", "title": "A talk"}))
+    assert (await rows(office))[0].items() >= {**told, "action": "session.create", "object_id": session["id"]}.items()
 
 
 async def test_no_secret_and_no_long_text_is_kept(office: Office, api: Api) -> None:

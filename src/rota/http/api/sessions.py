@@ -80,6 +80,7 @@ async def open_session(unit: InUnit, body: SessionIn, idempotency_key: Idempoten
     """Open a conversation with an agent, or give several a goal with roles and tasks."""
     request = {"session": "open", **body.model_dump(mode="json")}
     opened = await running.once_for_key(unit.conn, unit.caller, idempotency_key, request, lambda: _open(unit, body))
+    unit.about(opened)
     unit.wake(RUNS, unit.caller.workspace_id)
     return await _shown(unit, opened)
 
@@ -216,7 +217,9 @@ async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
 @router.post("/import", status_code=201)
 async def import_session(unit: InUnit, body: ImportIn) -> SessionOut:
     """Begin to show an exported session here: its first lines, and all of them if they are few. It can only be read."""
-    return await _shown(unit, await replay.begin(unit.conn, unit.caller, body.lines))
+    begun = await replay.begin(unit.conn, unit.caller, body.lines)
+    unit.about(begun)
+    return await _shown(unit, begun)
 
 
 @router.post("/{session_id}/import")
