@@ -69,7 +69,8 @@ class Queues:
         """Look where somebody said that something is. One look is enough for many hints."""
         hinted, self._hinted = self._hinted, set()
         if hinted:
-            for found in await self._find(conn, *hinted) if len(hinted) == 1 else await self._find(conn):
+            only = next(iter(hinted)) if len(hinted) == 1 else None
+            for found in await self._find(conn, only):
                 self._add(found)
 
     async def _find(self, conn: Connection, workspace_id: UUID | None = None) -> list[Found]:
