@@ -2,11 +2,13 @@
 
 import importlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from rota import __version__
+from rota.cli.showing import clean, wants_colour
 from rota.errors import RotaError
 
 COMMANDS = {
@@ -15,7 +17,13 @@ COMMANDS = {
     "doctor": "Check the settings, the database and the fleet.",
     "tokens": "Make tokens for scripts.",
     "keys": "Turn the vault's ring of keys, and see what is sealed with which.",
-    "sessions": "Follow a session live, export it, and import it elsewhere.",
+    "agents": "List, show, save, run, pause and delete agents.",
+    "automations": "List, show, save, run, pause and delete automations; ask what a schedule would do.",
+    "runs": "List, show, follow, cancel and retry runs.",
+    "sessions": "List, show, open and follow sessions, speak in them, export and import them.",
+    "approvals": "List, show and answer what agents ask.",
+    "events": "Post events.",
+    "workers": "List workers.",
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
     "sign-in": "Print a new link to sign in with.",
     "users": "List people, and switch their accounts off and on.",
@@ -40,11 +48,22 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except RotaError as refused:
-            click.secho(f"rota: {refused.message}", fg="red", err=True)
+            for line in _told(refused):
+                click.secho(line, fg="red", err=True)
             sys.exit(2)
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def _told(refused: RotaError) -> Iterator[str]:
+    """What was wrong; of several fields, each. A refusal repeats what people typed, which no terminal may obey."""
+    wrong = refused.facts.get("errors") or []
+    if len(wrong) > 1:
+        yield f"rota: {len(wrong)} fields are wrong."
+        yield from (f"  {clean(each['field'])}: {clean(each['message'])}" for each in wrong)
+    else:
+        yield f"rota: {clean(refused.message)}"
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "color": wants_colour()})
 @click.version_option(__version__, prog_name="rota")
 def main() -> None:
     """Rota, a duty roster for AI agents: saved prompts that run on a schedule, durably."""

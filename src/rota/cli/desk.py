@@ -9,26 +9,11 @@ from typing import Any, BinaryIO
 
 import click
 
+from rota.cli.options import Seconds
 from rota.client import Desk
 from rota.errors import Invalid, RotaError, Unauthenticated
 
 REFUSED, NOBODY_ANSWERED, OVER = 1, 3, 4
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg]
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """`90`, `90s`, `15m` or `1h`."""
-        text = str(value)
-        unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
-        try:
-            seconds = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            self.fail(f"{text!r} is no time; write 90s, 15m or 1h.", param, ctx)
-        if not 0 <= seconds < 1e9:
-            self.fail(f"{text!r} is no time to wait.", param, ctx)
-        return seconds
 
 
 def seated(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,22 @@ host = click.option("--host", help="Address to listen on [ROTA_HOST, 127.0.0.1]"
 port = click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for any [ROTA_PORT, 7682]")
 
 
+class Seconds(click.ParamType):  # type: ignore[type-arg]
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """`90`, `90s`, `15m` or `1h`."""
+        text = str(value)
+        unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+        try:
+            seconds = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is no time; write 90s, 15m or 1h.", param, ctx)
+        if not 0 <= seconds < 1e9:
+            self.fail(f"{text!r} is no time to wait.", param, ctx)
+        return seconds
+
+
 def settings_with(**options: Any) -> Settings:
     given = options.get("home")
     if given is not None:

@@ -1,4 +1,4 @@
-"""`rota sessions`: follow one live, keep it as a file, and show such a file elsewhere."""
+"""`rota sessions`: conversations. Open one, speak in it, follow it live, keep it as a file and show that elsewhere."""
 
 import json
 import sys
@@ -8,67 +8,170 @@ from typing import Any, BinaryIO
 
 import click
 
+from rota.cli import showing
+from rota.cli.following import followed, said_in
+from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, text_of, with_fields
+from rota.cli.showing import Column, Item, brief, local
 from rota.client import Client
 from rota.errors import Conflict, Invalid
 
+command = click.Group("sessions", help="List, show, open and follow sessions, speak in them, export and import them.")
+
 AT_ONCE = 500
+KINDS = ("interactive", "automation", "background")
+SESSIONS = [
+    Column("id", "id", whole=True),
+    Column("kind", "kind"),
+    Column("status", "status"),
+    Column("origin", "origin"),
+    Column("title", "title"),
+    Column("changed", lambda session: brief(session["updated_at"])),
+]
 
 
-@click.group("sessions")
-@click.option("--url", envvar="ROTA_URL", default="http://127.0.0.1:7682", show_default=True, help="Where Rota answers")
-@click.option("--token", envvar="ROTA_TOKEN", required=True, help="`rota tokens create NAME` makes one (ROTA_TOKEN)")
-@click.option("--workspace", default="default", show_default=True)
-@click.pass_context
-def command(context: click.Context, url: str, token: str, workspace: str) -> None:
-    """Follow, export and import sessions."""
-    context.obj = context.with_resource(Client(url, token=token, workspace=workspace))
+def _facts(session: Item) -> list[tuple[str, object]]:
+    kept = ("title", "id", "kind", "status", "origin", "goal")
+    return [
+        *((name, session[name]) for name in kept),
+        ("automation", session["automation_id"]),
+        ("agent", session["agent_id"]),
+        ("events", session["last_seq"]),
+        ("opened", local(session["created_at"])),
+        ("changed", local(session["updated_at"])),
+    ]
+
+
+@command.command("list")
+@click.option("--kind", type=click.Choice(KINDS), help="Only those; interactive are chats")
+@click.option("--status", help="Only those: draft, active, paused, done, failed, archived")
+@click.option("--origin", help="Only those: user, schedule, run_now, webhook, event, after, import")
+@pages
+@asks_rota
+def list_(rota: Rota, limit: int | None, kind: str | None, status: str | None, origin: str | None) -> None:
+    """Sessions, newest first."""
+    rota.listed("/sessions", SESSIONS, limit=limit, kind=kind, status=status, origin=origin)
 
 
 @command.command()
-@click.argument("session")
+@click.argument("session", type=REF)
+@asks_rota
+def show(rota: Rota, session: str) -> None:
+    """One session."""
+    rota.shown(rota.ask("GET", f"/sessions/{session}"), _facts)
+
+
+@command.command()
+@click.argument("session", type=REF)
+@pages
+@asks_rota
+def transcript(rota: Rota, session: str, limit: int | None) -> None:
+    """The session told as a conversation, oldest first. So many events are told as --limit says."""
+    page = rota.some_of(f"/sessions/{session}/transcript", limit)
+    if rota.as_json:
+        click.echo(showing.as_json(page))
+        return
+    for line in page["items"]:
+        click.echo(
+            f"{click.style(showing.one_line(line['speaker']), bold=True)}: {showing.clean(line['text']).rstrip()}"
+        )
+
+
+@command.command("open")
+@click.argument("agent")
+@click.argument("prompt", required=False)
+@click.option("--title", help="What it is called")
+@click.option("--input", "given", type=JSON, help="An input as JSON, beside the prompt or in its place")
+@asks_rota
+def open_(rota: Rota, agent: str, prompt: str | None, title: str | None, given: Any) -> None:
+    """Open a conversation with AGENT, perhaps with a first PROMPT. Prints the session's id."""
+    said = text_of(prompt) if prompt is not None else None
+    body = with_fields({"agent": agent, "prompt": said, "title": title, "input": given}, ())
+    opened = rota.ask("POST", "/sessions", body)
+    rota.said(opened, str(opened["id"]))
+
+
+@command.command()
+@click.argument("session", type=REF)
+@click.argument("text")
+@click.option("--to", help="Send a message to this role, to `user` or to `all`, in place of a prompt to the agent")
+@click.option("--follow", is_flag=True, help="Print the agent's answer as it comes")
+@asks_rota
+def say(rota: Rota, session: str, text: str, to: str | None, follow: bool) -> None:
+    """Say TEXT to the session's agent (`-`: from the standard input), which answers with a run. Prints its id.
+
+    With --follow it ends with 0 if the run succeeded, else with 1.
+    """
+    said = text_of(text)
+    if to is not None and follow:
+        raise Invalid("A message starts no run to follow; leave out --follow or --to.", field="--follow")
+    body = {"prompt": said} if to is None else {"body": said, "to": to}
+    sent = rota.ask("POST", f"/sessions/{session}/messages", body)
+    if follow:
+        followed(rota, sent)
+    rota.said(sent, str(sent["id"]))
+
+
+def _verb(name: str, told: str) -> None:
+    """One of the changes that need nothing but the session."""
+
+    @command.command(name, help=told)
+    @click.argument("session", type=REF)
+    @asks_rota
+    def change(rota: Rota, session: str) -> None:
+        changed = rota.ask("POST", f"/sessions/{session}/{name}")
+        rota.said(changed, f"{changed['id']} is {changed['status']}.")
+
+
+_verb("enable", "Start the work of a draft.")
+_verb("pause", "Hold its tasks: what nobody has claimed does not start; what runs finishes.")
+_verb("resume", "Let a paused session go on.")
+_verb("complete", "End it as done: what has not begun is skipped, what runs is cancelled.")
+_verb("fail", "End it as failed, in the same way.")
+_verb("archive", "Put a session away that is done or failed: from then on it can only be read.")
+
+
+@command.command()
+@click.argument("session", type=REF)
 @click.option("--after", default=0, help="Only what comes after this number")
-@click.option("--json", "as_json", is_flag=True, help="Print whole events, one a line")
-@click.pass_obj
-def follow(client: Client, session: str, after: int, as_json: bool) -> None:
-    """Print what is said in a SESSION, stored and live, until Ctrl-C."""
-    for event in client.follow(session, after=after):
-        line = json.dumps(event, ensure_ascii=False) if as_json else _told(event)
+@asks_rota
+def follow(rota: Rota, session: str, after: int) -> None:
+    """Print what is said in a SESSION, stored and live, until Ctrl-C; with --json whole events, one a line."""
+    for event in rota.client.follow(session, after=after):
+        line = showing.as_json(event, indent=None) if rota.as_json else _told(event)
         if line:
             click.echo(line)
 
 
 def _told(event: dict[str, Any]) -> str:
-    data = event["data"]
-    told = data.get("text") or data.get("body") or data.get("prompt") or data.get("status") or data.get("name") or ""
-    return f"{event['seq']:>6} {event['kind']:<8} {str(told).rstrip()}"
+    return f"{event['seq']:>6} {event['kind']:<8} {showing.clean(said_in(event['data'])).rstrip()}"
 
 
 @command.command()
-@click.argument("session")
+@click.argument("session", type=REF)
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="A file; stdout unless told")
-@click.pass_obj
-def export(client: Client, session: str, output: BinaryIO) -> None:
+@asks_rota
+def export(rota: Rota, session: str, output: BinaryIO) -> None:
     """Write a whole SESSION as lines of JSON."""
-    output.writelines(client.export(session))
+    output.writelines(rota.client.export(session))
 
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
-@click.pass_obj
-def import_(client: Client, file: BinaryIO) -> None:
+@asks_rota
+def import_(rota: Rota, file: BinaryIO) -> None:
     """Show a session again that was exported to FILE. It can only be read. Prints its id."""
     lines = _lines(file)
     first = list(islice(lines, AT_ONCE))
     if not first:
         raise Invalid("The file is empty: an export begins with a line about its session.", code="invalid_export")
-    session = client.request("POST", "/sessions/import", {"lines": first})
+    session = rota.ask("POST", "/sessions/import", {"lines": first})
     number = len(first) + 1
     while more := list(islice(lines, AT_ONCE)):
-        session = _more(client, session, more, number)
+        session = _more(rota.client, session, more, number)
         number += len(more)
     if not session["imported"]["complete"]:
         raise Invalid(f"Line {number}: the file ends without its end; it is not whole.", code="invalid_export")
-    click.echo(session["id"])
+    rota.said(session, str(session["id"]))
 
 
 def _lines(file: BinaryIO) -> Iterator[Any]:

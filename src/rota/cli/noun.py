@@ -1,0 +1,191 @@
+"""What the commands of every noun share: where Rota is, lists that page, and answers for people or for programs."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import islice
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from rota.cli import showing
+from rota.cli.showing import Column, Item
+from rota.client import Client
+from rota.errors import Invalid, Unauthenticated
+
+PAGE = 100  # as many as the API gives at once
+PATIENCE = 10.0
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rota:
+    """The line to one workspace, and how its answers are shown."""
+
+    client: Client
+    as_json: bool
+
+    def ask(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
+        return self.client.request(method, path, body, params=params)
+
+    def listed(self, path: str, columns: Sequence[Column], *, limit: int | None, **filters: Any) -> None:
+        """Print the first so many items of a list, or all of them."""
+        self.tabled(self.some_of(path, limit, **filters), columns)
+
+    def tabled(self, page: Mapping[str, Any], columns: Sequence[Column]) -> None:
+        if self.as_json:
+            click.echo(showing.as_json(page))
+            return
+        for line in showing.table(columns, page["items"], within=showing.room()):
+            click.echo(line)
+        if page["next_cursor"]:
+            click.secho(f"There are more: --limit {2 * len(page['items'])}, or --all.", dim=True, err=True)
+
+    def some_of(self, path: str, limit: int | None, **filters: Any) -> dict[str, Any]:
+        """The first so many items as one page, with the cursor of what follows."""
+        items: list[Item] = []
+        cursor: str | None = None
+        while True:
+            wanted = PAGE if limit is None else min(PAGE, limit - len(items))
+            page: dict[str, Any] = self.ask("GET", path, limit=wanted, cursor=cursor, **filters)
+            items += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None or len(items) == limit:
+                return {**page, "items": items}
+            _count(len(items))
+
+    def all_of(self, path: str, **filters: Any) -> Iterator[Item]:
+        """Every item, read page by page as they are needed."""
+        cursor: str | None = None
+        while True:
+            page = self.ask("GET", path, limit=PAGE, cursor=cursor, **filters)
+            yield from page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def shown(self, answer: Any, facts: Callable[[Any], Iterable[tuple[str, object]]]) -> None:
+        """Print one thing, name by name."""
+        if self.as_json:
+            click.echo(showing.as_json(answer))
+            return
+        for line in showing.facts(facts(answer)):
+            click.echo(line)
+
+    def said(self, answer: Any, text: str) -> None:
+        """Print what a change led to. What answers nothing is nothing in JSON too."""
+        if not self.as_json:
+            click.echo(showing.clean(text))
+        elif answer is not None:
+            click.echo(showing.as_json(answer))
+
+
+def _count(read: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{read} read …\r", nl=False, err=True)
+
+
+def asks_rota(function: Command) -> Command:
+    """Give a command the options that say where Rota is, and the line to it."""
+
+    @click.option(
+        "--url", envvar="ROTA_URL", default="http://127.0.0.1:7682", help="Where Rota answers [ROTA_URL, this machine]"
+    )
+    @click.option("--token", envvar="ROTA_TOKEN", help="`rota tokens create NAME` makes one [ROTA_TOKEN]")
+    @click.option("--workspace", envvar="ROTA_WORKSPACE", default="default", help="Its slug [ROTA_WORKSPACE, default]")
+    @click.option("--json", "as_json", is_flag=True, help="Print what the API answers, as JSON")
+    @wraps(function)
+    def called(url: str, token: str | None, workspace: str, as_json: bool, **given: Any) -> Any:
+        if not token:
+            raise Unauthenticated(
+                "Who are you? Give a token as --token or ROTA_TOKEN; `rota tokens create NAME` makes one.",
+                field="token",
+            )
+        with Client(url, token=token, workspace=workspace, patience=PATIENCE) as client:
+            return function(Rota(client, as_json), **given)
+
+    return called
+
+
+def pages(function: Command) -> Command:
+    """Give a list the options that say how much of it."""
+
+    @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most")
+    @click.option("--all", "everything", is_flag=True, help="All of them, however many")
+    @wraps(function)
+    def called(*given: Any, limit: int, everything: bool, **options: Any) -> Any:
+        return function(*given, limit=None if everything else limit, **options)
+
+    return called
+
+
+class Ref(click.ParamType):  # type: ignore[type-arg]
+    """An id or a slug, which becomes part of an address."""
+
+    name = "ref"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value).strip() in {"", ".", ".."}:
+            self.fail("Give an id or a slug.", param, ctx)
+        return quote(str(value).strip(), safe="")
+
+
+class Json(click.ParamType):  # type: ignore[type-arg]
+    """JSON, or `-` for JSON on the standard input."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = sys.stdin.read() if value == "-" else value
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as wrong:
+            self.fail(f"This is no JSON: {wrong}.", param, ctx)
+
+
+REF, JSON = Ref(), Json()
+
+
+def text_of(given: str) -> str:
+    """What was given, or the standard input for `-`."""
+    return sys.stdin.read() if given == "-" else given
+
+
+fields = click.option(
+    "--set", "fields", multiple=True, metavar="FIELD=VALUE",
+    help="Any other field that the API takes: JSON, or else text. Repeatable",
+)  # fmt: skip
+
+
+def with_fields(given: dict[str, Any], more: Iterable[str]) -> dict[str, Any]:
+    """What was given by options, without those left out, and by `--set`."""
+    body = {name: value for name, value in given.items() if value is not None}
+    for each in more:
+        name, equals, text = each.partition("=")
+        if not equals or not name:
+            raise Invalid(f"--set takes FIELD=VALUE, such as timeout=30m, not {each!r}.", field="--set")
+        try:
+            body[name] = json.loads(text)
+        except ValueError:
+            body[name] = text
+    return body
+
+
+def pairs_of(given: Iterable[str], option: str) -> dict[str, str] | None:
+    """Options such as `--credential API_KEY=openai`, as an object; None if none was given."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise Invalid(f"{option} takes NAME=VALUE, not {each!r}.", field=option)
+        found[name] = value
+    return found or None
+
+
+def each_of(texts: Iterable[Any], most: int = 3) -> str:
+    """The first few, with commas."""
+    known = list(islice(texts, most + 1))
+    return ", ".join(map(str, known[:most])) + (" …" if len(known) > most else "")

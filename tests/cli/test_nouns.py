@@ -1,0 +1,259 @@
+"""The nouns of the command line, over HTTP against a real server: what they ask, and what people and programs read."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from cli.conftest import Command
+from docs.asking import API
+from house import House
+from httpx import AsyncClient
+from waiting import until
+
+from rota.db import workers
+from rota.model.ids import WorkerId
+
+Answer = Callable[..., Awaitable[Any]]
+POET = '{"argv": ["sh", "-c", "read topic; echo \\"On $topic\\"; echo five"]}'
+EVIL = "\x1b]0;owned\x07\x1b[31mred\x9b2J"
+
+
+async def poet(rota: Command, config: str = POET) -> None:
+    await rota("agents", "create", "Poet", "--executor", "command", "--config", config)
+
+
+async def haiku(rota: Command, *more: str) -> None:
+    await rota("automations", "create", "Haiku", "--agent", "poet", "--prompt", "the sea", *more)
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+async def test_an_agent_is_saved_changed_shown_paused_and_deleted(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    changed = await rota(
+        "agents", "edit", "poet", "--instructions", "-", "--set", "max_concurrent=2", stdin="Be\nbrief."
+    )
+    assert changed.stdout == "poet is saved, revision 2.\n"
+    shown = await answer("agents", "show", "poet")
+    assert (shown["instructions"], shown["max_concurrent"], shown["config"]["argv"][0]) == ("Be\nbrief.", 2, "sh")
+    told = (await rota("agents", "show", "poet")).stdout
+    assert "\n  Be\n  brief.\n" in told
+    assert (await rota("agents", "pause", "poet")).stdout == "poet is paused.\n"
+    assert ["poet", "Poet", "command", "paused"] in [row[:4] for row in rows((await rota("agents", "list")).stdout)]
+    await rota("agents", "resume", "poet")
+    assert (await rota("agents", "delete", "poet", "--json")).stdout == ""
+    refused = await rota("agents", "show", "poet", code=2)
+    assert refused.stderr == "rota: There is no such agent.\n"
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_run_is_followed_to_its_end_and_its_story_told(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    await haiku(rota, "--paused")
+    followed = await rota("automations", "run", "haiku", "--payload", '{"n": 1}', "--follow")
+    assert followed.stdout == "On the sea\nfive\n"
+    assert followed.stderr.startswith("succeeded, ")
+    [run] = (await answer("automations", "runs", "haiku"))["items"]
+    assert run["payload"] == {"n": 1}
+    [ledger] = rows((await rota("runs", "list", "--status", "succeeded")).stdout)[1:]
+    assert ledger[:4] == [run["id"], "succeeded", "run_now", "haiku"]
+    told = (await rota("runs", "show", run["id"])).stdout
+    assert ["status", "succeeded"] in rows(told)
+    assert told.splitlines()[-2].split()[:2] == ["ATTEMPT", "WORKER"]
+    assert (await rota("runs", "follow", run["id"])).stdout == "On the sea\nfive\n"
+    events = [json.loads(line) for line in (await rota("runs", "follow", run["id"], "--json")).stdout.splitlines()]
+    assert events[-1]["data"]["status"] == "succeeded"
+    assert (await answer("runs", "wait", run["id"]))["id"] == run["id"]
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_run_that_fails_ends_the_command_with_one_and_is_retried(rota: Command, answer: Answer) -> None:
+    await poet(rota, '{"argv": ["sh", "-c", "echo oh; exit 7"]}')
+    failed = await rota("agents", "run", "poet", "Go.", "--follow", code=1)
+    assert failed.stdout == "oh\n"
+    assert "failed, agent_error" in failed.stderr
+    [run] = (await answer("agents", "runs", "poet"))["items"]
+    again = (await rota("runs", "retry", run["id"])).stdout.strip()
+    await rota("runs", "wait", again, "--timeout", "30s", code=1)
+    assert (await answer("runs", "show", again))["retry_of"] == run["id"]
+
+
+async def test_a_run_that_nobody_takes_is_waited_for_so_long_and_cancelled(rota: Command) -> None:
+    await poet(rota)
+    run = (await rota("agents", "run", "poet", "-", stdin="Go.")).stdout.strip()
+    late = await rota("runs", "wait", run, "--timeout", "0.1s", code=3)
+    assert late.stderr == f"rota: {run} is still queued.\n"
+    assert (await rota("runs", "cancel", run)).stdout == f"{run} is cancelled.\n"
+    ended = await rota("runs", "wait", run, code=1)
+    assert ended.stderr == "cancelled, cancelled_by_user, Cancelled before it began.\n"
+    assert "has ended" in (await rota("runs", "cancel", run, code=2)).stderr
+
+
+async def test_an_automation_goes_through_its_life(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    await haiku(rota, "--cron", "0 9 * * 1-5", "--timezone", "Europe/Berlin", "--set", "timeout=90m")
+    shown = await answer("automations", "show", "haiku")
+    assert (shown["timeout"], shown["triggers"][0]["schedule"]["timezone"]) == ("1h30m", "Europe/Berlin")
+    edited = await rota("automations", "edit", "haiku", "--every", "2d", "--time", "09:00")
+    assert edited.stdout.startswith("haiku is saved, revision 2, next ")
+    assert (await rota("automations", "pause", "haiku")).stdout == "haiku is paused.\n"
+    assert (await rota("automations", "resume", "haiku")).stdout.startswith("haiku is active, next ")
+    told = (await rota("automations", "list")).stdout
+    assert "Every 2 days at 09:00" in told
+    deleted = (await rota("automations", "delete", "haiku")).stdout
+    assert f"restore {shown['id']}" in deleted
+    assert rows((await rota("automations", "list")).stdout)[1:] == []
+    [row] = rows((await rota("automations", "list", "--deleted")).stdout)[1:]
+    assert "deleted" in row
+    await rota("automations", "restore", shown["id"])
+    assert (await rota("automations", "renew-grant", "haiku", "--lasts", "90d")).stdout.startswith("haiku runs on")
+    assert [row[0] for row in rows((await rota("automations", "revisions", "haiku")).stdout)] == ["REVISION", "2", "1"]
+
+
+async def test_a_webhooks_secret_is_shown_once_and_an_event_starts_a_run(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    created = await rota(
+        "automations", "create", "Hooked", "--agent", "poet", "--prompt", "x",
+        "--trigger", '{"webhook": {}}', "--trigger", '{"event": "invoice.paid"}',
+    )  # fmt: skip
+    assert "whsec_" in created.stdout
+    assert "whsec_" not in (await rota("automations", "show", "hooked")).stdout
+    assert (await rota("events", "post", "nobody.waits")).stdout == ""
+    [run] = (await answer("events", "post", "invoice.paid", '{"n": 4711}', "--key", "n-4711"))["runs"]
+    assert (
+        await rota("events", "post", "invoice.paid", "-", "--key", "n-4711", stdin='{"n": 4711}')
+    ).stdout.strip() == run
+    assert (await answer("runs", "show", run))["payload"]["data"] == {"n": 4711}
+
+
+async def test_a_preview_says_when_and_warns(rota: Command, answer: Answer) -> None:
+    told = await rota("automations", "preview", "--cron", "0 9 13 * 5", "--count", "2")
+    assert "Friday" in told.stdout
+    assert len(told.stdout.splitlines()) == 3
+    assert "either day field" in told.stderr
+    assert len((await answer("automations", "preview", "--every", "15m"))["fires"]) == 5
+    refused = await rota("automations", "preview", "--cron", "60 * * * *", code=2)
+    assert "minute “60” is out of range" in refused.stderr
+    assert "not both" in (await rota("automations", "preview", "--schedule", "{}", "--cron", "x", code=2)).stderr
+    assert "Say when" in (await rota("automations", "preview", code=2)).stderr
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_conversation_is_opened_and_goes_on(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    session = (await rota("sessions", "open", "poet", "--title", "Chat")).stdout.strip()
+    assert (await rota("sessions", "say", session, "winter", "--follow")).stdout == "On winter\nfive\n"
+    told = (await rota("sessions", "transcript", session)).stdout
+    assert "user: winter\n" in told
+    assert "agent: On winter\nfive\n" in told
+    [listed] = rows((await rota("sessions", "list", "--kind", "interactive")).stdout)[1:]
+    assert listed[0] == session
+    assert (await answer("sessions", "say", session, "hello", "--to", "all"))["body"] == "hello"
+    assert "leave out" in (await rota("sessions", "say", session, "x", "--to", "all", "--follow", code=2)).stderr
+    assert (await rota("sessions", "complete", session)).stdout == f"{session} is done.\n"
+    assert ["status", "done"] in rows((await rota("sessions", "show", session)).stdout)
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_question_is_seen_and_answered(rota: Command, answer: Answer, tmp_path: Path) -> None:
+    (tmp_path / "asker.py").write_text("async def go(context):\n    return (await context.ask('Shall I?')).text\n")
+    config = json.dumps({"function": "asker:go", "path": str(tmp_path)})
+    await rota("agents", "create", "Asker", "--executor", "python", "--config", config)
+    run = (await rota("agents", "run", "asker", "Go.")).stdout.strip()
+
+    async def asked() -> list[Any]:
+        return (await answer("approvals", "list", "--mine"))["items"]
+
+    [approval] = await until(asked)
+    [row] = rows((await rota("approvals", "list")).stdout)[1:]
+    assert row[:7] == [approval["id"], "pending", "Shall", "I?", "approve,", "refuse", "now"]
+    await rota("approvals", "answer", approval["id"], "approve", "--text", "Go on.")
+    assert ["status", "approved"] in rows((await rota("approvals", "show", approval["id"])).stdout)
+    assert (await rota("runs", "follow", run)).stdout == "Go on.\n"
+    assert rows((await rota("approvals", "list")).stdout)[1:] == []
+    again = await rota("approvals", "answer", approval["id"], "refuse", code=2)
+    assert "Local admin" in again.stderr
+
+
+async def test_workers_are_listed(rota: Command, house: House) -> None:
+    at_work = [
+        {"workspace_id": str(house.caller.workspace_id), "run_id": str(uuid4()), "attempt": 1, "last_line": "Hm."}
+    ]
+    known: dict[str, Any] = {"host": "h", "pid": 1, "places": 5, "kinds": ["python"], "pools": ["default"]}
+    async with house.db.transaction() as conn:
+        await workers.beat(conn, WorkerId("h-1-abc"), busy=1, at_work=at_work, **known)
+    [worker] = rows((await rota("workers", "list")).stdout)[1:]
+    assert worker == ["h-1-abc", "alive", "1/5", "python", "default", "now", "Hm."]
+
+
+async def test_a_list_is_read_page_by_page(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    for number in range(5):
+        await haiku(rota, "--slug", f"haiku-{number}")
+    page = await answer("automations", "list", "--limit", "2")
+    assert [each["slug"] for each in page["items"]] == ["haiku-4", "haiku-3"]
+    assert page["next_cursor"]
+    told = await rota("automations", "list", "--limit", "2")
+    assert len(rows(told.stdout)) == 3
+    assert told.stderr == "There are more: --limit 4, or --all.\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rota.cli.noun.PAGE", 2)
+        everything = await answer("automations", "list", "--all")
+    assert [each["slug"] for each in everything["items"]] == [f"haiku-{number}" for number in range(4, -1, -1)]
+    assert everything["next_cursor"] is None
+
+
+async def test_json_is_what_the_api_answers(rota: Command, answer: Answer, client: AsyncClient, token: str) -> None:
+    await poet(rota)
+    await haiku(rota)
+    for path, words in (("/agents", ["agents", "list"]), ("/automations/haiku", ["automations", "show", "haiku"])):
+        told = await client.get(f"{API}{path}", headers={"Authorization": f"Bearer {token}"})
+        assert await answer(*words) == told.json()
+
+
+async def test_what_people_type_is_never_obeyed_by_a_terminal(rota: Command, answer: Answer) -> None:
+    await rota("agents", "create", "Poet", "--executor", "command", "--config", POET, "--instructions", EVIL)
+    told = (await rota("agents", "show", "poet")).stdout
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told)
+    as_json = (await rota("agents", "show", "poet", "--json")).stdout
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", as_json)
+    assert json.loads(as_json)["instructions"] == EVIL
+    refused = await rota("agents", "edit", "poet", "--set", f"{EVIL}=1", code=2)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", refused.stderr)
+
+
+REFUSALS = [
+    (["agents", "show", " "], "Give an id or a slug."),
+    (["agents", "show", ".."], "Give an id or a slug."),
+    (["agents", "show", "../automations"], "There is nothing at this address."),
+    (["agents", "create", "X", "--config", "{"], "This is no JSON"),
+    (["agents", "create", "X", "--executor", "command", "--set", "x"], "--set takes FIELD=VALUE"),
+    (["agents", "create", "X", "--executor", "command", "--credential", "x"], "--credential takes NAME=VALUE"),
+    (["agents", "create", "X"], "executor: This field is required."),
+    (["agents", "create", "X", "--executor", "command", "--set", "a=1", "--set", "b=2"], "2 fields are wrong."),
+    (["runs", "show", str(uuid4())], "There is no such run."),
+    (["runs", "list", "--automation", "nope"], "There is no such automation."),
+    (["agents", "list", "--token", "rota_nobody"], "unknown, revoked or expired"),
+    (["agents", "list", "--workspace", "elsewhere"], "rota: "),
+    (["agents", "list", "--url", "nonsense"], "is no address of Rota"),
+]
+
+
+async def test_a_refusal_says_what_was_wrong(rota: Command) -> None:
+    for words, told in REFUSALS:
+        refused = await rota(*words, code=2)
+        assert told in refused.stderr
+        assert "Traceback" not in refused.output
+
+
+async def test_without_a_token_or_a_server_it_says_so_soon(rota: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rota.cli.noun.PATIENCE", 0.0)
+    assert "Nobody answers at" in (await rota("runs", "list", "--url", "http://127.0.0.1:9", code=2)).stderr
+    monkeypatch.delenv("ROTA_TOKEN")
+    assert "rota tokens create NAME" in (await rota("runs", "list", code=2)).stderr

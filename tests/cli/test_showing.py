@@ -1,0 +1,73 @@
+"""Tables and times as people read them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rota.cli.showing import Column, as_json, brief, clean, distance, facts, lasted, local, one_line, table, width_of
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+COLUMNS = [Column("slug", "slug", whole=True), Column("name", "name"), Column("said", lambda item: item["said"])]
+
+
+def at(**away: float) -> str:
+    return (NOON + timedelta(**away)).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("instant", "told"),
+    [
+        (at(hours=3, minutes=59), "in 3 h"),
+        (at(days=2, hours=1), "in 2 d"),
+        (at(seconds=-90), "1 min ago"),
+        (at(seconds=-5.9), "5 s ago"),
+        (at(milliseconds=-300), "now"),
+        (at(seconds=1), "in 1 s"),
+    ],
+)
+def test_how_far_a_time_is(instant: str, told: str) -> None:
+    assert distance(instant, now=NOON) == told
+
+
+def test_a_time_is_told_on_the_readers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert local(at(hours=3), now=NOON) == "2026-06-01 20:30:00 +0530 (in 3 h)"
+        assert brief(at(days=3), now=NOON) == "2026-06-04 17:30"
+        assert brief(at(minutes=3), now=NOON) == "in 3 min"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert (local(None), brief(None), lasted(None, at())) == ("-", "-", "-")
+    assert lasted(at(), at(seconds=75)) == "1 min 15 s"
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
+    items = [{"slug": "a", "name": "日本", "said": "x"}, {"slug": "long-one", "name": "e\u0301", "said": None}]
+    lines = list(table(COLUMNS, items))
+    assert [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines] == [
+        "SLUG      NAME  SAID",
+        "a         日本  x",
+        "long-one  e\u0301     -",
+    ]
+
+
+@pytest.mark.parametrize("within", [12, 20, 30, 47, 80])
+def test_no_line_is_wider_than_the_terminal(within: int) -> None:
+    items = [{"slug": "evening-haiku", "name": "日本語 " * 20, "said": "word " * 30}]
+    for line in table(COLUMNS, items, within=within):
+        shown = line.replace("\x1b[1m", "").replace("\x1b[0m", "")
+        assert width_of(shown) <= within
+    if within >= 30:
+        assert "evening-haiku " in list(table(COLUMNS, items, within=within))[1]
+
+
+def test_nothing_of_a_text_is_obeyed() -> None:
+    assert clean("\x1b]0;owned\x07\x1b[31mred\x9b2J\u202eevil\x08") == "redevil"
+    assert one_line("two\nlines\r\n") == "two lines"
+    assert as_json({"a": "\x9b2J\u202e"}, indent=None) == '{"a": "\\u009b2J\\u202e"}'
+    [told] = facts([("name", "a\x1b[2Jb"), ("nothing", None)])
+    assert told.endswith("ab")

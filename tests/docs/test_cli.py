@@ -1,0 +1,66 @@
+"""docs/reference/cli.md and `rota --help` say the same: every command, every option, and examples that can be typed."""
+
+from collections.abc import Iterator
+
+import click
+from docs.curl import commands
+from docs.pages import ROOT, blocks, spans, text_of
+
+from rota.cli import main
+
+PAGE = ROOT / "docs" / "reference" / "cli.md"
+OF_EVERY_NOUN = {"--url", "--token", "--workspace", "--json", "--help"}
+LIKE_CREATE = {"agents edit": "agents create", "automations edit": "automations create"}
+
+
+def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group; the desk has a page of its own."""
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found
+            if isinstance(found, click.Group):
+                yield from leaves(found, (*path, name)) if name != "desk" else ()
+            else:
+                yield " ".join((*path, name)), found
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for each in command.params if isinstance(each, click.Option) for name in each.opts} | {"--help"}
+
+
+def rows() -> dict[str, set[str]]:
+    """What the page's tables tell: a command, and the options beside it."""
+    cells = [line.strip("|").split("|") for line in text_of(PAGE).splitlines() if line.startswith("| `")]
+    return {spans(command)[0]: set(spans(options)) for command, _, options in cells}
+
+
+def test_every_command_and_option_is_told() -> None:
+    told = rows()
+    assert set(told) == {path for path, _ in leaves()}
+    for path, command in leaves():
+        named = told[path] | told.get(LIKE_CREATE.get(path, ""), set())
+        assert options_of(command) - OF_EVERY_NOUN <= named, path
+        assert {each for each in told[path] if each.startswith("-")} <= options_of(command), path
+
+
+def test_every_command_has_an_example_that_can_be_typed() -> None:
+    known = dict(leaves())
+    shown = set()
+    for _, *words in (each for block in blocks(PAGE, "sh") for each in commands(block.text)):
+        path = next(path for path in (words[0], " ".join(words[:2])) if path in known)
+        shown.add(path)
+        assert {word for word in words if word.startswith("--")} <= options_of(known[path]), words
+    assert shown == set(known)
+
+
+def test_what_every_noun_takes_is_told() -> None:
+    assert set(spans(text_of(PAGE))) >= OF_EVERY_NOUN - {"--help"}
+
+
+def test_every_command_says_what_it_does_and_every_option_what_it_is_for() -> None:
+    for path, command in leaves():
+        assert command.help, path
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help or isinstance(option.type, click.Choice), (path, option.name)
