@@ -1,9 +1,9 @@
 """Each fence by itself: what is refused although nobody else has taken the run yet, and who may not end unseen."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from house import House
@@ -71,16 +71,18 @@ async def test_a_renewal_at_the_same_moment_does_not_cost_the_outcome(
 ) -> None:
     """Provoked: the lease is renewed but not committed when the outcome arrives. The row it waits for is a newer one."""
 
-    async def settle() -> set[tuple[UUID, int]]:
+    outcome = Result(claimed, Succeeded())
+
+    async def settle() -> Sequence[Result]:
         async with db.transaction() as conn:
-            return await settling.settle(conn, [Result(claimed, Succeeded())])
+            return await settling.settle(conn, [outcome])
 
     key = (claimed.workspace_id, claimed.id, claimed.attempt)
     async with db.transaction() as renewing:
         assert await attempts.renew(renewing, [key], timedelta(minutes=1)) == {claimed.id: False}
         arriving = asyncio.create_task(settle())
         await until(lambda: house.value(WAITS))
-    assert await arriving == {(claimed.id, claimed.attempt)}
+    assert await arriving == [outcome]
 
 
 async def test_nobody_can_take_a_run_away_while_its_words_are_being_written(

@@ -1,6 +1,7 @@
 """Promises 3, 4, 5 and 9 at the worker: one live attempt, fenced writes, nothing stuck."""
 
 import asyncio
+import gc
 from datetime import timedelta
 from typing import Any
 
@@ -21,9 +22,12 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.roster import automations
 from rota.runs import cancelling, sweeping
 from rota.scheduler.inbound import publish_event
+from rota.sessions.desk import AttemptDesk
 from rota.sessions.story import attempts
 from rota.sessions.transcript import lines
+from rota.trace.record import RecordingDesk
 from rota.watch.rescue import Rescue
+from rota.worker.attempt import Attempt
 from rota.worker.queues import Queues
 
 
@@ -97,6 +101,31 @@ async def test_the_agent_is_given_its_prompt_its_key_and_a_token_that_dies_with_
     assert assignment.environment["TRACEPARENT"].split("-")[1] == (await _run(house, run_id))["trace_id"]
     assert assignment.environment["ROTA_RUN_ID"] == str(run_id)
     assert await house.value("SELECT attempt_token_hash FROM runs") is None
+
+
+async def test_an_attempt_that_has_ended_is_freed_by_its_last_user(house: House, shift: Any, run_now: Any) -> None:
+    """Nothing is left for the search for cycles, which a worker makes rarely: a thousand runs a second would pile up."""
+
+    async def work(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say(f"The token of {assignment.environment['ROTA_RUN_ID']} stays where it is.\n")
+        await desk.usage("tokens", 3)
+        return Succeeded()
+
+    async def freed() -> bool:
+        kept = [each for each in gc.get_objects() if isinstance(each, Attempt | AttemptDesk | RecordingDesk)]
+        return not [each for each in kept if each.run.id == run_id]
+
+    await house.execute("UPDATE accounts SET budget = %s", '{"per_run": {"tokens": 10, "seconds": 60}}')
+    run_id = await run_now(await house.automation())
+    gc.collect()
+    gc.disable()
+    try:
+        async with shift(work) as at_work:
+            await until(ended(house, run_id))
+            at_work.executor.assignments.clear()
+            await until(freed, within=5)
+    finally:
+        gc.enable()
 
 
 async def test_a_session_that_goes_on_gives_the_agent_what_was_said_before(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from rota.db import abandonments, run_status
 from rota.db.pool import Connection
@@ -22,20 +21,24 @@ class Result(NamedTuple):
     ran: timedelta = timedelta()
 
 
-async def settle(conn: Connection, results: Sequence[Result]) -> set[tuple[UUID, int]]:
-    """Write the outcomes; the attempts whose outcome was accepted. The others had lost their lease, and nothing of them
-    is kept."""
+async def settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result]:
+    """Write the outcomes; those that were accepted. The others had lost their lease, and nothing of them is kept."""
     ended = await run_status.settle(conn, [_row(each) for each in results])
     await ending.end(conn, ended)
-    handed_back = {(each.run.id, each.run.attempt) for each in results if each.outcome is None}
-    left = [each for each in ended if (each.id, each.attempt) in handed_back]
-    if left:  # what they left outside is their next attempt's, or to be cleaned up once the run has ended
-        await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in left])
+    accepted = results if len(ended) == len(results) else _accepted(results, ended)
+    handed_back = [each.run for each in accepted if each.outcome is None]
+    if handed_back:  # what they left outside is their next attempt's, or to be cleaned up once the run has ended
+        await abandonments.add(conn, [(run.workspace_id, run.id, run.attempt) for run in handed_back])
     parked = [each for each in ended if each.status == Status.AWAITING_APPROVAL]
     if parked:
         asked = {each.run.id: each for each in results}
         await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked])
-    return {(each.id, each.attempt) for each in ended}
+    return accepted
+
+
+def _accepted(results: Sequence[Result], ended: Sequence[Ended]) -> Sequence[Result]:
+    written = {(each.id, each.attempt) for each in ended}
+    return [each for each in results if (each.run.id, each.run.attempt) in written]
 
 
 def _row(result: Result) -> dict[str, Any]:

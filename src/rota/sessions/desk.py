@@ -45,6 +45,8 @@ RETRY_SECONDS = 0.5
 class AttemptDesk:
     """Implements `model.executor.Desk`."""
 
+    __slots__ = ("_attempt", "_db", "_depot", "_post", "_redactor", "_seat", "_wakes", "_words", "handed_on", "run")
+
     def __init__(
         self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed, *, post: Post, depot: Depot
     ) -> None:
@@ -94,8 +96,8 @@ class AttemptDesk:
         """How long the attempt has run, once it has ended."""
         await self._words.ran(span)
 
-    def when_over_budget(self, stop: Callable[[str], None]) -> None:
-        """Call this as soon as the run has spent what it may."""
+    def when_over_budget(self, stop: Callable[[str], None] | None) -> None:
+        """Call this as soon as the run has spent what it may, or nobody any more."""
         self._words.over_budget = stop
 
     async def spent_seconds(self) -> timedelta:

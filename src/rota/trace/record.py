@@ -106,7 +106,7 @@ class Recorder:
         for desk, _ in taken:
             desk.written(lost=desk.attempt not in held)
             if desk.run.id in over:
-                desk.over_budget(over[desk.run.id].told())
+                desk.exceeded(over[desk.run.id].told())
         for session_id in {desk.run.session_id for desk, _ in kept}:
             self._wakes.send(session_channel(session_id))
 
@@ -116,6 +116,11 @@ Taken = tuple["RecordingDesk", tuple[list[NewEvent], list[Charge]]]
 
 class RecordingDesk:
     """The desk of one attempt. Text that arrives together is stored together."""
+
+    __slots__ = (
+        "_flushed", "_lost", "_pending", "_recorder", "_redactor", "_size", "_spent", "_text", "_uncharged",
+        "_unfinished", "_window", "_words", "attempt", "last_line", "over_budget", "owes", "run",
+    )  # fmt: skip
 
     def __init__(self, recorder: Recorder, run: Claimed) -> None:
         self.run = run
@@ -134,7 +139,11 @@ class RecordingDesk:
         self._window = Window()
         self._redactor = NOTHING_SECRET
         self._words: Stream | None = None
-        self.over_budget: Callable[[str], None] = lambda _: None  # hears when the run has spent what it may
+        self.over_budget: Callable[[str], None] | None = None  # hears when the run has spent what it may
+
+    def exceeded(self, told: str) -> None:
+        if self.over_budget:
+            self.over_budget(told)
 
     def hide(self, redactor: Redactor) -> None:
         """From now on these secrets are taken out of everything the attempt writes."""
@@ -252,6 +261,8 @@ class RecordingDesk:
 class Window:
     """How long the words of one desk are gathered before they are stored. The first ones of a sentence are shown at
     once; while they stream on, ever more go into one row, so that a hundred thousand tokens become a few thousand."""
+
+    __slots__ = ("_closed", "_length", "_opened")
 
     def __init__(self) -> None:
         self._length = 0.0

@@ -45,7 +45,15 @@ NO_AGENT: Mapping[str, Any] = MappingProxyType({})
 
 
 class Attempt:
-    """A claimed run in one place of this worker. It can be stopped from outside; the reason decides the outcome."""
+    """A claimed run in one place of this worker. It can be stopped from outside; the reason decides the outcome. When
+    it has ended nothing that it made refers to it any more, so that its last user frees it: a busy worker makes
+    thousands a second."""
+
+    __slots__ = (
+        "_clock", "_desk", "_executing", "_executor", "_hidden_in_logs", "_limit", "_looking", "_over_budget",
+        "_redactor", "_seconds_left", "_started", "_stopped_for", "key", "ran", "run", "task",
+    )  # fmt: skip
+    task: asyncio.Task[None]  # which carries it out
 
     def __init__(self, run: Claimed, executor: Executor, desk: AttemptDesk, clock: Clock) -> None:
         self.run = run
@@ -53,7 +61,7 @@ class Attempt:
         self._executor = executor
         self._desk = desk
         self._hidden_in_logs: ExitStack | None = None
-        self._executing: asyncio.Task[object] | None = None
+        self._executing = False
         self._stopped_for: str | None = None
         self._clock = clock
         self._looking: asyncio.Task[None] | None = None  # whether its time is really up
@@ -63,7 +71,6 @@ class Attempt:
         self._over_budget = ""
         self._seconds_left: timedelta | None = None  # of the run's budget
         self._limit = run.timeout
-        desk.when_over_budget(self._stop_over_budget)
 
     async def count_seconds(self) -> None:
         """Know how long it may run by its budget, if that says so: less what earlier attempts took."""
@@ -105,12 +112,14 @@ class Attempt:
         first, self._stopped_for = self._stopped_for is None, self._stopped_for or reason
         self._desk.handed_on = self._stopped_for in HANDED_ON
         if first and self._executing:
-            self._executing.cancel()
+            self.task.cancel()
 
     async def execute(self, assignment: Assignment) -> Outcome | None:
         """Run to the end. None hands the run back; `Lost` means that nothing may be written."""
         trace_id.set(self.run.trace_id)
         self._started, began = time.monotonic(), tracing.now()
+        if self.run.budget:
+            self._desk.when_over_budget(self._stop_over_budget)
         try:
             outcome = await self._outcome(assignment)
             if self._stopped_for == "lost":
@@ -123,6 +132,7 @@ class Attempt:
                 self.ran = ran + self.run.timeout - assignment.timeout
             return redacted(await self._named(outcome), self._redactor)
         finally:
+            self._desk.when_over_budget(None)
             if self._hidden_in_logs:
                 self._hidden_in_logs.close()
             _duration(self.run.executor).observe(time.monotonic() - self._started)
@@ -135,7 +145,7 @@ class Attempt:
     async def _outcome(self, assignment: Assignment) -> Outcome | None:
         if self._stopped_for:
             return self._after_stop()
-        self._executing = asyncio.current_task()
+        self._executing = True
         limit = min(assignment.timeout, self._seconds_left or assignment.timeout)
         self._call_time_in(limit.total_seconds(), limit)
         try:
@@ -148,7 +158,7 @@ class Attempt:
             log.warning("executor.failed", extra={"run_id": self.run.id}, exc_info=True)
             return Failed(ErrorClass.EXECUTOR_ERROR, f"{type(failure).__name__}: {failure}")
         finally:
-            self._executing = None
+            self._executing = False
             self._clock.forget(self)
             if self._looking:
                 self._looking.cancel()
@@ -182,9 +192,8 @@ class Attempt:
     def _after_stop(self) -> Outcome | None:
         if self._stopped_for is None:
             raise asyncio.CancelledError  # not ours: the worker itself is being torn down
-        task = asyncio.current_task()
-        if self._executing and task:
-            task.uncancel()  # it has done its work; what follows must not be interrupted
+        if self._executing:
+            self.task.uncancel()  # it has done its work; what follows must not be interrupted
         match self._stopped_for:
             case "cancel":
                 return Cancelled()

@@ -161,8 +161,9 @@ class Queues:
     def claimed(self, runs: Sequence[Claimed]) -> None:
         """This is what those gave whose turn it was: now it is the others'. Who gave all that was there is done."""
         self._read_on(runs)
-        given = Counter(run.workspace_id for run in runs)
-        done = {run.workspace_id for run in runs if given[run.workspace_id] == run.waiting < self._share}
+        given = Counter([run.workspace_id.int for run in runs])  # by their numbers: Python hashes a UUID slowly
+        of_each = {run.workspace_id.int: run for run in runs}
+        done = {run.workspace_id for space, run in of_each.items() if given[space] == run.waiting < self._share}
         for each in self._offered:
             if each.workspace_id in done:
                 self._drop(each)

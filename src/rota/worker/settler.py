@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from uuid import UUID
 
 from rota import tracing
 from rota.db.listener import MOST_NAMED, Wakes
@@ -24,11 +23,11 @@ GATHER_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 UNWRITABLE = "Its outcome could not be written:"
 
-Told = Callable[[Sequence[Result], set[tuple[UUID, int]]], None]
+Told = Callable[[Sequence[Result], Sequence[Result]], None]
 
 
 class Settler:
-    """`told` hears of every group once it is committed: what was handed in, and which attempts were accepted."""
+    """`told` hears of every group once it is committed: what was handed in, and what of it was accepted."""
 
     def __init__(self, db: Database, wakes: Wakes, told: Told) -> None:
         self._line = Reserved(db)
@@ -56,7 +55,7 @@ class Settler:
             if len(group) >= MANY and 0 < len(self._waiting) < ENOUGH:
                 await asyncio.sleep(GATHER_SECONDS)  # many short runs: one commit for all that end within a few ms
 
-    async def _write(self, results: Sequence[Result]) -> set[tuple[UUID, int]]:
+    async def _write(self, results: Sequence[Result]) -> Sequence[Result]:
         """Try until it is written. Repeating is harmless: what was settled before is refused by the fence."""
         while True:
             began = tracing.now()
@@ -71,19 +70,19 @@ class Settler:
             except Exception as failure:  # an executor's outcome: anything may be wrong with it
                 return await self._write_each(results, failure)
             self._line.wrote(len(results))
-            self._tell([each for each in results if (each.run.id, each.run.attempt) in accepted], began)
+            self._tell(accepted, began)
             return accepted
 
-    async def _write_each(self, results: Sequence[Result], failure: Exception) -> set[tuple[UUID, int]]:
+    async def _write_each(self, results: Sequence[Result], failure: Exception) -> Sequence[Result]:
         """One outcome that cannot be written must not hold up the others: its run fails for it."""
         if len(results) > 1:
-            return {each for result in results for each in await self._write([result])}
+            return [each for result in results for each in await self._write([result])]
         [result] = results
         told = f"{type(failure).__name__}: {failure}"
         log.warning("settle.refused", extra={"run_id": result.run.id, "error": told})
         unwritable = Failed(ErrorClass.EXECUTOR_ERROR, f"{UNWRITABLE} {told}", retryable=False)
         if isinstance(result.outcome, Failed) and result.outcome.detail.startswith(UNWRITABLE):
-            return set()  # not even that: then rescue ends it
+            return []  # not even that: then rescue ends it
         return await self._write([result._replace(outcome=unwritable)])
 
     def _tell(self, settled: Sequence[Result], began: int) -> None:

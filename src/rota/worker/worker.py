@@ -193,7 +193,8 @@ class Worker:
             self.attempts[run.id] = attempt
             if run.id in self._cancelled:
                 attempt.cancel()
-            self._tasks.add(asyncio.create_task(self._carry_out(attempt, offered[run.number].secret)))
+            attempt.task = asyncio.create_task(self._carry_out(attempt, offered[run.number].secret))
+            self._tasks.add(attempt.task)
         for executor, count in Counter(run.executor for run in claimed).items():
             CLAIMED.labels(executor=executor).inc(count)
         BUSY_PLACES.set(self.busy)
@@ -217,22 +218,24 @@ class Worker:
             self.settler.hand_in(Result(attempt.run, outcome, attempt.ran))
             self._place_freed()
         finally:
-            self._tasks.discard(asyncio.current_task())
+            self._tasks.discard(attempt.task)
 
-    def _settled(self, results: Sequence[Result], accepted: set[tuple[UUID, int]]) -> None:
+    def _settled(self, results: Sequence[Result], accepted: Sequence[Result]) -> None:
         reach("worker.settled")
         self._settling -= len(results)
         for each in results:
-            if (each.run.id, each.run.attempt) not in accepted:
-                log.warning("run.lost", extra=_facts(each.run))
             self._forget(each.run)
+        if len(accepted) < len(results):
+            kept = {(each.run.id, each.run.attempt) for each in accepted}
+            for run in (each.run for each in results if (each.run.id, each.run.attempt) not in kept):
+                log.warning("run.lost", extra=_facts(run))
         BUSY_PLACES.set(self.busy)
         self._place_freed()
 
     def _forget(self, run: Claimed) -> None:
-        attempt = self.attempts.get(run.id)
-        if attempt and attempt.run.attempt == run.attempt:  # it may be here again already, as another attempt
-            del self.attempts[run.id]
+        attempt = self.attempts.pop(run.id, None)
+        if attempt and attempt.run.attempt != run.attempt:  # it is here again already, as another attempt
+            self.attempts[run.id] = attempt
 
     def _place_freed(self) -> None:
         if self._loop and not self._draining:
