@@ -313,6 +313,38 @@ async def test_a_notification_that_fails_after_the_commit_costs_a_wake_and_nothi
         await conn.execute("DROP TABLE kept")
 
 
+async def test_who_is_cancelled_after_the_commit_costs_nobody_a_wake(
+    db: Database, wakes: Wakes, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def commit() -> None:
+        async with db.transaction() as conn:
+            conn.wake("rota_steps", [1])
+
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+
+        async def telling() -> bool:
+            rows = await other.execute(
+                "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+            )
+            return rows.rowcount > 0
+
+        heard: list[str] = []
+        other.add_notify_handler(lambda told: heard.append(named(told.payload)))
+        await other.execute("LISTEN rota_steps")
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                listener_module, "NOTIFY", "SELECT pg_sleep(60), %(channels)s::text[], %(payloads)s::text[]"
+            )
+            asking = asyncio.create_task(commit())
+            await until(telling)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert asking.cancelled()
+        await wakes.close()
+        await other.execute("SELECT 1")
+    assert heard == ["1"]
+
+
 async def test_who_listens_in_this_process_is_told_at_once(listener: Listener, wakes: Wakes) -> None:
     ear = Ear()
     listener.on("rota_near", ear)

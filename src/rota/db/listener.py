@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from uuid import UUID
@@ -78,10 +78,13 @@ class Wakes:
 
     def _tell(self, channel: str, named: Iterable[str]) -> None:
         names = dict.fromkeys(named)
-        if not names:
-            return
-        self.listener.hear(channel, names)
-        self._pending.setdefault(channel, {}).update(names)
+        if names:
+            self.listener.hear(channel, names)
+            self._send_soon({channel: names})
+
+    def _send_soon(self, named: Mapping[str, dict[str, None]]) -> None:
+        for channel, names in named.items():
+            self._pending.setdefault(channel, {}).update(names)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush())
 
@@ -106,6 +109,9 @@ class Wakes:
         try:
             async with connection as conn:
                 await conn.execute(NOTIFY, {"channels": [channel for channel, _ in told], "payloads": payloads})
+        except asyncio.CancelledError:  # who committed is gone; who is to be told is not
+            self._send_soon(sent)
+            raise
         except Exception as failure:  # polling is the net under every notification
             log.warning("wake.failed", extra={"error": str(failure)})
 
