@@ -1,9 +1,12 @@
 """The README's promises, kept: its tour works as it stands, its figures are the code's."""
 
+import asyncio
 import re
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+import pytest
+from click.testing import CliRunner
 from docs.asking import API, Api
 from docs.curl import commands, curl
 from docs.pages import README, ROOT, blocks, text_of
@@ -11,23 +14,30 @@ from httpx import AsyncClient, Response
 from waiting import until
 
 from rota import starters
+from rota.cli import agents, main
 from rota.model.agent_config import EXTRAS
 from rota.settings import Settings
-from rota.worker.worker import Worker
 
 
-async def test_the_tour_works_as_it_stands(api: Api, client: AsyncClient, token: str, worker: Worker) -> None:
-    answers: list[Response] = []
+@pytest.mark.usefixtures("worker")
+async def test_the_tour_works_as_it_stands(
+    api: Api, client: AsyncClient, token: str, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    environment = {"ROTA_URL": served, "ROTA_TOKEN": token}
+    said: dict[str, str] = {}
+    goals: list[Response] = []
     for program, *arguments in (each for block in blocks(README, "sh") for each in commands(block.text)):
-        if program == "curl":
-            answers.append(await curl(client, arguments, {"API": API, "TOKEN": token}))
-            assert answers[-1].is_success, f"{arguments}: {answers[-1].status_code} {answers[-1].text}"
-    assert len(answers) >= 5
-    [started] = [each.json() for each in answers if each.request.url.path.endswith("/run")]
-    run = await api.ended(started["id"])
-    assert (run["status"], run["summary"]) == ("succeeded", "five, seven and five")
-    assert await api.said(run) == "A haiku about the sea:\nfive, seven and five\n"
-    [goal] = [each.json() for each in answers if each.request.url.path.endswith("/sessions")]
+        if program == "rota":
+            told = await asyncio.to_thread(CliRunner(env=environment).invoke, main, arguments, input="y\n")
+            assert told.exit_code == 0, told.output
+            said[" ".join(arguments[:2])] = told.stdout
+        elif program == "curl":
+            goals.append(await curl(client, arguments, environment))
+    assert said["automations run"] == "A haiku about the sea:\nfive, seven and five\n"
+    assert "succeeded  run_now" in said["automations runs"]
+    assert "1 to create, 1 to change, 1 unchanged." in said["apply -f"]
+    [goal] = [each.json() for each in goals if each.is_success]
 
     async def reached() -> bool:
         return bool((await api.ask("GET", f"/sessions/{goal['id']}"))["status"] == "done")
@@ -36,10 +46,12 @@ async def test_the_tour_works_as_it_stands(api: Api, client: AsyncClient, token:
 
 
 def test_the_tour_says_where_rota_is() -> None:
-    [told] = re.findall(r"^export API=(\S+)$", text_of(README), re.MULTILINE)
+    [told] = re.findall(r"^curl -s (\S+)", text_of(README), re.MULTILINE)
     address = urlsplit(told)
     assert (address.hostname, address.port) == (Settings().host, Settings().port)
-    assert address.path == urlsplit(API).path
+    assert address.path.startswith(urlsplit(API).path)
+    [option] = [each for each in agents.list_.params if each.name == "url"]
+    assert option.default == f"http://{Settings().host}:{Settings().port}"
 
 
 def test_what_is_made_can_be_made() -> None:
@@ -50,8 +62,8 @@ def test_what_is_made_can_be_made() -> None:
 
 def test_the_starters_are_as_many_as_is_said_and_one_is_named() -> None:
     """`make up` installs no extras, so those that need one are not among them."""
-    agents = {each["name"].lower().replace(" ", "-"): each["executor"] for each in starters._agents()}
-    found = [each for each in starters._automations(datetime.now(UTC)) if agents[each["agent"]] not in EXTRAS]
+    kinds = {each["name"].lower().replace(" ", "-"): each["executor"] for each in starters._agents()}
+    found = [each for each in starters._automations(datetime.now(UTC)) if kinds[each["agent"]] not in EXTRAS]
     assert "with four automations to look at" in text_of(README)
     assert len(found) == 4
     named = [each for each in found if f"*{each['name']}*" in text_of(README)]

@@ -203,6 +203,25 @@ async def test_what_is_wrong_is_refused_when_saved_and_when_changed_and_nothing_
     assert (await api.get(f"/automations/{saved['id']}")).json() == saved
 
 
+async def test_a_dry_run_is_answered_as_if_it_were_saved_and_keeps_nothing(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example()))
+    before = await office.count(*WRITTEN, "agents", "audit", "webhook_secrets")
+    trial = {"params": {"dry_run": True}}
+    tried = made(
+        await api.post("/automations", example(triggers=[{"webhook": {}}], run_immediately=True), **trial), 200
+    )
+    assert (tried["triggers"][0]["secret"], tried["last_run"]["status"], tried["revision"]) == (None, "queued", 1)
+    refused(await api.get(f"/automations/{tried['id']}"), 404, "not_found")
+    changed = made(await api.patch(f"/automations/{saved['id']}", {"timeout": "90m"}, **trial), 200)
+    assert (changed["timeout"], changed["revision"]) == ("1h30m", 2)
+    agent = {"name": "Tried", "executor": "command", "config": {"argv": ["true"]}}
+    assert made(await api.post("/agents", agent, **trial), 200)["slug"] == "tried"
+    assert made(await api.patch("/agents/worker-bee", {"status": "paused"}, **trial), 200)["status"] == "paused"
+    assert await office.count(*WRITTEN, "agents", "audit", "webhook_secrets") == before
+    assert (await api.get(f"/automations/{saved['id']}")).json() == saved
+    refused(await api.post("/automations", example(timeout="soon"), **trial), 422, "invalid", "timeout")
+
+
 async def test_a_mistake_in_a_name_is_told_with_what_was_meant(api: Api) -> None:
     schedule = {"cron": "0 9 * * *", "timezone": "Europe/Berlni"}
     answer = await api.post("/automations", example(schedule=schedule))

@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": "Check the settings, the database and the fleet.",
     "tokens": "Make tokens for scripts.",
     "keys": "Turn the vault's ring of keys, and see what is sealed with which.",
+    "apply": "Create and change the agents and automations that files of YAML describe.",
     "agents": "List, show, save, run, pause and delete agents.",
     "automations": "List, show, save, run, pause and delete automations; ask what a schedule would do.",
     "runs": "List, show, follow, cancel and retry runs.",

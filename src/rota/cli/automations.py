@@ -186,7 +186,13 @@ def _saved(rota: Rota, automation: Item) -> None:
     due = automation["next_fire_at"]
     told = f", next {local(due)}" if due else ""
     rota.said(automation, f"{automation['slug']} is saved, revision {automation['revision']}{told}.")
-    for trigger in () if rota.as_json else automation["triggers"]:
+    if not rota.as_json:
+        tell_secrets(automation)
+
+
+def tell_secrets(saved: Item) -> None:
+    """Webhooks that are new have a secret, in this answer only."""
+    for trigger in saved.get("triggers", ()):
         if trigger["secret"]:
             click.echo(f"{trigger['hook_path']} has the secret {trigger['secret']}, which is never shown again.")
 

@@ -64,6 +64,12 @@ class Unit:
     caller: Caller
     _role: str | None = None
     record: Record | None = None
+    trial: bool = False
+
+    def only_try(self, response: Response) -> None:
+        """Answer as if it were done, with 200, and keep nothing of it."""
+        self.trial = True
+        response.status_code = HTTPStatus.OK
 
     def beyond_workspace(self) -> AbstractAsyncContextManager[None]:
         """For the few looks that a workspace doesn't bound: a person's other memberships, what they sign in with."""
@@ -185,7 +191,7 @@ async def _begin(request: Request, conn: Connection, workspace: str, record: Rec
 
 
 async def _finish(request: Request, unit: Unit, response: Response) -> None:
-    if refusal(request):
+    if unit.trial or refusal(request):
         raise Rollback
     if unit.record:
         # What the route has said in the course of it, else what it always answers.

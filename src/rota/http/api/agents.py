@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query, Response
 
 from rota.db import agents as rows
 from rota.db import runs
@@ -19,6 +19,7 @@ from rota.roster import agents, running
 router = APIRouter(prefix="/agents", tags=["agents"])
 
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
+DryRun = Annotated[bool, Query(description="Check it, and answer with 200 as if it were saved; nothing is")]
 
 
 @router.get("")
@@ -28,9 +29,13 @@ async def list_agents(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor
     return page_of(found, limit, AgentOut)
 
 
-@router.post("", status_code=201)
-async def create_agent(unit: InUnit, shared: Shared, body: AgentIn) -> AgentOut:
+@router.post("", status_code=201, responses={200: {"model": AgentOut, "description": "With `dry_run`"}})
+async def create_agent(
+    unit: InUnit, shared: Shared, response: Response, body: AgentIn, dry_run: DryRun = False
+) -> AgentOut:
     """Save an agent. A program that this machine doesn't have is a warning: the worker may be another machine."""
+    if dry_run:
+        unit.only_try(response)
     values: dict[str, Any] = body.model_dump()
     _refuse_barred(unit, shared, body.executor)
     agent, warnings = await agents.create(unit.conn, unit.caller, values)
@@ -45,8 +50,12 @@ async def get_agent(unit: InUnit, agent: str) -> AgentOut:
 
 
 @router.patch("/{agent}")
-async def change_agent(unit: InUnit, shared: Shared, agent: str, body: AgentPatch) -> AgentOut:
+async def change_agent(
+    unit: InUnit, shared: Shared, response: Response, agent: str, body: AgentPatch, dry_run: DryRun = False
+) -> AgentOut:
     """Change an agent: a new revision of it and of each automation that uses it. Fired runs keep theirs."""
+    if dry_run:
+        unit.only_try(response)
     if "executor" in body.model_fields_set:
         _refuse_barred(unit, shared, body.executor)
     changed, warnings = await agents.change(unit.conn, unit.caller, agent, body.given())

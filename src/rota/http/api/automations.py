@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from rota.db import agents as revision_rows
 from rota.db import automations as rows
 from rota.db import runs
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
-from rota.http.api.agents import IdempotencyKey
+from rota.http.api.agents import DryRun, IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.agents import RevisionOut
@@ -45,11 +45,18 @@ async def list_automations(
     return page_of(await views.shown(unit.conn, unit.caller.workspace_id, found), limit, AutomationOut)
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={200: {"model": AutomationOut, "description": "With `dry_run`"}})
 async def create_automation(
-    unit: InUnit, shared: Shared, body: AutomationIn, idempotency_key: IdempotencyKey = None
+    unit: InUnit,
+    shared: Shared,
+    response: Response,
+    body: AutomationIn,
+    idempotency_key: IdempotencyKey = None,
+    dry_run: DryRun = False,
 ) -> AutomationOut:
     """Save an automation with its triggers; its grant is made with it. Secrets of webhooks are in this answer only."""
+    if dry_run:
+        unit.only_try(response)
     values: dict[str, Any] = {name: getattr(body, name) for name in type(body).model_fields}
     forms = body.forms()
     request = {"save": "automation", **values, "schedule": None, "triggers": forms}
@@ -69,7 +76,7 @@ async def create_automation(
 async def _with_secrets(unit: Unit, shared: Web, shown: AutomationOut) -> AutomationOut:
     """Webhooks that have no secret yet get one, shown this once."""
     for trigger in shown.triggers:
-        if trigger.kind == "webhook":
+        if trigger.kind == "webhook" and not unit.trial:
             trigger.secret = await trigger_forms.first_secret(
                 unit.conn, shared.vault, unit.caller.workspace_id, trigger.id
             )
@@ -84,8 +91,12 @@ async def get_automation(unit: InUnit, automation: str) -> AutomationOut:
 
 
 @router.patch("/{automation}")
-async def change_automation(unit: InUnit, shared: Shared, automation: str, body: AutomationPatch) -> AutomationOut:
+async def change_automation(
+    unit: InUnit, shared: Shared, response: Response, automation: str, body: AutomationPatch, dry_run: DryRun = False
+) -> AutomationOut:
     """Save a change as a new revision. The next fire counts from now; runs already fired keep their revision."""
+    if dry_run:
+        unit.only_try(response)
     values = body.given()
     accepted = bool(values.pop("accept_grant", False))
     automation_id = await automations.change(

@@ -1,0 +1,67 @@
+"""A plan as people read it: each thing, and field by field what it is and what it would be."""
+
+import json
+from collections.abc import Iterator, Sequence
+from difflib import ndiff
+from typing import Any
+
+import click
+
+from rota.cli import showing
+from rota.cli.applying.planning import Change
+
+MARKS = {"create": ("+", "green"), "change": ("~", "yellow"), "unchanged": ("=", None)}
+
+
+def told(changes: Sequence[Change]) -> Iterator[str]:
+    for change in changes:
+        mark, colour = MARKS[change.action]
+        yield click.style(f"{mark} {showing.one_line(change.item)}  {change.action}", fg=colour, bold=bool(colour))
+        for name, (old, new) in change.differences.items():
+            yield from _field(showing.one_line(name), old, new, new_thing=change.action == "create")
+        yield from (click.style(f"    {showing.clean(each)}", fg="yellow") for each in change.warnings)
+    counts = {action: sum(change.action == action for change in changes) for action in MARKS}
+    yield f"{counts['create']} to create, {counts['change']} to change, {counts['unchanged']} unchanged."
+
+
+def _field(name: str, old: Any, new: Any, *, new_thing: bool) -> Iterator[str]:
+    if new_thing and not _long(new):
+        yield click.style(f"    {name}: {_value(new)}", fg="green")
+    elif _long(old) or _long(new):
+        yield f"    {name}:"
+        yield from (_line(line) for line in ndiff(_lines(old), _lines(new)) if not line.startswith("?"))
+    else:
+        was, will = click.style(_value(old), fg="red"), click.style(_value(new), fg="green")
+        yield f"    {name}: {was} → {will}"
+
+
+def _long(value: Any) -> bool:
+    return (isinstance(value, str) and "\n" in value.strip()) or (isinstance(value, list) and bool(value))
+
+
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [_value(each) for each in value]
+    return [] if value is None else showing.clean(value).splitlines()
+
+
+def _line(line: str) -> str:
+    return click.style(f"      {line}", fg={"-": "red", "+": "green"}.get(line[0]))
+
+
+def _value(value: Any) -> str:
+    return showing.one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def as_data(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "kind": change.item.kind,
+            "slug": change.item.slug,
+            "place": change.item.place,
+            "action": change.action,
+            "changes": {name: {"from": old, "to": new} for name, (old, new) in change.differences.items()},
+        }
+        for change in changes
+    ]
