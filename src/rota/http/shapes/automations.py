@@ -12,9 +12,16 @@ from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
 
 
 class Policies(In):
-    session: Literal["new", "same"] = "new"
-    overlap: Overlap | None = None
-    catch_up: Literal["one", "skip", "all"] = "one"
+    session: Literal["new", "same"] = Field(
+        default="new", description="Each run in a session of its own, or all in one"
+    )
+    overlap: Overlap | None = Field(
+        default=None,
+        description="What a fire does while an earlier run goes on; by default a schedule skips, others queue",
+    )
+    catch_up: Literal["one", "skip", "all"] = Field(
+        default="one", description="Of the fires missed in an outage: run the latest, none that is late, or all"
+    )
     catch_up_limit: int | None = Field(default=None, ge=1, le=10_000)
     late_after: Duration = timedelta(seconds=60)
     max_attempts: int = Field(default=1, ge=1, le=100)

@@ -4,7 +4,18 @@ import re
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from rota.errors import Invalid
 from rota.model.duration import format_duration, parse_duration
@@ -70,6 +81,7 @@ Duration = Annotated[
     timedelta,
     BeforeValidator(_duration, json_schema_input_type=str),
     PlainSerializer(format_duration, return_type=str),
+    Field(examples=["90s", "15m", "2h"]),
 ]
 Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written), AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
@@ -89,6 +101,16 @@ class In(BaseModel):
     def given(self) -> dict[str, Any]:
         """Only what the caller sent."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """As pydantic has it, but with default durations as they are written here."""
+        described = handler(core)
+        properties = handler.resolve_ref_schema(described).get("properties", {})
+        for name, field in cls.model_fields.items():
+            if isinstance(field.default, timedelta):
+                properties[name]["default"] = format_duration(field.default)
+        return described
 
 
 class Out(BaseModel):

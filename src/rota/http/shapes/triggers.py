@@ -12,7 +12,9 @@ from rota.http.shapes.fields import Duration, In, Instant, Out, Overlap
 
 
 class TriggerIn(In):
-    """The keys of a schedule, and the trigger's own limits."""
+    """When to fire, in one of these forms: `cron` (five fields) with a `timezone` (IANA); `every`, such as `15m`; `at`,
+    one instant; `mode` interval (`every`, `unit`, `time`) or weekly (`weekdays`, `time`); `webhook` {}; `event`, a
+    name; `after`, an automation, with `on`, how it ended. And the trigger's own limits."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,7 +44,10 @@ class TriggerPatch(TriggerIn):
 
 
 class PreviewIn(In):
-    schedule: dict[str, Any]
+    schedule: dict[str, Any] = Field(
+        description="As of an automation: `cron` with a `timezone`, `every`, `at`, or a `mode`",
+        examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}],
+    )
     after: Instant | None = None
     count: int = Field(default=5, ge=1, le=100)
     automation: str | None = Field(
