@@ -116,14 +116,15 @@ async def sign_in_by_password(db: Database, email: str, password: str, visit: Vi
         return await open_login(conn, UserId(found["id"]), visit)
 
 
-async def caller_by_token(conn: Connection, workspace: str, secret: str) -> Caller:
-    """Who holds this bearer token. Another workspace's token is told that the workspace doesn't exist."""
+async def caller_by_token(conn: Connection, workspace: str | None, secret: str) -> Caller:
+    """Who holds this bearer token, in this workspace, or in the token's own if none is named. Another workspace's token
+    is told that the workspace doesn't exist."""
     if ATTEMPT_TOKEN.fullmatch(secret):
         return await _agent_at_work(conn, workspace, secret)
     found = await tokens.by_hash(conn, hashed(secret))
     if not found:
         raise Unauthenticated("The token is unknown, revoked or expired. `rota tokens create NAME` makes a new one.")
-    caller = await _caller(conn, workspace, found["user_id"])
+    caller = await _caller(conn, workspace or str(found["workspace_id"]), found["user_id"])
     if caller.workspace_id != found["workspace_id"]:
         raise NotFound("There is no such workspace.")
     return replace(
@@ -180,13 +181,13 @@ async def find_attempt(conn: Connection, secret: str) -> dict[str, Any] | None:
     return await attempts.by_token(conn, UUID(parts[1]), UUID(parts[2]), int(parts[3]), hashed(parts[4]))
 
 
-async def _agent_at_work(conn: Connection, workspace: str, secret: str) -> Caller:
+async def _agent_at_work(conn: Connection, workspace: str | None, secret: str) -> Caller:
     attempt = await find_attempt(conn, secret)
     if not attempt:
         raise Unauthenticated(
             "This attempt has ended or lost its lease; its token is worth nothing now.", code="attempt_over"
         )
-    caller = await _caller(conn, workspace, attempt["user_id"])
+    caller = await _caller(conn, workspace or str(attempt["workspace_id"]), attempt["user_id"])
     if caller.workspace_id != attempt["workspace_id"]:
         raise NotFound("There is no such workspace.")
     session_id, run_id = SessionId(attempt["session_id"]), RunId(attempt["run_id"])

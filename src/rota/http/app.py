@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from rota.http import api, health, hooks, ui
+from rota.http import api, health, hooks, mcp, ui
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web
 from rota.http.description import describe
-from rota.http.errors import answer, install
+from rota.http.errors import MCP_PATH, answer, install
 from rota.http.limiting import Limiting
 from rota.http.redacting import Redacting
 from rota.sessions.artifacts import Depot
@@ -28,6 +28,7 @@ def create_app(web: Web) -> FastAPI:
     app.include_router(health.router)
     app.include_router(hooks.router)
     app.include_router(api.router)
+    app.include_router(mcp.router)
     ui.install(app)
     install(app, _shown)
     _put_routes_together(app)
@@ -43,8 +44,8 @@ def _put_routes_together(app: FastAPI) -> None:
 
 
 async def _shown(request: Request, told: dict[str, Any]) -> Response:
-    """Programs get problem+json; a person gets a page."""
-    wants_page = not request.url.path.startswith(("/api/", "/hooks/")) and "text/html" in request.headers.get(
-        "Accept", ""
-    )
-    return await ui.problem_page(request, told) if wants_page else answer(told)
+    """Programs get problem+json, or an error of their protocol; a person gets a page."""
+    path = request.url.path
+    for_programs = path.startswith(("/api/", "/hooks/")) or path == MCP_PATH
+    wants_page = not for_programs and "text/html" in request.headers.get("Accept", "")
+    return await ui.problem_page(request, told) if wants_page else answer(told, path)

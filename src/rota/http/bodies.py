@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.errors import Invalid, Refused, TooLarge
-from rota.http.errors import answer, of_error
+from rota.http.errors import MCP_PATH, answer, of_error
 
 DEEPEST = 64
 FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
@@ -39,7 +39,7 @@ class BodyGuard:
             if body:
                 _check_body(scope, body)
         except Refused as refused:
-            return await answer(of_error(refused))(scope, receive, send)
+            return await answer(of_error(refused), scope["path"])(scope, receive, send)
         return await self._app(scope, receive if bodiless else _replay(body, receive), send)
 
     async def _read(self, receive: Receive) -> bytes | None:
@@ -75,7 +75,8 @@ def is_upload(scope: Scope) -> bool:
 def _check_body(scope: Scope, body: bytes) -> None:
     """The API takes JSON that says so: what another site's page may send unasked is never taken for a request to it."""
     kind = _content_type(scope)
-    if scope["path"].startswith("/api/") and kind != b"application/json" and not kind.endswith(b"+json"):
+    ours = scope["path"].startswith("/api/") or scope["path"] == MCP_PATH
+    if ours and kind != b"application/json" and not kind.endswith(b"+json"):
         raise Refused("Send the body with `Content-Type: application/json`.", code="not_json", field="Content-Type")
     if kind not in FORMS:
         check(body)

@@ -13,6 +13,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from rota.errors import STATUS, RotaError
+from rota.mcp.protocol import of_problem
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ CODES = {404: "not_found", 405: "method_not_allowed"}
 
 MOST_ERRORS = 20
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+MCP_PATH = "/mcp"
 
 Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
 
@@ -44,7 +46,9 @@ def problem(status: int, code: str, detail: str, *, field: str | None = None, **
     return told | ({"field": field} if field else {}) | facts
 
 
-def answer(told: dict[str, Any]) -> Response:
+def answer(told: dict[str, Any], path: str = "") -> Response:
+    if path == MCP_PATH:  # its clients read nothing but their protocol
+        return JSONResponse(of_problem(told), told["status"], headers_of(told))
     return JSONResponse(told, told["status"], headers_of(told), media_type="application/problem+json")
 
 

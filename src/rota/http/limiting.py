@@ -101,8 +101,13 @@ class Limiting:
 
 
 def _counted(scope: Scope) -> str | None:
-    """The secret that a request is counted by; None for those that are not."""
-    if scope["type"] != "http" or not scope["path"].startswith(("/api/", "/w/")) or is_near(scope.get("client")):
+    """The secret that a request is counted by before anything else; None for those that are not."""
+    return sender_of(scope) if scope["type"] == "http" and scope["path"].startswith(("/api/", "/w/")) else None
+
+
+def sender_of(scope: Scope) -> str | None:
+    """The secret that a request was sent with, unless its sender is never limited."""
+    if is_near(scope.get("client")):
         return None
     headers = dict(scope["headers"])
     scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")

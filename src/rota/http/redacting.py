@@ -37,7 +37,7 @@ class Redacting:
         try:
             redactor = await self._redactor(token)
         except RotaError as refused:
-            return await answer(of_error(refused))(scope, receive, send)
+            return await answer(of_error(refused), scope["path"])(scope, receive, send)
         if redactor:
             receive = receive if is_upload(scope) or _is_speech(scope) else _redacting(redactor, receive)
             scope = {**_without(redactor, scope), SCOPE: redactor}

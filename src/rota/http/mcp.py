@@ -1,0 +1,115 @@
+"""`/mcp`: the API's routes as tools of the Model Context Protocol, for whoever holds a token.
+
+A call is a request to this very application, with the caller's token: what a route checks, counts and writes down, it
+does for a tool too. Nothing is kept between requests, so any replica may answer the next.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import Response
+
+from rota.access import signing_in
+from rota.errors import Invalid, Refused, Unauthenticated
+from rota.http.context import Shared, Web, refuse_foreign_origin
+from rota.http.errors import MCP_PATH
+from rota.http.limiting import sender_of
+from rota.mcp import calling, protocol
+from rota.mcp.forms import Form, form_of
+from rota.mcp.tools import TOOLS, Tool
+from rota.model.caller import Caller
+
+router = APIRouter()
+
+HERE = "http://rota"
+
+Shelf = Mapping[str, tuple[Tool, Form]]
+
+
+@router.post(MCP_PATH, include_in_schema=False)
+async def receive(request: Request, shared: Shared) -> Response:
+    """One message, or several of a client that is so old."""
+    refuse_foreign_origin(request)
+    authorization = request.headers.get("Authorization", "")
+    caller = await _caller(shared, authorization)
+    body = await request.body()
+    if not body:
+        raise Refused("The body is empty; send a JSON-RPC message.", code="not_json")
+    given = orjson.loads(body)
+    if not protocol.is_call(given) and (sender := sender_of(request.scope)):
+        await shared.limits.take(sender)  # a call is counted by the API
+    toolbox = _Toolbox(request, caller, authorization, await _shelf(request.app))
+    reply = await protocol.answer(given, request.headers, toolbox)
+    content = b"" if reply.body is None else orjson.dumps(reply.body)
+    return Response(content, reply.status, media_type="application/json" if content else None)
+
+
+async def _caller(shared: Web, authorization: str) -> Caller:
+    """Who asks, in the workspace that their token is of. A browser's login is no way in."""
+    scheme, _, secret = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthenticated("Send a token as `Authorization: Bearer rota_…`; `rota tokens create NAME` makes one.")
+    async with shared.db.connection() as conn:
+        caller = await signing_in.caller_by_token(conn, None, secret.strip())
+        shared.limits.know(secret.strip(), caller)
+        await signing_in.note_use(conn, caller)
+    return caller
+
+
+@dataclass(frozen=True, slots=True)
+class _Toolbox:
+    """The tools in the hands of one caller."""
+
+    request: Request
+    caller: Caller
+    authorization: str
+    shelf: "Shelf"
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Those that the token has the scope for."""
+        scopes = self.caller.scopes
+        return [_description(*each) for each in self.shelf.values() if scopes is None or each[0].needs in scopes]
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            asked = calling.request_of(*self.shelf[name], str(self.caller.workspace_id), arguments)
+        except Invalid as wrong:
+            return calling.invalid(wrong)
+        answered = await self._send(asked)
+        return calling.result_of(answered.status_code, answered.content)
+
+    async def _send(self, asked: calling.Asked) -> httpx.Response:
+        """As if the caller had sent it: from their address, which is counted and written down."""
+        address = (sender.host, sender.port) if (sender := self.request.client) else ("127.0.0.1", 0)
+        transport = httpx.ASGITransport(self.request.app, raise_app_exceptions=False, client=address)
+        headers = {"Authorization": self.authorization, **asked.headers}
+        sent = httpx.Request(
+            asked.method, HERE + asked.path, params=asked.query, headers=headers, content=asked.content
+        )
+        answered = await transport.handle_async_request(sent)
+        await answered.aread()
+        return answered
+
+
+async def _shelf(app: FastAPI) -> Shelf:
+    """Made once of what the application says of itself, aside: that takes half a second."""
+    if not hasattr(app.state, "shelf"):
+        document = await asyncio.to_thread(app.openapi)
+        app.state.shelf = {tool.name: (tool, form_of(tool, document)) for tool in TOOLS}
+    found: Shelf = app.state.shelf
+    return found
+
+
+def _description(tool: Tool, form: Form) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.description,
+        "inputSchema": form.schema(tool.example),
+        "annotations": {"title": tool.title, **tool.effect.hints()},
+    }
