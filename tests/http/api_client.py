@@ -264,9 +264,9 @@ async def api(office: Office) -> Api:
 
 
 @asynccontextmanager
-async def serving(site: Site) -> AsyncIterator[str]:
+async def serving(site: Site, port: int = 0) -> AsyncIterator[str]:
     """The address of a real server of this application."""
-    with bind("127.0.0.1", 0) as listening:
+    with bind("127.0.0.1", port) as listening:
         config = uvicorn.Config(
             site.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
         )

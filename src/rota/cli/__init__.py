@@ -26,6 +26,7 @@ COMMANDS = {
     "events": "Post events.",
     "workers": "List workers.",
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
+    "mcp": "Give Claude and other clients of the Model Context Protocol Rota's abilities as tools.",
     "sign-in": "Print a new link to sign in with.",
     "users": "List people, and switch their accounts off and on.",
 }

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import click
 
-from rota.cli import showing
+from rota.cli import options, showing
 from rota.cli.showing import Column, Item
 from rota.client import Client
-from rota.errors import Invalid, Unauthenticated
+from rota.errors import Invalid
 
 PAGE = 100  # as many as the API gives at once
 PATIENCE = 10.0
@@ -91,20 +91,13 @@ def _count(read: int) -> None:
 def asks_rota(function: Command) -> Command:
     """Give a command the options that say where Rota is, and the line to it."""
 
-    @click.option(
-        "--url", envvar="ROTA_URL", default="http://127.0.0.1:7682", help="Where Rota answers [ROTA_URL, this machine]"
-    )
-    @click.option("--token", envvar="ROTA_TOKEN", help="`rota tokens create NAME` makes one [ROTA_TOKEN]")
+    @options.url
+    @options.token
     @click.option("--workspace", envvar="ROTA_WORKSPACE", default="default", help="Its slug [ROTA_WORKSPACE, default]")
     @click.option("--json", "as_json", is_flag=True, help="Print what the API answers, as JSON")
     @wraps(function)
     def called(url: str, token: str | None, workspace: str, as_json: bool, **given: Any) -> Any:
-        if not token:
-            raise Unauthenticated(
-                "Who are you? Give a token as --token or ROTA_TOKEN; `rota tokens create NAME` makes one.",
-                field="token",
-            )
-        with Client(url, token=token, workspace=workspace, patience=PATIENCE) as client:
+        with Client(url, token=options.known(token), workspace=workspace, patience=PATIENCE) as client:
             return function(Rota(client, as_json), **given)
 
     return called

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from rota.errors import Unauthenticated
 from rota.settings import Settings, read_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -13,6 +14,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 home = click.option("--home", type=click.Path(path_type=Path), help="Where Rota keeps its files [ROTA_HOME, ~/.rota]")
 host = click.option("--host", help="Address to listen on [ROTA_HOST, 127.0.0.1]")
 port = click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for any [ROTA_PORT, 7682]")
+url = click.option(
+    "--url", envvar="ROTA_URL", default="http://127.0.0.1:7682", help="Where Rota answers [ROTA_URL, this machine]"
+)
+token = click.option("--token", envvar="ROTA_TOKEN", help="`rota tokens create NAME` makes one [ROTA_TOKEN]")
+
+
+def known(token: str | None) -> str:
+    """The token that was given."""
+    if not token:
+        raise Unauthenticated(
+            "Who are you? Give a token as --token or ROTA_TOKEN; `rota tokens create NAME` makes one.", field="token"
+        )
+    return token
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
