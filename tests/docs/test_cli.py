@@ -26,7 +26,9 @@ def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {name for each in command.params if isinstance(each, click.Option) for name in each.opts} | {"--help"}
+    return {
+        name for each in command.params if isinstance(each, click.Option) for name in (*each.opts, *each.secondary_opts)
+    } | {"--help"}
 
 
 def rows() -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
@@ -113,6 +114,16 @@ def pages(function: Command) -> Command:
         return function(*given, limit=None if everything else limit, **options)
 
     return called
+
+
+@contextmanager
+def progress(length: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A bar that is told of each step, on a terminal; nothing where nobody looks."""
+    if length and sys.stderr.isatty():
+        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+            yield bar.update
+    else:
+        yield lambda _: None
 
 
 class Ref(click.ParamType):  # type: ignore[type-arg]

@@ -1,8 +1,8 @@
 """`rota sessions`: conversations. Open one, speak in it, follow it live, keep it as a file and show that elsewhere."""
 
 import json
-import sys
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -10,7 +10,7 @@ import click
 
 from rota.cli import showing
 from rota.cli.following import followed, said_in
-from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, text_of, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, progress, text_of, with_fields
 from rota.cli.showing import Column, Item, brief, local
 from rota.client import Client
 from rota.errors import Conflict, Invalid
@@ -160,27 +160,40 @@ def export(rota: Rota, session: str, output: BinaryIO) -> None:
 @asks_rota
 def import_(rota: Rota, file: BinaryIO) -> None:
     """Show a session again that was exported to FILE. It can only be read. Prints its id."""
-    lines = _lines(file)
+    with progress(_size(file), "Importing") as told:
+        session = _imported(rota, _lines(file, told))
+    rota.said(session, str(session["id"]))
+
+
+def _imported(rota: Rota, lines: Iterator[Any]) -> dict[str, Any]:
     first = list(islice(lines, AT_ONCE))
     if not first:
         raise Invalid("The file is empty: an export begins with a line about its session.", code="invalid_export")
-    session = rota.ask("POST", "/sessions/import", {"lines": first})
+    session: dict[str, Any] = rota.ask("POST", "/sessions/import", {"lines": first})
     number = len(first) + 1
     while more := list(islice(lines, AT_ONCE)):
         session = _more(rota.client, session, more, number)
         number += len(more)
     if not session["imported"]["complete"]:
         raise Invalid(f"Line {number}: the file ends without its end; it is not whole.", code="invalid_export")
-    rota.said(session, str(session["id"]))
+    return session
 
 
-def _lines(file: BinaryIO) -> Iterator[Any]:
+def _size(file: BinaryIO) -> int:
+    """Nothing for what has no end yet, such as a pipe."""
+    try:
+        return os.fstat(file.fileno()).st_size
+    except OSError:
+        return 0
+
+
+def _lines(file: BinaryIO, told: Callable[[int], None]) -> Iterator[Any]:
     for number, line in enumerate(file, start=1):
         try:
             yield json.loads(line)
         except (ValueError, RecursionError):
-            print(f"rota: Line {number}: this is no JSON.", file=sys.stderr)
-            sys.exit(2)
+            raise Invalid(f"Line {number}: this is no JSON.", code="invalid_export") from None
+        told(len(line))
 
 
 def _more(client: Client, session: dict[str, Any], lines: list[Any], first: int) -> dict[str, Any]:

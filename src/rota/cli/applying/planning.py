@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from rota.cli.applying import triggers
 from rota.cli.applying.reading import Item
-from rota.cli.noun import Rota
-from rota.errors import Invalid, NotFound, RotaError
+from rota.cli.noun import Rota, progress
+from rota.errors import Invalid, NotFound, Refused, RotaError
 
 TRIAL = {"dry_run": True}
 WHEN = ("schedule", "triggers")
@@ -39,18 +39,24 @@ class Planner:
     def __init__(self, rota: Rota, items: Sequence[Item], *, accept_grant: bool) -> None:
         self._rota, self._items, self._accept_grant = rota, items, accept_grant
         self._zone = rota.ask("GET", "")["timezone"]
-        self._there = {(item.kind, item.slug): self._find(item.path, item.slug) for item in items}
-        self._new = {key for key, found in self._there.items() if found is None}
+        self._there: dict[tuple[str, str], Answer | None] = {}
+        self._new: set[tuple[str, Any]] = set()
         self._ids: dict[str, str] = {}
 
     def plan(self) -> list[Change]:
         """A change for each item, in the order in which they can be written. Every refusal is told at once."""
         changes, refusals = [], []
-        for item in self._items:
-            try:
-                changes.append(self._change(item))
-            except RotaError as refused:
-                refusals.append(located(item, refused))
+        with progress(2 * len(self._items), "Looking") as looked:
+            for item in self._items:
+                self._there[item.kind, item.slug] = self._find(item.path, item.slug)
+                looked(1)
+            self._new = {key for key, found in self._there.items() if found is None}
+            for item in self._items:
+                try:
+                    changes.append(self._change(item))
+                except Refused as refused:
+                    refusals.append(located(item, refused))
+                looked(1)
         if refusals:
             raise Invalid("\n".join(each.message for each in refusals) + "\nNothing was written.", field="-f")
         return list(self._ordered(changes))
