@@ -154,6 +154,7 @@ async def test_it_says_what_was_agreed_on_with_every_later_request(bridge: Bridg
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY[1]}}
     assert (await bridge.ask(hello))["result"]["protocolVersion"] == LEGACY[1]
     bridge.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert f"in {LEGACY[1]};" in (await bridge.ask({**PING, "method": "nothing"}))["error"]["message"]
     [told] = await bridge.ask([PING])
     assert "takes several messages" in told["error"]["message"]  # which the version agreed on does not
     meta = {f"{META}protocolVersion": MODERN[0], **CAPABILITIES}

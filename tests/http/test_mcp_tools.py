@@ -241,6 +241,9 @@ async def test_what_a_tool_changes_is_in_the_audit_log_like_any_change(office: O
         ("get_run", {"run_id": UNKNOWN}, "not_found", None, "There is no such run."),
         ("run_automation", {"automation": "gone"}, "not_found", None, "no such"),
         ("retry_run", {"run_id": UNKNOWN, "idempotency_key": "ä"}, "invalid", "idempotency_key", "plain text"),
+        ("get_automation", {"automation": "x" * 100_000}, "invalid", "automation", "Give an id"),
+        ("list_runs", {"cursor": "x" * 100_000}, "invalid", "cursor", "at most 1000"),
+        ("retry_run", {"run_id": UNKNOWN, "idempotency_key": "x" * 500}, "invalid_key", "idempotency_key", "200"),
         ("get_usage", {"since": "2026-02-01", "until": "2026-01-01"}, "invalid_span", "since", "366"),
     ],
 )  # fmt: skip
@@ -405,7 +408,8 @@ async def test_a_call_whose_answer_was_lost_is_done_once_for_its_key(
     assert await office.count(table) == before
     if name != "post_event":
         changed = {**arguments, "prompt": "y"} if "prompt" in arguments else {**arguments, "payload": 5}
-        assert (await wire.refused(name, **changed, idempotency_key="k1"))["status"] == 422
+        told = await wire.refused(name, **changed, idempotency_key="k1")
+        assert (told["status"], told["field"]) == (422, "idempotency_key")
 
 
 async def test_the_same_id_in_another_message_is_no_repeat(office: Office, wire: Wire) -> None:

@@ -17,6 +17,7 @@ from rota.mcp.protocol import INTERNAL_ERROR, METHOD_HEADER, NAME_HEADER, PARSE_
 PIECE = 65_536
 AT_ONCE = 32
 ANSWERS_WITHIN = httpx.Timeout(120.0, connect=10.0)
+KEPT = 2.0  # less than a server keeps an idle connection, or a request could be sent into one that it just closes
 LAST_WORDS_WITHIN = 10.0  # for what is under way when the input ends
 
 
@@ -25,7 +26,9 @@ class Bridge:
 
     def __init__(self, url: str, token: str, *, write: Callable[[bytes], None], warn: Callable[[str], None]) -> None:
         headers = {**bearer(token), "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        self._http = httpx.AsyncClient(base_url=address(url), headers=headers, timeout=ANSWERS_WITHIN)
+        self._http = httpx.AsyncClient(
+            base_url=address(url), headers=headers, timeout=ANSWERS_WITHIN, limits=httpx.Limits(keepalive_expiry=KEPT)
+        )
         self._url, self._write, self._warn = url, write, warn
         self._free = asyncio.Semaphore(AT_ONCE)
         self._version: str | None = None  # what `initialize` agreed on

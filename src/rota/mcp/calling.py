@@ -12,6 +12,7 @@ from rota.errors import Invalid
 from rota.mcp.forms import KEY, KEY_HEADER, PREFIX, USUAL_LIMIT, Form
 from rota.mcp.tools import Tool
 
+LONGEST = 1000  # of what is part of an address: more than any route takes there
 SHOWN_FIRST = ("title", "detail", "errors", "status", "code", "field")
 
 
@@ -42,7 +43,7 @@ def request_of(tool: Tool, form: Form, workspace: str, given: Mapping[str, Any])
     return Asked(
         tool.method,
         (PREFIX + tool.path).format(workspace=workspace, **named),
-        {name: _text(value) for name, value in parts["query"].items() if value is not None},
+        {name: _parameter(name, value) for name, value in parts["query"].items() if value is not None},
         {**_key(parts["header"].get(KEY)), **({"Content-Type": "application/json"} if takes_body else {})},
         orjson.dumps(parts["body"]) if takes_body else None,
     )
@@ -59,7 +60,7 @@ def _refuse_unknown(known: Collection[str], given: Mapping[str, Any]) -> None:
 def _segment(name: str, value: Any) -> str:
     """One step of an address: nothing in it may lead to another route."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    if not text.strip() or "/" in text or "\\" in text or text in {".", ".."}:
+    if not text.strip() or len(text) > LONGEST or "/" in text or "\\" in text or text in {".", ".."}:
         raise Invalid(f"{name}: Give an id, or the slug of an agent or automation.", field=name)
     return quote(text, safe="")
 
@@ -70,6 +71,13 @@ def _key(value: Any) -> dict[str, str]:
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value.strip():
         raise Invalid(f"{KEY}: Give plain text, such as “digest-2026-06-01”.", field=KEY)
     return {KEY_HEADER: value}
+
+
+def _parameter(name: str, value: Any) -> str:
+    text = _text(value)
+    if len(text) > LONGEST:
+        raise Invalid(f"{name}: Give at most {LONGEST} characters.", field=name)
+    return text
 
 
 def _text(value: Any) -> str:
@@ -83,8 +91,15 @@ def result_of(status: int, content: bytes) -> dict[str, Any]:
     """What the API answered, for programs and as text."""
     value = orjson.loads(content) if content else {}
     if status >= 400:
-        return refused(value)
+        return refused(_in_its_words(value))
     return {"content": _said(orjson.dumps(value).decode()), "structuredContent": value, "isError": False}
+
+
+def _in_its_words(told: dict[str, Any]) -> dict[str, Any]:
+    """What the API tells of a header is told of the argument that it was."""
+    if told.get("field") != KEY_HEADER:
+        return told
+    return {**told, "field": KEY, "detail": told["detail"].replace(KEY_HEADER, KEY)}
 
 
 def refused(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,10 @@ def _parameters(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> Ite
             yield replace(argument, schema={**argument.schema, "default": USUAL_LIMIT})
         elif argument.name == KEY_HEADER:
             yield replace(argument, name=KEY, schema=KEY_SCHEMA)
-        elif argument.name != "workspace":
+        elif argument.place == "path" and argument.name != "workspace":
+            about = "Id" if argument.name.endswith("_id") else "Id or slug"
+            yield replace(argument, schema={**argument.schema, "description": about})
+        elif argument.place == "query":
             yield argument
 
 
