@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
+from docs.pages import ROOT, blocks
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
 
 ROTA = Path(sys.executable).with_name("rota")
+PAGE = ROOT / "docs" / "mcp.md"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 MODES = ["auto", "legacy"]  # of both eras
 
@@ -75,6 +77,17 @@ async def test_the_official_client_connects_lists_and_calls(
     assert (
         await office.value("SELECT count(*) FROM automations WHERE workspace_id = %s", office.caller.workspace_id) == 1
     )
+
+
+async def test_the_program_in_the_documentation_runs(
+    address: str, api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [block] = blocks(PAGE, "python")
+    written: dict[str, Any] = {}
+    exec(block.text, written)
+    monkeypatch.setenv("PATH", f"{ROTA.parent}{os.pathsep}{os.environ['PATH']}")
+    await written["failed_runs"](address, api.token)
+    assert "'items': []" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("connect", [over_http, over_pipes])

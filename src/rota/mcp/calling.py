@@ -1,7 +1,7 @@
 """A call of a tool as a request to the API, and what the API answers as a result that a model can use."""
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -49,12 +49,12 @@ def request_of(tool: Tool, form: Form, workspace: str, given: Mapping[str, Any])
     )
 
 
-def _refuse_unknown(known: Collection[str], given: Mapping[str, Any]) -> None:
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            takes = f"Did you mean {near[0]}?" if near else f"This tool takes {', '.join(known) or 'none'}."
-            raise Invalid(f"There is no argument {name[:64]!r}. {takes}", field=name[:64])
+def _refuse_unknown(known: Set[str], given: Mapping[str, Any]) -> None:
+    for name in sorted(given.keys() - known):
+        shown = name[:64]
+        near = difflib.get_close_matches(shown, known, n=1)
+        takes = f"Did you mean {near[0]}?" if near else f"This tool takes {', '.join(known) or 'none'}."
+        raise Invalid(f"There is no argument {shown!r}. {takes}", field=shown)
 
 
 def _segment(name: str, value: Any) -> str:

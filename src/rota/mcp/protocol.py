@@ -220,7 +220,7 @@ def _tools(message: Message, toolbox: Toolbox) -> dict[str, Any]:
 async def _call(message: Message, toolbox: Toolbox) -> dict[str, Any]:
     name, arguments = message.params.get("name"), message.params.get("arguments", {})
     if not isinstance(name, str) or name not in BY_NAME:
-        near = difflib.get_close_matches(str(name), BY_NAME, n=1)
+        near = difflib.get_close_matches(str(name)[:64], BY_NAME, n=1)
         raise Wrong(
             INVALID_PARAMS, f"There is no tool {str(name)[:64]!r}." + (f" Did you mean {near[0]}?" if near else "")
         )
