@@ -2,7 +2,7 @@
 
 import click
 
-from rota.cli.noun import Rota, asks_rota, pages
+from rota.cli.noun import Rota, asks_rota, each_of, pages
 from rota.cli.showing import Column, Item, brief
 
 command = click.Group("audit", help="List the audit log. For admins.")
@@ -13,7 +13,7 @@ def _object(entry: Item) -> str:
 
 
 def _changed(entry: Item) -> str:
-    return entry["code"] or ", ".join((entry["after"] or {}) | (entry["before"] or {}))
+    return entry["code"] or each_of((entry["after"] or {}) | (entry["before"] or {}), most=6)
 
 
 AUDIT = [

@@ -55,8 +55,9 @@ class Rota:
             items += page["items"]
             cursor = page["next_cursor"]
             if cursor is None or len(items) == limit:
+                _count("")
                 return {**page, "items": items}
-            _count(len(items))
+            _count(f"{len(items)} read …")
 
     def all_of(self, path: str, **filters: Any) -> Iterator[Item]:
         """Every item, read page by page as they are needed."""
@@ -84,9 +85,10 @@ class Rota:
             click.echo(showing.as_json(answer))
 
 
-def _count(read: int) -> None:
+def _count(told: str) -> None:
+    """How far a long list is, on a terminal; at its end the line is left empty."""
     if sys.stderr.isatty():
-        click.echo(f"\r{read} read …\r", nl=False, err=True)
+        click.echo(f"\r{told:<20}\r", nl=False, err=True)
 
 
 def asks_rota(function: Command) -> Command:
