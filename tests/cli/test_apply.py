@@ -266,6 +266,11 @@ WRONG_ITEMS = [
     ({"automations": [haiku(agent="worker-bee", schedule={"after": "nobody"})]}, "There is no automation 'nobody'."),
     ({"automations": [haiku(agent="worker-bee", schedule={"every": "1h"}, triggers=[])]}, "not both"),
     ({"automations": [haiku(agent="worker-bee", catch_up="all")]}, "catch_up_limit"),
+    ({"automations": [haiku(agent=["worker-bee"])]}, "agent: "),
+    ({"automations": [haiku(agent="worker-bee", slug="..")]}, "is not a slug"),
+    ({"automations": [haiku(agent="worker-bee", schedule={"after": "haiku"})]}, "in a circle: haiku."),
+    ({"automations": [haiku(agent="worker-bee", slug="b"), haiku(agent="worker-bee", triggers=[{"after": "b"}, {"every": "soon"}])]}, "triggers.1.every: "),
+    ({"automations": [haiku(agent="worker-bee", slug="b"), haiku(agent="worker-bee", triggers=[{"after": "b", "max_fires": "x"}])]}, "triggers.0.max_fires: "),
     ({"automations": [haiku(agent="worker-bee", credentials={"KEY": "nope"})]}, "There is no such credential."),
     ({"automations": [haiku(agent="worker-bee", schedule={"after": "b"}), haiku(agent="worker-bee", slug="b", schedule={"after": "haiku"})]}, "in a circle: haiku, b."),
 ]  # fmt: skip
@@ -302,6 +307,24 @@ async def test_a_wrong_file_is_refused_with_its_place_and_nothing_is_written(
     ]
 
 
+async def test_beside_a_new_agent_all_of_an_automation_is_judged_if_any_agent_is_there(
+    rota: Command, house: House, file: Callable[..., str]
+) -> None:
+    path = file({"agents": [POET], "automations": [haiku(credentials={"KEY": "nope"})]})
+    assert "There is no such credential." in (await rota("apply", "-f", path, "--yes", code=2)).stderr
+    await rota("agents", "delete", "worker-bee")
+    late = file({"agents": [POET], "automations": [haiku(triggers=[{"event": "x"}, {"every": "soon"}])]})
+    assert "triggers.1.every: " in (await rota("apply", "-f", late, "--yes", code=2)).stderr
+    assert await house.value("SELECT count(*) FROM agents WHERE deleted_at IS NULL") == 0
+    path = file({"agents": [POET], "automations": [haiku(credentials={"KEY": "nope"})]})
+    refused = await rota("apply", "-f", path, "--yes", code=2)
+    assert refused.stderr.endswith(
+        "There is no such credential. An admin saves it first, with its value.\n1 of 2 were written; mend this one and apply again.\n"
+    )
+    mended = file({"agents": [POET], "automations": [haiku()]})
+    assert "1 to create, 0 to change, 1 unchanged." in (await rota("apply", "-f", mended, "--yes")).stdout
+
+
 async def test_a_wrong_change_is_refused_like_a_wrong_new_one(
     rota: Command, answer: Answer, file: Callable[..., str]
 ) -> None:
@@ -312,11 +335,14 @@ async def test_a_wrong_change_is_refused_like_a_wrong_new_one(
         ({"status": "sleeping"}, "status: Use active or paused."),
         ({"schedule": {"cron": "61 * * * *"}}, "minute “61”"),
         ({"triggers": "daily"}, "triggers: "),
+        ({"agent": ["poet"]}, "agent: "),
+        ({"id": "x"}, "id: There is no such field."),
         ({"agent": "nobody"}, "There is no agent 'nobody'."),
     ]:
         refused = await rota("apply", "-f", file({"automations": [haiku(**change)]}), "--yes", code=2)
         assert told in refused.stderr, refused.stderr
     assert (await answer("automations", "show", "haiku"))["revision"] == 1
+    await rota("apply", "-f", file({"automations": [haiku(accept_grant=True)]}), "--dry-run")
 
 
 async def test_somebody_elses_automation_needs_ones_own_grant(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ TRIAL = {"dry_run": True}
 WHEN = ("schedule", "triggers")
 STATUS_VERBS = {"active": "resume", "paused": "pause"}
 TIMED = ("cron", "every", "at", "mode")
+NOT_YET = "rota.apply.not-there-yet"  # an event that stands for the end of an automation which is not there yet
 Answer = dict[str, Any]
 
 
@@ -40,7 +42,7 @@ class Planner:
         self._rota, self._items, self._accept_grant = rota, items, accept_grant
         self._zone = rota.ask("GET", "")["timezone"]
         self._there: dict[tuple[str, str], Answer | None] = {}
-        self._new: set[tuple[str, Any]] = set()
+        self._new: set[tuple[str, str]] = set()
         self._ids: dict[str, str] = {}
 
     def plan(self) -> list[Change]:
@@ -61,7 +63,12 @@ class Planner:
             raise Invalid("\n".join(each.message for each in refusals) + "\nNothing was written.", field="-f")
         return list(self._ordered(changes))
 
+    def _is_new(self, kind: str, ref: object) -> bool:
+        return isinstance(ref, str) and (kind, ref) in self._new
+
     def _find(self, path: str, ref: str) -> Answer | None:
+        if not ref.strip("."):  # no slug, but a way to somewhere else
+            return None
         try:
             found: Answer = self._rota.ask("GET", f"{path}/{quote(ref, safe='')}")
         except NotFound:
@@ -78,21 +85,29 @@ class Planner:
 
     def _creation(self, item: Item) -> Change:
         send = {**item.body, "slug": item.slug}
-        tried = self._trial("POST", item.path, self._without_unborn(send))
+        tried = self._trial("POST", item.path, self._triable(send))
         differences = {name: (None, value) for name, value in item.body.items() if name != "slug"}
         return Change(item, None, send, differences=differences, warnings=tried.get("warnings", ()))
 
     def _trial(self, method: str, path: str, body: dict[str, Any]) -> Answer:
-        """What the API would answer. An agent that the same files bring cannot be there yet; then only the body's form
-        and its schedules can be judged."""
+        """What the API would answer. An agent that the same files bring cannot be there yet: another one stands in for
+        it, and where there is none, only the form of the body and its schedules can be judged."""
         try:
             tried: Answer = self._rota.ask(method, path, body, **TRIAL)
         except Invalid as refused:
-            if refused.code != "unknown_agent" or ("agent", body.get("agent")) not in self._new:
+            if refused.code != "unknown_agent" or not self._is_new("agent", body.get("agent")):
                 raise
-            self._preview(body)
-            return {}
+            if self._stand_in is None:
+                self._preview(body)
+                return {}
+            tried = self._rota.ask(method, path, {**body, "agent": self._stand_in}, **TRIAL)
         return tried
+
+    @cached_property
+    def _stand_in(self) -> str | None:
+        """Not of the kind that takes credentials in a way of its own."""
+        found = (agent for agent in self._rota.all_of("/agents") if agent["executor"] != "http")
+        return next((str(agent["id"]) for agent in found), None)
 
     def _preview(self, body: dict[str, Any]) -> None:
         for name, form in _forms(body):
@@ -105,17 +120,19 @@ class Planner:
                 inner = (refused.field or "").removeprefix("schedule")
                 raise Invalid(refused.message, code=refused.code, field=name + inner) from None
 
-    def _without_unborn(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body without triggers that wait for an automation which the same files bring."""
-        kept = dict(body)
+    def _triable(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body with other triggers in place of those that wait for an automation which the same files bring."""
         if isinstance(listed := body.get("triggers"), list):
-            kept["triggers"] = [form for form in listed if not self._unborn(form)]
-        if self._unborn(body.get("schedule")):
-            del kept["schedule"]
-        return kept
+            body = {**body, "triggers": [self._stood_in_for(form) for form in listed]}
+        return {**body, "schedule": self._stood_in_for(body["schedule"])} if "schedule" in body else body
+
+    def _stood_in_for(self, form: Any) -> Any:
+        if not self._unborn(form):
+            return form
+        return {name: form[name] for name in form if name not in {"after", "on"}} | {"event": NOT_YET}
 
     def _unborn(self, form: Any) -> bool:
-        return _after(form) is not None and ("automation", _after(form)) in self._new
+        return self._is_new("automation", _after(form))
 
     # One that is there ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +141,7 @@ class Planner:
         if not wanted:
             return Change(item, there, {})
         tried = self._trial("PATCH", f"{item.path}/{there['id']}", wanted)
-        changed = {name: (there[name], tried[name]) for name in wanted if there[name] != tried[name]}
+        changed = {name: (there[name], tried[name]) for name in wanted if there.get(name) != tried.get(name)}
         send = {name: wanted[name] for name in changed}
         return Change(item, there, send, differences=changed, warnings=tried["warnings"] if changed else ())
 
@@ -132,11 +149,11 @@ class Planner:
         verb, differences = _status(item, there)
         if wanted := self._wanted(item, there):
             tried, unborn = self._tried(item, there, wanted)
-            fields = [name for name in wanted if name not in WHEN and there[name] != tried[name]]
+            fields = [name for name in wanted if name not in WHEN and there.get(name) != tried.get(name)]
             differences |= {name: (there[name], tried[name]) for name in fields}
             if not wanted.keys().isdisjoint(WHEN) and (unborn or not _same(tried["triggers"], there["triggers"])):
-                old, new = map(triggers.told, there["triggers"]), map(triggers.told, tried["triggers"])
-                differences["triggers"] = (list(old), [*new, *unborn])
+                new = [triggers.told(each) for each in tried["triggers"] if each["event"] != NOT_YET]
+                differences["triggers"] = ([triggers.told(each) for each in there["triggers"]], [*new, *unborn])
         send = {name: wanted[name] for name in wanted if ("triggers" if name in WHEN else name) in differences}
         if send and self._accept_grant:
             send["accept_grant"] = True
@@ -164,14 +181,13 @@ class Planner:
         return triggers.written(form, zone=self._zone, ids=self._ids)
 
     def _tried(self, item: Item, there: Answer, wanted: dict[str, Any]) -> tuple[Answer, list[str]]:
-        """As it would be, and the triggers that cannot be tried. Those wait for what is not there yet, as an automation
-        may for an agent that the same files bring."""
-        trial = self._without_unborn(wanted)
-        new_agent = trial.pop("agent") if ("agent", trial.get("agent")) in self._new else there["agent"]
+        """As it would be, and the triggers that cannot be tried: they wait for an automation of the same files."""
+        trial = dict(self._triable(wanted))
+        new_agent = trial.pop("agent") if self._is_new("agent", trial.get("agent")) else None
         if trial and self._accept_grant:
             trial["accept_grant"] = True
         tried: Answer = self._rota.ask("PATCH", f"{item.path}/{there['id']}", trial, **TRIAL) if trial else dict(there)
-        if "agent" in wanted and "agent" not in trial:
+        if new_agent:
             tried["agent"] = new_agent
         return tried, [f"After {_after(form)!r}" for _, form in _forms(wanted) if self._unborn(form)]
 
@@ -183,7 +199,7 @@ class Planner:
         left = [change for change in changes if change.item.kind == "automation"]
         while left:
             unborn = {change.item.slug for change in left if change.action == "create"}
-            free = [change for change in left if unborn.isdisjoint(_afters(change) - {change.item.slug})]
+            free = [change for change in left if unborn.isdisjoint(_afters(change))]
             if not free:
                 circle = ", ".join(change.item.slug for change in left)
                 raise Invalid(
