@@ -2,26 +2,36 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from click.testing import CliRunner, Result
-from docs.conftest import app, client, served, token, worker
 
+from rota import executors
 from rota.cli import main
+from rota.service import Loop
+from rota.trace.record import Recorder
+from rota.worker.worker import Worker
 
-__all__ = ["app", "client", "served", "token", "worker"]
+from ..http import api_client
+from ..http.api_client import Office, Site
+
+site, office, address = api_client.site, api_client.office, api_client.address
 
 Command = Callable[..., Awaitable[Result]]
+Answer = Callable[..., Awaitable[Any]]
 
 
-@pytest.fixture
-async def rota(served: str, token: str, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run `rota …` as a person would; a code other than the one expected fails."""
-    monkeypatch.setenv("ROTA_URL", served)
-    monkeypatch.setenv("ROTA_TOKEN", token)
-    monkeypatch.setenv("TZ", "UTC")
+@pytest_asyncio.fixture(loop_scope="module")
+async def rota(address: str, office: Office, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run `rota …` as the admin of a workspace would; a code other than the one expected fails."""
+    api = await office.api()
+    for name, value in {"URL": address, "TOKEN": api.token, "WORKSPACE": api.workspace}.items():
+        monkeypatch.setenv(f"ROTA_{name}", value)
 
     async def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
         told = await asyncio.to_thread(CliRunner().invoke, main, arguments, input=stdin)
@@ -34,10 +44,29 @@ async def rota(served: str, token: str, monkeypatch: pytest.MonkeyPatch) -> Comm
 
 
 @pytest.fixture
-def answer(rota: Command) -> Callable[..., Awaitable[Any]]:
+def answer(rota: Command) -> Answer:
     """The same with `--json`, read."""
 
     async def run(*arguments: str, **options: Any) -> Any:
         return json.loads((await rota(*arguments, "--json", **options)).stdout)
 
     return run
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worker(site: Site, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worker]:
+    """A worker with the real executors, from here on for all tests of a module."""
+    web, home = site.web, tmp_path_factory.mktemp("worker")
+    recorder = Recorder(web.db, web.wakes)
+    hired = Worker(
+        web.db, web.wakes, recorder, executors.load(), url="http://rota.test", home=Path(home), vault=web.vault
+    )
+    loop = Loop(hired)
+    tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
+    hired.listen(web.listener, loop)
+    yield hired
+    loop.stop()
+    await hired.drain(timedelta(seconds=0.01), asyncio.Event())
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

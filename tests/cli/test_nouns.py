@@ -2,22 +2,21 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from cli.conftest import Command
-from docs.asking import API
-from house import House
-from httpx import AsyncClient
 from waiting import until
 
 from rota.db import workers
 from rota.model.ids import WorkerId
 
-Answer = Callable[..., Awaitable[Any]]
+from ..http.api_client import Office
+from .conftest import Answer, Command
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 POET = '{"argv": ["sh", "-c", "read topic; echo \\"On $topic\\"; echo five"]}'
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x9b2J"
 
@@ -86,6 +85,7 @@ async def test_a_run_that_fails_ends_the_command_with_one_and_is_retried(rota: C
 
 async def test_a_run_that_nobody_takes_is_waited_for_so_long_and_cancelled(rota: Command) -> None:
     await poet(rota)
+    await rota("agents", "edit", "poet", "--pool", "nobodys")
     run = (await rota("agents", "run", "poet", "-", stdin="Go.")).stdout.strip()
     late = await rota("runs", "wait", run, "--timeout", "0.1s", code=3)
     assert late.stderr == f"rota: {run} is still queued.\n"
@@ -181,12 +181,12 @@ async def test_a_question_is_seen_and_answered(rota: Command, answer: Answer, tm
     assert "Local admin" in again.stderr
 
 
-async def test_workers_are_listed(rota: Command, house: House) -> None:
+async def test_workers_are_listed(rota: Command, office: Office) -> None:
     at_work = [
-        {"workspace_id": str(house.caller.workspace_id), "run_id": str(uuid4()), "attempt": 1, "last_line": "Hm."}
+        {"workspace_id": str(office.caller.workspace_id), "run_id": str(uuid4()), "attempt": 1, "last_line": "Hm."}
     ]
     known: dict[str, Any] = {"host": "h", "pid": 1, "places": 5, "kinds": ["python"], "pools": ["default"]}
-    async with house.db.transaction() as conn:
+    async with office.db.transaction() as conn:
         await workers.beat(conn, WorkerId("h-1-abc"), busy=1, at_work=at_work, **known)
     [worker] = rows((await rota("workers", "list")).stdout)[1:]
     assert worker == ["h-1-abc", "alive", "1/5", "python", "default", "now", "Hm."]
@@ -209,12 +209,12 @@ async def test_a_list_is_read_page_by_page(rota: Command, answer: Answer) -> Non
     assert everything["next_cursor"] is None
 
 
-async def test_json_is_what_the_api_answers(rota: Command, answer: Answer, client: AsyncClient, token: str) -> None:
+async def test_json_is_what_the_api_answers(rota: Command, answer: Answer, office: Office) -> None:
     await poet(rota)
     await haiku(rota)
+    api = await office.api()
     for path, words in (("/agents", ["agents", "list"]), ("/automations/haiku", ["automations", "show", "haiku"])):
-        told = await client.get(f"{API}{path}", headers={"Authorization": f"Bearer {token}"})
-        assert await answer(*words) == told.json()
+        assert await answer(*words) == (await api.get(path)).json()
 
 
 async def test_what_people_type_is_never_obeyed_by_a_terminal(rota: Command, answer: Answer) -> None:

@@ -1,12 +1,10 @@
 """The nouns of administration on the command line: grants, accounts, credentials, members, notifications, audit."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
-from cli.conftest import Command
 
-Answer = Callable[..., Awaitable[Any]]
+from .conftest import Answer, Command
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def rows(text: str) -> list[list[str]]:

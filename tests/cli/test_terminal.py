@@ -11,9 +11,13 @@ import sys
 import termios
 from pathlib import Path
 
-from cli.conftest import Command
+import pytest
 
 from rota.cli.showing import width_of
+
+from .conftest import Command
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROTA = Path(sys.executable).with_name("rota")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
