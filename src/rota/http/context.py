@@ -117,6 +117,18 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
     )
 
 
+async def holder_of_token(request: Request) -> Caller:
+    """Who asks, in the workspace that their token is of, where no address names one. A login is no way in."""
+    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthenticated("Send a token as `Authorization: Bearer rota_…`; `rota tokens create NAME` makes one.")
+    async with web(request).db.connection() as conn:
+        caller = await signing_in.caller_by_token(conn, None, secret.strip())
+        web(request).limits.know(secret.strip(), caller)
+        await signing_in.note_use(conn, caller)
+    return caller
+
+
 def refuse_foreign_origin(request: Request) -> None:
     """A browser says where a request comes from; a change that another site asked for is refused."""
     if request.method in READING:

@@ -14,9 +14,8 @@ import orjson
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
-from rota.access import signing_in
-from rota.errors import Invalid, Refused, Unauthenticated
-from rota.http.context import Shared, Web, refuse_foreign_origin
+from rota.errors import Invalid, Refused
+from rota.http.context import Shared, holder_of_token, refuse_foreign_origin
 from rota.http.errors import MCP_PATH
 from rota.http.limiting import sender_of
 from rota.mcp import calling, protocol
@@ -35,30 +34,17 @@ Shelf = Mapping[str, tuple[Tool, Form]]
 async def receive(request: Request, shared: Shared) -> Response:
     """One message, or several of a client that is so old."""
     refuse_foreign_origin(request)
-    authorization = request.headers.get("Authorization", "")
-    caller = await _caller(shared, authorization)
+    caller = await holder_of_token(request)
     body = await request.body()
     if not body:
         raise Refused("The body is empty; send a JSON-RPC message.", code="not_json")
     given = orjson.loads(body)
     if not protocol.is_call(given) and (sender := sender_of(request.scope)):
         await shared.limits.take(sender)  # a call is counted by the API
-    toolbox = _Toolbox(request, caller, authorization, await _shelf(request.app))
+    toolbox = _Toolbox(request, caller, await _shelf(request.app))
     reply = await protocol.answer(given, request.headers, toolbox)
     content = b"" if reply.body is None else orjson.dumps(reply.body)
     return Response(content, reply.status, media_type="application/json" if content else None)
-
-
-async def _caller(shared: Web, authorization: str) -> Caller:
-    """Who asks, in the workspace that their token is of. A browser's login is no way in."""
-    scheme, _, secret = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
-        raise Unauthenticated("Send a token as `Authorization: Bearer rota_…`; `rota tokens create NAME` makes one.")
-    async with shared.db.connection() as conn:
-        caller = await signing_in.caller_by_token(conn, None, secret.strip())
-        shared.limits.know(secret.strip(), caller)
-        await signing_in.note_use(conn, caller)
-    return caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +53,6 @@ class _Toolbox:
 
     request: Request
     caller: Caller
-    authorization: str
     shelf: "Shelf"
 
     def listed(self) -> list[dict[str, Any]]:
@@ -87,7 +72,7 @@ class _Toolbox:
         """As if the caller had sent it: from their address, which is counted and written down."""
         address = (sender.host, sender.port) if (sender := self.request.client) else ("127.0.0.1", 0)
         transport = httpx.ASGITransport(self.request.app, raise_app_exceptions=False, client=address)
-        headers = {"Authorization": self.authorization, **asked.headers}
+        headers = {"Authorization": self.request.headers["Authorization"], **asked.headers}
         sent = httpx.Request(
             asked.method, HERE + asked.path, params=asked.query, headers=headers, content=asked.content
         )
