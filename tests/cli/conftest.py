@@ -3,17 +3,16 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from at_work import at_work
 from click.testing import CliRunner, Result
 
 from rota import executors
 from rota.cli import main
-from rota.service import Loop
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
 
@@ -61,12 +60,5 @@ async def worker(site: Site, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     hired = Worker(
         web.db, web.wakes, recorder, executors.load(), url="http://rota.test", home=Path(home), vault=web.vault
     )
-    loop = Loop(hired)
-    tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
-    hired.listen(web.listener, loop)
-    yield hired
-    loop.stop()
-    await hired.drain(timedelta(seconds=0.01), asyncio.Event())
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with at_work(hired, recorder, web.listener):
+        yield hired

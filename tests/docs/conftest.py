@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import uvicorn
+from at_work import at_work
 from docs.asking import Api
 from fastapi import FastAPI
 from house import House
@@ -21,7 +21,6 @@ from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.roster import agents
-from rota.service import Loop
 from rota.settings import Settings
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
@@ -66,15 +65,8 @@ async def worker(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path)
         home=tmp_path / "home",
         vault=open_vault(tmp_path),
     )
-    loop = Loop(hired)
-    tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
-    hired.listen(listener, loop)
-    yield hired
-    loop.stop()
-    await hired.drain(timedelta(seconds=0.01), asyncio.Event())
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with at_work(hired, recorder, listener):
+        yield hired
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A worker with an executor that does what the test says."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from at_work import at_work
 from house import House
 from scripted import Script, Scripted
 
@@ -31,9 +31,7 @@ class Shift:
 @pytest.fixture
 def shift(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any:
     @asynccontextmanager
-    async def at_work(
-        script: Script, *, places: int = 5, lease: float = 60.0, poll: float = 5.0
-    ) -> AsyncIterator[Shift]:
+    async def begin(script: Script, *, places: int = 5, lease: float = 60.0, poll: float = 5.0) -> AsyncIterator[Shift]:
         recorder = Recorder(db, wakes)
         executor = Scripted(script)
         span = timedelta(seconds=lease)
@@ -42,20 +40,13 @@ def shift(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any
             lease=span, poll=timedelta(seconds=poll),
         )  # fmt: skip
         keeper = Lease(db, worker, lease=span, heartbeat=span / 3)
-        loop = Loop(worker)
-        tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
-        worker.listen(listener, loop)
         try:
-            yield Shift(worker, keeper, loop, executor)
+            async with at_work(worker, recorder, listener) as loop:
+                yield Shift(worker, keeper, loop, executor)
         finally:
-            loop.stop()
-            await worker.drain(timedelta(seconds=0.01), asyncio.Event())
             await keeper.leave()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
-    return at_work
+    return begin
 
 
 @pytest.fixture
