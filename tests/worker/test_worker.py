@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.roster import automations
 from rota.runs import cancelling, sweeping
+from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions.desk import AttemptDesk
 from rota.sessions.story import attempts
@@ -126,6 +128,19 @@ async def test_an_attempt_that_has_ended_is_freed_by_its_last_user(house: House,
             await until(freed, within=5)
     finally:
         gc.enable()
+
+
+async def test_the_end_of_an_attempt_leaves_its_runs_next_one_here_alone(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    """A run that went back to the queue may be claimed again before this worker has read that it did."""
+    run_id = await run_now(await house.automation())
+    async with shift(forever) as at_work:
+        await until(status_is(house, run_id, "running"))
+        [attempt] = at_work.worker.attempts.values()
+        before = Result(replace(attempt.run, attempt=attempt.run.attempt - 1), None)
+        at_work.worker._settled([before], [before])
+        assert at_work.worker.attempts == {run_id: attempt}
 
 
 async def test_a_session_that_goes_on_gives_the_agent_what_was_said_before(

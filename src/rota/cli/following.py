@@ -10,8 +10,8 @@ import click
 from rota.cli import showing
 from rota.cli.noun import Rota
 from rota.cli.showing import Item
+from rota.model.run import TERMINAL
 
-ENDED = frozenset({"succeeded", "failed", "skipped", "cancelled"})
 NOT_YET = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 
@@ -68,7 +68,7 @@ def _events(rota: Rota, run: Item) -> Iterator[dict[str, Any]]:
     for event in events:
         if event["run_id"] == run["id"]:
             yield event
-            if event["kind"] == "run" and event["data"].get("status") in ENDED:
+            if event["kind"] == "run" and event["data"].get("status") in TERMINAL:
                 return
 
 

@@ -8,10 +8,11 @@ from rota.cli.noun import REF, Rota, asks_rota, pages
 from rota.cli.options import Seconds
 from rota.cli.showing import Column, Item, brief, lasted, local
 from rota.errors import NotFound
+from rota.model.run import Status
 
 command = click.Group("runs", help="List, show, follow, cancel and retry runs.")
 
-STATUSES = ("queued", "running", "awaiting_approval", "succeeded", "failed", "skipped", "cancelled")
+STATUSES = tuple(map(str, Status))
 
 
 def _outcome(run: Item) -> object:
