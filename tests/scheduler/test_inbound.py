@@ -51,6 +51,17 @@ async def test_an_event_with_the_key_of_an_earlier_one_is_the_same_event(house: 
     assert len(await house.ledger()) == 2
 
 
+async def test_of_two_triggers_that_replace_and_hear_the_same_event_one_run_stays(house: House) -> None:
+    await house.automation(triggers=[{"event": "ping"}, {"event": "ping", "max_fires": 9}], overlap="replace")
+    await publish(house, "ping")
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
+        " WHERE status = 'queued'"
+    )
+    await publish(house, "ping")
+    assert sorted(run["status"] for run in await house.ledger()) == ["cancelled", "cancelled", "queued", "running"]
+
+
 async def test_two_requests_with_one_key_at_the_same_time_make_one_run(house: House) -> None:
     """Provoked: the second waits on the automation's lock until the first commits, then finds its run."""
     await house.automation({"event": "ping"})

@@ -11,6 +11,7 @@ from rota.scheduler.tick import Scheduler
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 MINUTELY = {"cron": "* * * * *", "timezone": "UTC"}
+RUNS_ON = "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
 
 
 @pytest.fixture
@@ -98,6 +99,39 @@ async def test_catch_up_all_runs_the_latest_so_many_oldest_first(
     assert [run["ready_at"] is not None for run in ledger] == [True, False, False]  # they wait for each other
 
 
+async def test_catch_up_all_runs_as_many_however_often_the_trigger_has_fired_before(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, catch_up="all", catch_up_limit=10)
+    await house.execute("UPDATE triggers SET fires = 1000")
+    clock.advance(hours=3, minutes=1)
+    await scheduler.once()
+    assert [(run["slot"].hour, run["missed"]) for run in await house.ledger()] == [(h, None) for h in (12, 13, 14, 15)]
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("skip", ["running", *["prior_in_flight"] * 3]),
+        ("queue_one", ["running", "waits", "waits", "waits"]),
+        ("queue_all", ["running", "waits", "waits", "waits"]),
+        ("allow", ["running", "ready", "ready", "ready"]),
+        ("replace", ["running", "waits", "waits", "waits"]),
+    ],
+)
+async def test_overlap_decides_between_a_run_in_flight_and_the_slots_that_are_caught_up_together(
+    house: House, scheduler: Scheduler, clock: Clock, overlap: str, expected: list[str]
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON, overlap=overlap, catch_up="all", catch_up_limit=10)
+    await scheduler.once()
+    await house.execute(RUNS_ON)
+    clock.advance(hours=3, minutes=1)
+    await scheduler.once()
+    ledger = await house.ledger()
+    assert [_standing(run) for run in ledger] == expected
+    assert (ledger[0]["cancel_requested_at"] is not None) == (overlap == "replace")
+
+
 async def test_a_slot_that_comes_due_while_the_run_before_is_in_flight_is_skipped_and_the_schedule_goes_on(
     house: House, scheduler: Scheduler, clock: Clock
 ) -> None:
@@ -135,9 +169,7 @@ async def test_queue_one_keeps_one_run_waiting_behind_the_one_that_runs(
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_one")
     await scheduler.once()
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
-    )
+    await house.execute(RUNS_ON)
     for _ in range(2):
         clock.advance(hours=1)
         await scheduler.once()
@@ -160,9 +192,7 @@ async def test_replace_cancels_what_waits_and_asks_what_runs_to_stop(
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap="replace")
     await scheduler.once()
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
-    )
+    await house.execute(RUNS_ON)
     for _ in range(2):
         clock.advance(hours=1)
         await scheduler.once()
@@ -170,6 +200,17 @@ async def test_replace_cancels_what_waits_and_asks_what_runs_to_stop(
     assert (first["status"], first["cancel_requested_at"] is not None) == ("running", True)
     assert (second["status"], second["error_class"]) == ("cancelled", "replaced")
     assert _standing(third) == "waits"
+
+
+async def test_of_two_triggers_that_replace_and_are_due_together_one_run_stays(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(triggers=[HOURLY, MINUTELY], next_fire_at=NOON, overlap="replace")
+    await scheduler.once()
+    await house.execute(f"{RUNS_ON} WHERE status = 'queued'")
+    clock.advance(hours=1)
+    await scheduler.once()
+    assert sorted(str(_standing(run)) for run in await house.ledger()) == ["cancelled", "cancelled", "running", "waits"]
 
 
 def _standing(run: dict[str, object]) -> object:

@@ -153,7 +153,7 @@ class Firing(NamedTuple):
     next_fire_at: datetime | None
     fires: int
     flight: Flight
-    replaces: bool = False
+    replaces: bool = False  # its first start does
 
 
 def fire(due: Due, now: datetime, flight: Flight) -> Firing:
@@ -170,7 +170,8 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
     starts: list[Start] = []
     replaces = False
     for slot in _slots_to_run(due, schedule, latest, count):
-        placed, flight = _place_slot(due, flight, late=now - slot, burst=bool(starts))
+        burst = any(each.skip_reason is None for each in starts)
+        placed, flight = _place_slot(due, flight, late=now - slot, burst=burst)
         starts.append(_start(due, slot, placed, now))
         replaces |= placed.replaces
     if starts and count > len(starts):
@@ -206,7 +207,7 @@ def _slots_to_run(due: Due, schedule: Schedule, latest: datetime, count: int) ->
     """The slots that get a row of their own, oldest first; those before them are missed."""
     if due.policy.catch_up != "all" or count == 1:
         return [latest]
-    left = (due.timing.max_fires or count) - due.timing.fires
+    left = count if due.timing.max_fires is None else due.timing.max_fires - due.timing.fires
     wanted = max(1, min(due.policy.catch_up_limit or 1, left, count))
     start = due.slot if wanted == count else _slot_number(schedule, due.slot, latest, count - wanted + 1)
     slots = [start]

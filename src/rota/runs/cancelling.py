@@ -1,6 +1,6 @@
 """Cancel: at once what is queued, through its executor what runs; its worker is woken for it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from rota.db import abandonments, events, run_status, runs
@@ -11,7 +11,7 @@ from rota.db.run_status import Asked
 from rota.errors import Conflict, NotFound
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId
 from rota.model.outcome import ErrorClass
-from rota.model.run import SkipReason, Status
+from rota.model.run import SkipReason, Start, Status
 from rota.runs import ending
 
 
@@ -43,9 +43,23 @@ def _told(status: str) -> str:
     return {"succeeded": "succeeded", "failed": "failed", "skipped": "was skipped"}.get(status, "was cancelled")
 
 
-async def replace(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, keep: set[UUID]) -> None:
-    """Make room for a run that replaces what is in flight: cancel all others of the automation."""
-    ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, list(keep))
+async def replace_earlier(conn: Connection, starts: Sequence[Start], replacing: Collection[RunId]) -> None:
+    """Make room for runs that replace what is in flight. Of several of one automation in these `starts` the last stays,
+    with those that were started after it."""
+    keep: dict[tuple[WorkspaceId, AutomationId | None], list[UUID]] = {}
+    for each in starts:
+        automation = (each.workspace_id, each.automation_id)
+        if each.id in replacing:
+            keep[automation] = [each.id]
+        elif automation in keep:
+            keep[automation].append(each.id)
+    for (workspace_id, automation_id), kept in keep.items():
+        assert automation_id, "only an automation's run replaces another"
+        await _replace(conn, workspace_id, automation_id, kept)
+
+
+async def _replace(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, keep: list[UUID]) -> None:
+    ended = await run_status.end_waiting_except(conn, workspace_id, automation_id, keep)
     await ending.end(conn, ended)
     await _request(conn, workspace_id, automation_id=automation_id, reason=ErrorClass.REPLACED)
 

@@ -44,13 +44,11 @@ async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
     """Start the runs, each once for its trigger and key."""
     dues = await triggers.lock_inbound(conn, {(each.workspace_id, each.trigger_id) for each in occurrences})
     known = await runs.by_keys(conn, [(each.workspace_id, each.trigger_id, each.key) for each in occurrences])
-    starts, replaced = _decide(dues, [each for each in occurrences if (each.trigger_id, each.key) not in known])
+    starts, replacing = _decide(dues, [each for each in occurrences if (each.trigger_id, each.key) not in known])
     await starting.start(conn, starts)
-    for start in replaced:
-        if start.skip_reason:
-            continue  # its budget kept it from starting
-        assert start.automation_id
-        await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+    if replacing:
+        started = [each for each in starts if not each.skip_reason]  # its budget may have kept one from it
+        await cancelling.replace_earlier(conn, started, replacing)
     fired = Counter((each.workspace_id, each.trigger_id) for each in starts if not each.skip_reason and each.trigger_id)
     if fired:
         await triggers.count_fires(conn, [(*trigger, count) for trigger, count in fired.items()])
@@ -60,10 +58,11 @@ async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
     return known | new
 
 
-def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], list[Start]]:
+def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], set[RunId]]:
     flights: dict[UUID, Flight] = {}
     fired: Counter[UUID] = Counter()
-    starts, replaced = [], []
+    starts: list[Start] = []
+    replacing: set[RunId] = set()
     for each in occurrences:
         due = dues.get(each.trigger_id)
         if due is None or not _open(due, fired[each.trigger_id]):
@@ -74,8 +73,8 @@ def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[l
         starts.append(_start(due, each, placed))
         fired[each.trigger_id] += placed.skip_reason is None
         if placed.replaces:
-            replaced.append(starts[-1])
-    return starts, replaced
+            replacing.add(starts[-1].id)
+    return starts, replacing
 
 
 def _start(due: Due, occurrence: Occurrence, placed: Placement) -> Start:

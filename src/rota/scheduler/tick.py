@@ -129,12 +129,11 @@ class Scheduler:
         written = await starting.start(conn, starts)
         reach("scheduler.started")
         await triggers.advance(conn, _as_counted(found, firings, starts))
-        # A slot that has its run already replaces nothing.
-        replacing = {firing.starts[-1].id for firing in firings if firing.replaces} & written
-        for start in starts if replacing else ():
-            if start.id in replacing and not start.skip_reason:  # its budget may have kept it from starting
-                assert start.automation_id
-                await cancelling.replace(conn, start.workspace_id, start.automation_id, keep={start.id})
+        replacing = {firing.starts[0].id for firing in firings if firing.replaces}
+        if replacing:
+            # A slot that has its run already replaces nothing, nor does what its budget kept from starting.
+            started = [start for start in starts if start.id in written and not start.skip_reason]
+            await cancelling.replace_earlier(conn, started, replacing)
         return starts, len(written)
 
     def _tell(self, triggers: int, starts: Sequence[Start], now: datetime, started: int) -> None:
