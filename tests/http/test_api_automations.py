@@ -103,7 +103,7 @@ async def test_triggers_take_limits_of_their_own(api: Api) -> None:
     assert {name: limited[name] for name in limits} == limits
     assert limited["next_fire_at"] is None
     assert saved["next_fire_at"] == plain["next_fire_at"]
-    assert saved["schedule_text"] == f"{limited['text']}; {plain['text']}"
+    assert saved["schedule_text"] == f"{limited['text']}; {plain['text'][0].lower()}{plain['text'][1:]}"
 
 
 async def test_next_fires_stop_where_the_trigger_stops(api: Api) -> None:

@@ -5,8 +5,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from playwright.async_api import Page, Request, Route, expect
+
+from rota.db.embedded import EmbeddedPostgres
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
 expect.set_options(timeout=20_000)
@@ -381,3 +384,32 @@ async def test_the_keyboard_reaches_everything(rota: Any, sit: Any) -> None:
     await expect(page.get_by_role("button", name="Sign out")).not_to_be_visible()
     ring = "getComputedStyle(document.activeElement).outlineStyle"
     assert await page.evaluate(ring) == "solid"
+
+
+async def test_who_acts_while_nobody_answers_is_told(rota: Any, sit: Any) -> None:
+    rota.automation("Unreachable", "true")
+    page = await (await sit()).page(f"{LIST}?q=Unreachable")
+    await page.route("**/run", lambda route: route.abort("connectionrefused"))
+    row = page.locator("tr", has_text="Unreachable")
+    await row.get_by_role("button", name="Run now").click()
+    await expect(page.locator("#notice .bad")).to_have_text("Rota does not answer. Try again when it is back.")
+    await page.unroute("**/run")
+    await row.get_by_role("button", name="Run now").click()
+    await expect(page.locator("#notice .good")).to_be_visible()
+
+
+SNAPSHOTS = """
+INSERT INTO snapshots (id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb)
+SELECT gen_random_uuid(), now() - interval '1 hour' * ago, 'north', ago, 0, ago, ago, 10 * ago, 800 FROM generate_series(1, 3) AS ago
+"""
+
+
+async def test_charts_show_their_lines(rota: Any, sit: Any) -> None:
+    with EmbeddedPostgres(rota.home) as postgres, psycopg.connect(postgres.start(), autocommit=True) as conn:
+        conn.execute(SNAPSHOTS)
+    page = await (await sit()).page("/w/default/fleet")
+    for title, lines in (("Queue depth", 2), ("Load of the machines", 1)):
+        drawn = page.locator(".chart", has=page.get_by_role("heading", name=title)).locator("path.line")
+        await expect(drawn).to_have_count(lines)
+        for each in await drawn.all():
+            await expect(each).to_be_visible()

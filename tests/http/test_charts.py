@@ -15,7 +15,19 @@ def test_a_line_spans_its_time_and_stays_within_its_axis() -> None:
     assert [x for x, _ in places] == [charts.LEFT, (charts.LEFT + charts.WIDTH) / 2, charts.WIDTH]
     assert all(charts.TOP <= y <= charts.HEIGHT - charts.BOTTOM for _, y in places)
     assert [word for _, word in drawn.ticks] == ["18:00", "00:00", "06:00"]
-    assert drawn.grid[-1][1] == "40"
+    assert [word for _, word in drawn.grid] == ["0", "10", "20", "30"]
+
+
+def test_an_axis_counts_as_people_do() -> None:
+    def words(most: float, unit: str) -> list[str]:
+        return [word for _, word in charts.bars([(NOON.date(), most)], unit=unit, told="x").grid]
+
+    assert words(4_000, "s") == ["0", "30 min", "1 h", "1.5 h"]
+    assert words(41, "s") == ["0", "15 s", "30 s", "45 s"]
+    assert words(41, "%") == ["0%", "20%", "40%", "60%"]
+    assert words(0.98, "") == ["0", "0.5", "1"]
+    alone = charts.lines({"line": [(NOON, 1.0)]}, NOON, NOON + timedelta(hours=1), unit="", zone="UTC", told="x")
+    assert [word for _, word in alone.grid] == ["0", "1"]  # there is no half a worker
 
 
 def test_nothing_to_draw_draws_nothing() -> None:

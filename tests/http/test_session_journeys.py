@@ -114,6 +114,7 @@ async def test_a_graph_of_tasks_changes_while_they_are_done(rota: Any, sit: Any,
     for role, key in (("planner", "plan"), ("builder", "build"), ("judge", "check")):
         this = page.locator(".graph .node", has_text=key).first
         await expect(this).to_have_class("node running")
+        await expect(page.locator("#tail .at-work")).to_have_text(f"{role} is at work")
         gate.with_name(f"{gate.name}.{role}").touch()
         await expect(this).to_have_class("node succeeded")
     await expect(page.locator(".heading .pill")).to_have_text("Done")

@@ -149,6 +149,10 @@ async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, ho
     assert "not_found" not in done
     assert "automation.pause" in done
     assert "active" in done  # how it stood before
+    await submit(admin, f"{ROOT}/automations/errand/delete")
+    deleted = (await admin.get(f"{home}?action=automation.delete")).text
+    assert "deleted_at" in deleted
+    assert "As it was made" not in deleted  # it had no such field before
     assert f"{home}?refused=false" in done  # without the word
     export = next(each["href"] for each in Page(whole).all("a") if "/audit/export" in (each["href"] or ""))
     assert (await admin.get(export)).status_code == 200

@@ -37,7 +37,7 @@ def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fires
         "agent": row["agent_slug"],
         "owner": row["owner_name"],
         "triggers": told,
-        "schedule_text": "; ".join(each["text"] for each in told) or "Only when run by hand",
+        "schedule_text": _joined([each["text"] for each in told]) or "Only when run by hand",
         "next_fire_at": min(due, default=None),
         "next_fires": upcoming(rows, fires, datetime.now(UTC)),
     }
@@ -61,6 +61,11 @@ def _text(row: Mapping[str, Any]) -> str:
             return f"After “{row['after_name']}” {_either(row['after_on'])}"
         case _:
             return describe(timing(row).schedule())
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """One sentence: what follows the first begins small."""
+    return "; ".join(text if at == 0 else text[0].lower() + text[1:] for at, text in enumerate(texts))
 
 
 def _either(endings: Sequence[str]) -> str:

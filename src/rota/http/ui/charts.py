@@ -11,7 +11,13 @@ from rota.model.cron import load_zone
 
 WIDTH, HEIGHT = 520, 148
 LEFT, BOTTOM, TOP = 44, 22, 6
-ROWS = 4
+ROWS = 4  # at most
+CLOCK = (
+    *(1, 2, 5, 10, 15, 30),
+    *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
+    *(3600 * hours for hours in (1, 2, 3, 6, 12)),
+    *(86400 * days for days in (1, 2, 5, 10, 20, 50)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,9 @@ Points = Sequence[tuple[datetime, float | None]]
 
 def lines(series: Mapping[str, Points], start: datetime, end: datetime, *, unit: str, zone: str, told: str) -> Chart:
     """Several lines over one stretch of time; the first is filled to the foot. What has no value is passed over."""
-    top = _round_up(max((value for each in series.values() for _, value in each if value is not None), default=0))
+    most = max((value for each in series.values() for _, value in each if value is not None), default=0)
+    step, rows = _axis(most, unit, least=1 if unit == "" else 0)
+    top = step * rows
     span = (end - start).total_seconds()
 
     def place(at: datetime, value: float) -> str:
@@ -51,12 +59,13 @@ def lines(series: Mapping[str, Points], start: datetime, end: datetime, *, unit:
         f"L{place(first[-1], 0).split()[0]} {foot}L{place(first[0], 0).split()[0]} {foot}Z" if len(first) > 1 else ""
     )
     area = paths[0][1] + closed if closed else ""
-    return Chart(paths, area, [], _grid(top, unit), _hours(start, end, zone), told)
+    return Chart(paths, area, [], _grid(step, rows, unit), _hours(start, end, zone), told)
 
 
 def bars(days: Sequence[tuple[date, float]], *, unit: str, told: str) -> Chart:
     """One bar for each day."""
-    top = _round_up(max((value for _, value in days), default=0))
+    row, rows = _axis(max((value for _, value in days), default=0), unit)
+    top = row * rows
     step = (WIDTH - LEFT) / max(len(days), 1)
     drawn = []
     for at, (day, value) in enumerate(days):
@@ -68,24 +77,27 @@ def bars(days: Sequence[tuple[date, float]], *, unit: str, told: str) -> Chart:
     ticks = [
         (LEFT + at * step + step / 2, f"{day:%-d %b}") for at, (day, _) in enumerate(days) if at % every == every // 2
     ]
-    return Chart([], "", drawn, _grid(top, unit), ticks, told)
+    return Chart([], "", drawn, _grid(row, rows, unit), ticks, told)
 
 
 def _y(value: float, top: float) -> float:
     return TOP + (HEIGHT - BOTTOM - TOP) * (1 - value / top)
 
 
-def _round_up(value: float) -> float:
-    """The least of 1, 2, 5 times a power of ten, times the rows' share, that is not below the value."""
-    if value <= 0:
-        return 1.0
-    power: float = 10.0 ** math.floor(math.log10(value))
-    return next(float(step * power) for step in (1, 2, 4, 5, 8, 10) if step * power >= value)
+def _axis(most: float, unit: str, least: float = 0) -> tuple[float, int]:
+    """How far apart the lines of a grid are, which is a figure people count in, and how many it takes to the highest
+    value. Things are counted one by one (`least`)."""
+    if most <= 0:
+        return 1.0, 1
+    power = 10.0 ** math.floor(math.log10(most))
+    tens = (step * power / 10 for step in (1, 2, 5, 10, 20, 50))
+    steps = CLOCK if unit == "s" and most > 2 else tens
+    step = next((each for each in steps if each >= least and each * ROWS >= most), most / ROWS)
+    return step, math.ceil(most / step)
 
 
-def _grid(top: float, unit: str) -> list[tuple[float, str]]:
-    rows = 2 if top <= 2 else ROWS
-    return [(_y(top * row / rows, top), figure(top * row / rows, unit)) for row in range(rows + 1)]
+def _grid(step: float, rows: int, unit: str) -> list[tuple[float, str]]:
+    return [(_y(step * row, step * rows), figure(step * row, unit)) for row in range(rows + 1)]
 
 
 def _hours(start: datetime, end: datetime, zone: str) -> list[tuple[float, str]]:

@@ -36,7 +36,7 @@ TASK_WORDS = {
 TASK_PILLS = {
     "running": "running",
     "ready": "queued",
-    "pending": "paused",
+    "pending": "queued",
     "done": "succeeded",
     "failed": "failed",
     "skipped": "skipped",

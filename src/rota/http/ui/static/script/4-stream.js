@@ -10,6 +10,12 @@
       line.replaceChildren("You are signed out. ", link);
     } else if (failures > 1 && !line.textContent) line.textContent = "No connection to Rota: what you see may be old. It is tried again.";
   }
+  // Who does something and gets no answer is told so: the button alone looks as if it had done it.
+  document.addEventListener("htmx:error", ({ detail: { ctx, error } }) => {
+    if (!ctx || ctx.response || ctx.request.method === "GET" || error?.name === "AbortError") return;
+    const notice = Object.assign(document.createElement("div"), { className: "notice bad", textContent: "Rota does not answer. Try again when it is back." });
+    document.getElementById("notice")?.replaceChildren(notice);
+  });
   document.addEventListener("htmx:sse:error", ({ detail }) => lost(detail.status));
   document.addEventListener("htmx:after:sse:connection", (event) => {
     open.add(event.target);
