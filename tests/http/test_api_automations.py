@@ -182,6 +182,8 @@ async def test_session_same_gives_it_its_one_session(api: Api) -> None:
         ({"prompt": 5}, "invalid", "prompt"),
         ({"name": ""}, "invalid", "name"),
         ({"slug": "Not a slug"}, "invalid_slug", "slug"),
+        ({"slug": ""}, "invalid_slug", "slug"),
+        ({"slug": UNKNOWN}, "invalid_slug", "slug"),
         ({"timeout": "soon"}, "invalid", "timeout"),
         ({"timeout": 30}, "invalid", "timeout"),
         ({"timeout": None}, "invalid", "timeout"),
@@ -233,6 +235,13 @@ async def test_a_slug_that_another_one_has_is_refused_and_a_name_gets_a_number(a
     assert slugs == ["morning-digest", "morning-digest-2"]
     refused(await api.post("/automations", example(slug="morning-digest")), 409, "slug_taken", "slug")
     refused(await api.patch("/automations/morning-digest-2", {"slug": "morning-digest"}), 409, "slug_taken", "slug")
+
+
+async def test_no_name_makes_a_slug_that_is_taken_for_somebody_elses_id(api: Api) -> None:
+    first = made(await api.post("/automations", example()))
+    second = made(await api.post("/automations", example(name=first["id"])))
+    assert second["slug"] == "untitled"
+    assert made(await api.get(f"/automations/{first['id']}"), 200)["id"] == first["id"]
 
 
 async def test_two_who_save_the_same_slug_at_the_same_moment_do_not_both_get_it(office: Office, api: Api) -> None:

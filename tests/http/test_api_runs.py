@@ -235,6 +235,18 @@ async def test_a_retry_does_what_the_old_run_was_told_whatever_was_changed_since
     assert given.timeout.total_seconds() == 300
 
 
+async def test_a_retry_never_has_old_words_done_on_the_authority_of_who_has_changed_them(office: Office) -> None:
+    """Who took the automation over has agreed to what it does now, not to what its owner had it do before."""
+    admin, owner = await office.api(), await office.api("member")
+    old = await failed(office, owner)
+    change = {"prompt": "As the admin", "accept_grant": True}
+    made(await admin.patch(f"/automations/{old['automation_id']}", change), 200)
+    new = made(await owner.post(f"/runs/{old['id']}/retry"))
+    acts_as = "SELECT user_id FROM grants WHERE id = %s"
+    assert await office.value(acts_as, new["grant_id"]) == await office.value(acts_as, old["grant_id"])
+    assert await office.value(acts_as, new["grant_id"]) != office.caller.user_id
+
+
 async def test_a_retry_of_a_direct_run_runs_the_agent_as_it_stood_then(office: Office, api: Api) -> None:
     old = made(await api.post("/agents/worker-bee/runs", {**SWEEP, "input": {"room": 4}, "timeout": "5m"}))
     await office.fail(await office.claim())

@@ -186,12 +186,14 @@ async def test_a_body_without_end_is_cut_off_at_the_limit(office: Office, api: A
 async def test_what_is_not_json_is_refused(api: Api, body: bytes) -> None:
     told = clearly(await api.send("POST", "/automations", content=body, headers=JSON), 400, 422)
     assert told["code"] == ("not_json" if body else "invalid")
+    assert "JSON" in told["detail"]
 
 
 @pytest.mark.parametrize("body", ["null", "[]", "5", '"text"', "true", '[{"name": "x"}]'])
 async def test_json_that_is_no_object_is_refused(api: Api, body: str) -> None:
     for path in ("/agents", "/automations", "/agents/worker-bee/runs", "/events"):
-        clearly(await api.send("POST", path, content=body.encode(), headers=JSON), 422)
+        told = clearly(await api.send("POST", path, content=body.encode(), headers=JSON), 422)
+        assert "JSON object" in told["detail"]
 
 
 @pytest.mark.parametrize(

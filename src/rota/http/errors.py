@@ -87,7 +87,9 @@ def _message(error: dict[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         return "There is no such field."
     if error["type"] == "missing":
-        return "This field is required."
+        return "Send a body: a JSON object." if tuple(error["loc"]) == ("body",) else "This field is required."
+    if error["type"] in {"model_attributes_type", "model_type", "dict_type"}:
+        return "Give a JSON object: names and values in braces."
     if error["type"] == "too_short":
         return f"Give at least {error['ctx']['min_length']}."
     message = str(error["msg"]).removeprefix("Value error, ")

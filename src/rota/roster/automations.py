@@ -61,7 +61,7 @@ async def create(
     await automations.insert(conn, automation)
     if automation["session"] == "same":
         await automations.open_session(conn, automation)
-    saved = await trigger_forms.save(conn, automation, rows, now=now)
+    saved = await trigger_forms.save(conn, automation, rows, now=now, fields=[_field(form) for form in forms])
     await agent_rows.add_revision(
         conn, caller.workspace_id, automation["id"], 1, _spec(automation, agent, saved), caller.user_id
     )
@@ -99,8 +99,9 @@ async def change(
     await _keep_session(conn, automation)
     await automations.update(conn, automation)
     if forms is not None:
-        rows = [await _read(conn, caller, form, now) for form in forms]
-        saved = await trigger_forms.save(conn, automation, rows, now=now)
+        stored = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
+        rows = [await _read(conn, caller, form, now, stored) for form in forms]
+        saved = await trigger_forms.save(conn, automation, rows, now=now, fields=[_field(form) for form in forms])
     else:
         saved = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
     revision = found["revision"] + 1
@@ -117,7 +118,7 @@ async def add_trigger(
     found = await _locked(conn, caller, ref, "change this automation")
     now = await now_of(conn)
     row = await trigger_forms.read(conn, caller, form, now=now, field="trigger")
-    trigger_id = await trigger_forms.add(conn, found, row, now=now)
+    trigger_id = await trigger_forms.add(conn, found, row, now=now, field="trigger")
     if row["kind"] in trigger_forms.TIMED:
         await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     await _revise(conn, caller, found)
@@ -261,8 +262,18 @@ async def _keep_session(conn: Connection, automation: dict[str, Any]) -> None:
         await automations.open_session(conn, automation)
 
 
-async def _read(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    return await trigger_forms.read(conn, caller, form, now=now, field=str(form.get("field", "schedule")))
+async def _read(
+    conn: Connection,
+    caller: Caller,
+    form: Mapping[str, Any],
+    now: datetime,
+    stored: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    return await trigger_forms.read(conn, caller, form, now=now, field=_field(form), stored=stored)
+
+
+def _field(form: Mapping[str, Any]) -> str:
+    return str(form.get("field", "schedule"))
 
 
 def _check(automation: Mapping[str, Any], agent: Mapping[str, Any]) -> None:

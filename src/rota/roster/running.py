@@ -10,10 +10,11 @@ import orjson
 
 from rota.access import grants
 from rota.db import automations, runs, start_keys
+from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
-from rota.model.firing import place
+from rota.model.firing import Policy, place
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId, new_id
 from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
 from rota.model.session import SessionStatus, extended
@@ -122,12 +123,19 @@ async def _start_one(
     if again:
         _repeat(start, again)
         start.prompt = await automations.prompt_then(conn, caller.workspace_id, automation_id, start.revision)
-        if again["agent_id"] != policy.agent_id:
+        if again["agent_id"] != policy.agent_id or await _changed_hands(conn, caller, again, policy):
             agent = await _awake(conn, caller, str(again["agent_id"]))
             start.agent_id, start.queue = agent["id"], _queue(caller, agent)
             start.grant_id = await _short_grant(conn, caller, agent)
     await starting.start(conn, [start])
     return start.id
+
+
+async def _changed_hands(conn: Connection, caller: Caller, old: Mapping[str, Any], policy: Policy) -> bool:
+    """Whether somebody else answers for the automation since: they have not agreed to what it was to do before."""
+    then = await grant_rows.find(conn, caller.workspace_id, old["grant_id"])
+    now = await grant_rows.find(conn, caller.workspace_id, policy.grant_id)
+    return not then or not now or bool(then["user_id"] != now["user_id"])
 
 
 def _repeat(start: Start, old: Mapping[str, Any]) -> None:

@@ -5,24 +5,27 @@ import unicodedata
 from collections.abc import Awaitable, Callable
 
 from rota.errors import Conflict, Invalid
+from rota.model.ids import as_uuid
 
 LONGEST = 63
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+UNTITLED = "untitled"
 
 
 def slug_of(name: str) -> str:
-    """The name in lower-case ASCII with hyphens, or "untitled" where nothing is left of it."""
+    """The name in lower-case ASCII with hyphens, or "untitled" where nothing is left of it, or nothing but an id."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST].rstrip("-") or "untitled"
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST].rstrip("-")
+    return UNTITLED if not slug or as_uuid(slug) else slug
 
 
 def checked(slug: str) -> str:
     """Slugs that look like an id are refused: routes take either."""
-    if not _SLUG.fullmatch(slug) or re.fullmatch(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", slug):
-        raise Invalid(
-            f"{slug!r} is not a slug: use 1 to {LONGEST} lower-case letters, digits and hyphens.",
-            code="invalid_slug", field="slug",
-        )  # fmt: skip
+    if not _SLUG.fullmatch(slug):
+        told = f"{slug[:64]!r} is not a slug: use 1 to {LONGEST} lower-case letters, digits and hyphens."
+        raise Invalid(told, code="invalid_slug", field="slug")
+    if as_uuid(slug):
+        raise Invalid(f"{slug!r} looks like an id; use a slug that does not.", code="invalid_slug", field="slug")
     return slug
 
 
@@ -32,7 +35,7 @@ def numbered(slug: str, number: int) -> str:
 
 async def free(find: Callable[[str], Awaitable[object | None]], wanted: str | None, name: str, *, kind: str) -> str:
     """The slug asked for, or one made from the name with a number if it is taken."""
-    if wanted:
+    if wanted is not None:
         if await find(checked(wanted)):
             raise Conflict(f"Another {kind} has the slug {wanted!r}.", code="slug_taken", field="slug")
         return wanted

@@ -15,6 +15,7 @@ from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller
+from rota.model.cron import EPOCH, did_you_mean
 from rota.model.duration import format_duration
 from rota.model.event import event_name
 from rota.model.firing import Timing
@@ -26,6 +27,7 @@ from rota.runs import passing
 
 TIMED = frozenset({"cron", "every", "at"})
 INBOUND = {"webhook": ("webhook",), "event": ("event",), "after": ("after", "on")}
+KINDS = ("cron", "every", "at", "mode", *INBOUND)
 ENDINGS = ("succeeded", "failed", "cancelled", "skipped")
 SECRET_OVERLAP = timedelta(hours=24)
 DEFAULTS: Mapping[str, Any] = {
@@ -48,19 +50,41 @@ LIMITS = ("overlap", "starts_at", "ends_at", "max_fires", "jitter", "enabled")
 
 
 async def read(
-    conn: Connection, caller: Caller, form: Mapping[str, Any], *, now: datetime, field: str
+    conn: Connection,
+    caller: Caller,
+    form: Mapping[str, Any],
+    *,
+    now: datetime,
+    field: str,
+    stored: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """One trigger as a row. `form` holds the keys that say when, and the trigger's own limits, of the right type."""
+    """One trigger as a row. `form` holds the keys that say when, and the trigger's own limits, of the right type. One
+    that says what is `stored` already may stay, also when it could not be saved anew: its instant has passed."""
+    if stored:
+        row = await _row(conn, caller, form, EPOCH, field, stored) | {"anchor_at": now}
+        if any(_same(each, row) for each in stored):
+            return row
+    row = await _row(conn, caller, form, now, field)
+    _check_limits(row, field, since=now)
+    await _refuse_too_often(conn, caller, row, field)
+    return row
+
+
+async def _row(
+    conn: Connection,
+    caller: Caller,
+    form: Mapping[str, Any],
+    now: datetime,
+    field: str,
+    stored: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     limits = {name: form[name] for name in LIMITS if form.get(name) is not None}
     when = {name: value for name, value in form.items() if name not in (*LIMITS, "id", "field")}
     try:
-        row = {**DEFAULTS, **await _when(conn, caller, when, now), **limits, "anchor_at": now}
+        return {**DEFAULTS, **await _when(conn, caller, when, now, stored), **limits, "anchor_at": now}
     except Invalid as refused:
-        inner = f".{refused.field}" if refused.field and refused.field != field else ""
+        inner = f".{refused.field}" if refused.field not in {None, field, "schedule"} else ""
         raise Invalid(refused.message, code=refused.code, field=field + inner) from None
-    _check_limits(row, field)
-    await _refuse_too_often(conn, caller, row, field)
-    return row
 
 
 async def _refuse_too_often(conn: Connection, caller: Caller, row: Mapping[str, Any], field: str) -> None:
@@ -85,7 +109,12 @@ async def refuse_too_many(conn: Connection, workspace_id: WorkspaceId) -> None:
         )  # fmt: skip
 
 
-async def _when(conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+async def _when(
+    conn: Connection, caller: Caller, form: Mapping[str, Any], now: datetime, stored: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    if not any(key in KINDS for key in form):
+        hint = "".join(did_you_mean(key, KINDS) for key in list(form)[:1])
+        raise Invalid(f"A trigger needs one of {', '.join(KINDS)}.{hint}", code="invalid_schedule")
     kind = next((kind for kind in INBOUND if kind in form), None)
     if kind is None:
         compiled = read_schedule(form, default_timezone=caller.timezone, now=now)
@@ -100,7 +129,7 @@ async def _when(conn: Connection, caller: Caller, form: Mapping[str, Any], now: 
         case "event":
             return row | {"event": event_name(form["event"])}
         case _:
-            return row | await _after(conn, caller, form)
+            return row | await _after(conn, caller, form, {each["after_automation_id"] for each in stored})
 
 
 def _webhook(value: Any) -> dict[str, Any]:
@@ -109,9 +138,9 @@ def _webhook(value: Any) -> dict[str, Any]:
     return {}
 
 
-async def _after(conn: Connection, caller: Caller, form: Mapping[str, Any]) -> dict[str, Any]:
+async def _after(conn: Connection, caller: Caller, form: Mapping[str, Any], known: Collection[UUID]) -> dict[str, Any]:
     earlier = await automations.find(conn, caller.workspace_id, str(form["after"])[:64])
-    if not earlier or earlier["deleted_at"]:
+    if not earlier or (earlier["deleted_at"] and earlier["id"] not in known):
         raise Invalid(f"There is no automation {str(form['after'])[:64]!r}.", code="unknown_automation", field="after")
     on = form.get("on", ["succeeded"])
     if not isinstance(on, list) or not on or any(each not in ENDINGS for each in on):
@@ -135,17 +164,20 @@ def _columns(compiled: Compiled, timezone: str) -> dict[str, Any]:
             return {**shown, "at": at, "timezone": zone}
 
 
-def _check_limits(row: Mapping[str, Any], field: str) -> None:
+def _check_limits(row: Mapping[str, Any], field: str, *, since: datetime) -> None:
     starts, ends = row["starts_at"], row["ends_at"]
     if starts and ends and ends <= starts:
         raise Invalid("It would end before it starts.", code="invalid_schedule", field=f"{field}.ends_at")
-    if row["kind"] in TIMED and row["enabled"] and not _ever_fires(row):
-        raise Invalid("It would never fire within its limits.", code="never_fires", field=f"{field}.ends_at")
+    if row["enabled"] and not _ever_fires(row, since):
+        limit = ".ends_at" if ends else ".starts_at" if starts else ""
+        raise Invalid("It would never fire within its limits.", code="never_fires", field=field + limit)
 
 
-def _ever_fires(row: Mapping[str, Any]) -> bool:
+def _ever_fires(row: Mapping[str, Any], since: datetime) -> bool:
+    if row["kind"] not in TIMED:
+        return not row["ends_at"] or row["ends_at"] > since
     try:
-        return next_fire(row, row["anchor_at"]) is not None
+        return next_fire(row, since) is not None
     except Invalid:  # the calendar ends before it would
         return False
 
@@ -173,12 +205,16 @@ def form_of(row: Mapping[str, Any]) -> dict[str, Any]:
 async def changed(
     conn: Connection, caller: Caller, stored: Mapping[str, Any], form: Mapping[str, Any], *, now: datetime
 ) -> dict[str, Any]:
-    """The trigger as a partial form leaves it. Without a new definition it keeps its anchor."""
+    """The trigger as a partial form leaves it: its limits, or a part of what says when, such as another zone. Without a
+    new definition it keeps its anchor."""
     limits = {name: form[name] if name in form else stored[name] for name in LIMITS}
-    if any(name not in LIMITS for name in form):
-        return await read(conn, caller, {**form, **limits}, now=now, field="trigger") | limits
+    when = {name: value for name, value in form.items() if name not in LIMITS}
+    if when:
+        whole = when if any(name in KINDS for name in when) else {**(stored["editor"] or form_of(stored)), **when}
+        return await read(conn, caller, {**whole, **limits}, now=now, field="trigger") | limits
     row = {**stored, **limits}
-    _check_limits({**row, "fires": 0}, "trigger")
+    moved = any(row[name] != stored[name] for name in ("enabled", "starts_at", "ends_at"))
+    _check_limits({**row, "fires": 0}, "trigger", since=now if moved else row["anchor_at"])
     return row
 
 
@@ -187,17 +223,23 @@ def next_fire(row: Mapping[str, Any], now: datetime) -> datetime | None:
 
 
 async def save(
-    conn: Connection, automation: Mapping[str, Any], rows: Sequence[dict[str, Any]], *, now: datetime
+    conn: Connection,
+    automation: Mapping[str, Any],
+    rows: Sequence[dict[str, Any]],
+    *,
+    now: datetime,
+    fields: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Make these the automation's triggers. One that stays as it was keeps its id, anchor and count of fires."""
+    """Make these the automation's triggers; `fields` are where they are written. One that stays as it was keeps its id,
+    anchor and count of fires."""
     before = await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
     kept: set[Any] = set()
-    for row in rows:
+    for at, row in enumerate(rows):
         same = next((each for each in before if each["id"] not in kept and _same(each, row)), None)
         if same:
             kept.add(same["id"])
         else:
-            await add(conn, automation, row, now=now)
+            await add(conn, automation, row, now=now, field=fields[at])
     await remove(conn, automation, [each["id"] for each in before if each["id"] not in kept])
     if _timed(rows) > _timed(before):
         await refuse_too_many(conn, automation["workspace_id"])
@@ -208,12 +250,14 @@ def _timed(rows: Sequence[Mapping[str, Any]]) -> int:
     return sum(row["kind"] in TIMED for row in rows)
 
 
-async def add(conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any], *, now: datetime) -> TriggerId:
+async def add(
+    conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any], *, now: datetime, field: str
+) -> TriggerId:
     """Save one more trigger; it first fires at its next slot."""
     trigger_id = TriggerId(new_id())
     due = next_fire(row, now) if automation["status"] == "active" else None
     owner = {"workspace_id": automation["workspace_id"], "automation_id": automation["id"], "id": trigger_id}
-    await _refuse_cycle(conn, automation, row)
+    await _refuse_cycle(conn, automation, row, field)
     await triggers.insert(conn, _storable(row) | owner | {"next_fire_at": due})
     return trigger_id
 
@@ -225,7 +269,7 @@ async def change(
     stored = await find(conn, automation, trigger_id)
     await _pass_over(conn, automation, {trigger_id})
     due = next_fire({**row, "fires": stored["fires"]}, now) if automation["status"] == "active" else None
-    await _refuse_cycle(conn, automation, row)
+    await _refuse_cycle(conn, automation, row, "trigger")
     place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
     await triggers.update(conn, _storable(row) | place)
     if _timed([row]) > _timed([stored]):
@@ -251,7 +295,7 @@ async def find(conn: Connection, automation: Mapping[str, Any], trigger_id: UUID
     return found
 
 
-async def _refuse_cycle(conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+async def _refuse_cycle(conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any], field: str) -> None:
     """Automations that run after each other in a circle would never stop."""
     if row["kind"] != "after":
         return
@@ -259,7 +303,8 @@ async def _refuse_cycle(conn: Connection, automation: Mapping[str, Any], row: Ma
     path = await triggers.after_path(conn, automation["workspace_id"], row["after_automation_id"], automation["id"])
     if path:
         circle = " → ".join([automation["slug"], *path])
-        raise Invalid(f"They would run after each other in a circle: {circle}.", code="after_cycle", field="after")
+        message = f"They would run after each other in a circle: {circle}."
+        raise Invalid(message, code="after_cycle", field=f"{field}.after")
 
 
 async def first_secret(conn: Connection, vault: Vault, workspace_id: UUID, trigger_id: UUID) -> str | None:

@@ -34,11 +34,16 @@ async def add_trigger(unit: InUnit, shared: Shared, automation: str, body: Trigg
 
 
 @router.patch("/{trigger_id}")
-async def change_trigger(unit: InUnit, automation: str, trigger_id: UUID, body: TriggerPatch) -> TriggerOut:
-    """Change one trigger: enable or disable it, or give it another schedule, which counts from now."""
+async def change_trigger(
+    unit: InUnit, shared: Shared, automation: str, trigger_id: UUID, body: TriggerPatch
+) -> TriggerOut:
+    """Change one trigger: enable or disable it, or give it another schedule or zone, which counts from now."""
     automation_id = await automations.change_trigger(unit.conn, unit.caller, automation, trigger_id, body.changes())
     unit.wake(TRIGGERS)
-    return await _shown(unit, automation_id, trigger_id)
+    secret = None
+    if "webhook" in (body.model_extra or {}):
+        secret = await triggers.first_secret(unit.conn, shared.vault, unit.caller.workspace_id, trigger_id)
+    return await _shown(unit, automation_id, trigger_id, secret)
 
 
 @router.delete("/{trigger_id}", status_code=204)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from rota.errors import Invalid
 from rota.http.shapes.fields import Duration, In, Name, Out, Overlap, Pattern, Prompt, Uses
 from rota.http.shapes.money import BudgetIn, BudgetOut
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
@@ -68,6 +69,10 @@ class AutomationPatch(Policies):
     )
 
     def forms(self) -> list[dict[str, Any]] | None:
+        for name in ("schedule", "triggers"):
+            if name in self.model_fields_set and getattr(self, name) is None:
+                told = "Leave it out to keep the triggers; send `triggers: []` to take them all away."
+                raise Invalid(told, field=name)
         return trigger_forms(self.schedule, self.triggers)
 
 

@@ -26,21 +26,24 @@ class TriggerIn(In):
     overlap: Overlap | None = None
 
     def form(self, field: str) -> dict[str, Any]:
+        return {
+            **self._when(field),
+            **{name: getattr(self, name) for name in type(self).model_fields},
+            "field": field,
+        }
+
+    def _when(self, field: str) -> dict[str, Any]:
         given = self.model_extra or {}
         for name in ("id", "field"):
             if name in given:
                 raise Invalid("There is no such field.", field=f"{field}.{name}")
-        return {
-            **given,
-            **{name: getattr(self, name) for name in type(self).model_fields},
-            "field": field,
-        }
+        return given
 
 
 class TriggerPatch(TriggerIn):
     def changes(self) -> dict[str, Any]:
         """Only what the caller sent."""
-        return {**(self.model_extra or {}), **self.given()}
+        return {**self._when("trigger"), **self.given()}
 
 
 class PreviewIn(In):

@@ -226,7 +226,7 @@ async def _checked(
         checked = _validated(draft, TriggerIn, form, f"triggers.{at}.")
         if isinstance(checked, TriggerIn):
             saved.append(checked.form(f"triggers.{at}"))
-            await _read(unit.conn, unit.caller, saved[-1], f"triggers.{at}", draft)
+            await _read(unit.conn, unit.caller, saved[-1], f"triggers.{at}", draft, stored)
     return (body, saved) if isinstance(body, Body) and not draft.errors else None
 
 
@@ -240,12 +240,17 @@ def _validated(draft: Draft, shape: type[Any], values: Mapping[str, Any], prefix
 
 
 async def _read(
-    conn: Connection, caller: Caller, form: Mapping[str, Any], field: str, draft: Draft
+    conn: Connection,
+    caller: Caller,
+    form: Mapping[str, Any],
+    field: str,
+    draft: Draft,
+    stored: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any] | None:
     """A trigger as a row, or what is wrong with it."""
     try:
         now = await automations.now_of(conn)
-        return await forms.read(conn, caller, form, now=now, field=field)
+        return await forms.read(conn, caller, form, now=now, field=field, stored=stored)
     except Invalid as refused:
         draft.errors.setdefault(refused.field or field, refused.message)
     return None

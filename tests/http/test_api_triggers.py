@@ -1,0 +1,144 @@
+"""Triggers over HTTP, each by itself and as a list: changing a part, keeping what stands, and refusing with the field."""
+
+from typing import Any
+
+import pytest
+
+from . import api_client
+from .api_client import DAILY, UNKNOWN, Api, Office, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+LONG_AGO = "2020-01-01T00:00:00Z"
+
+
+async def saved_with(api: Api, *triggers: dict[str, Any], **values: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The address of a new automation, and its triggers."""
+    saved = made(await api.post("/automations", example(triggers=list(triggers), **values)))
+    return f"/automations/{saved['id']}", saved["triggers"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "change", "schedule"),
+    [
+        (DAILY, {"timezone": "Europe/Berlin"}, {"cron": "0 9 * * *", "timezone": "Europe/Berlin"}),
+        ({"every": "2d", "time": "09:00"}, {"time": "10:30"}, {"every": "2d", "time": "10:30", "timezone": "UTC"}),
+        ({"mode": "weekly", "weekdays": ["mon"], "time": "09:00"}, {"time": "08:00"},
+         {"cron": "0 8 * * 1", "timezone": "UTC"}),
+        (DAILY, {"every": "1h"}, {"every": "1h", "timezone": "UTC"}),
+    ],
+)  # fmt: skip
+async def test_a_part_of_what_says_when_is_changed_and_the_rest_stays(
+    api: Api, stored: dict[str, Any], change: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    path, [trigger] = await saved_with(api, stored)
+    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", change), 200)
+    assert (changed["schedule"], changed["editor_mode"]) == (
+        schedule,
+        trigger["editor_mode"] if "mode" in stored else None,
+    )
+
+
+async def test_how_the_other_one_has_to_end_is_changed_by_itself(api: Api) -> None:
+    other = made(await api.post("/automations", example()))
+    path, [trigger] = await saved_with(api, {"after": other["slug"]})
+    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", {"on": ["failed"]}), 200)
+    assert (changed["after_automation_id"], changed["after_on"]) == (other["id"], ["failed"])
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"id": UNKNOWN}, "invalid", "trigger.id"),
+        ({**DAILY, "field": "x"}, "invalid", "trigger.field"),
+        ({"crom": "0 9 * * *"}, "invalid_schedule", "trigger.crom"),
+        ({"on": ["failed"]}, "invalid_schedule", "trigger.on"),
+        ({"cron": None}, "invalid_cron", "trigger.cron"),
+        ({"ends_at": LONG_AGO}, "never_fires", "trigger.ends_at"),
+        ({"enabled": None}, "invalid", "enabled"),
+    ],
+)
+async def test_a_wrong_change_of_a_trigger_is_refused_with_its_field_and_changes_nothing(
+    api: Api, change: dict[str, Any], code: str, field: str
+) -> None:
+    path, [trigger] = await saved_with(api, DAILY)
+    refused(await api.patch(f"{path}/triggers/{trigger['id']}", change), 422, code, field)
+    assert made(await api.get(path), 200)["triggers"] == [trigger]
+
+
+@pytest.mark.parametrize(
+    ("form", "code", "field"),
+    [
+        ({}, "invalid_schedule", "trigger"),
+        ({"evnt": "paid"}, "invalid_schedule", "trigger"),
+        ({"webhook": {}, "ends_at": LONG_AGO}, "never_fires", "trigger.ends_at"),
+        ({"at": "2090-01-01T00:00:00Z", "starts_at": "2091-01-01T00:00:00Z"}, "never_fires", "trigger.starts_at"),
+    ],
+)
+async def test_a_trigger_that_says_nothing_or_never_fires_is_refused(
+    api: Api, form: dict[str, Any], code: str, field: str
+) -> None:
+    path, _ = await saved_with(api)
+    told = refused(await api.post(f"{path}/triggers", form), 422, code, field)
+    if code == "invalid_schedule":
+        assert "webhook, event, after" in told["detail"]
+
+
+async def test_a_circle_is_told_with_the_trigger_that_would_close_it(api: Api) -> None:
+    path, _ = await saved_with(api, slug="first")
+    await saved_with(api, {"after": "first"}, slug="second")
+    back = {"after": "second"}
+    refused(await api.post(f"{path}/triggers", back), 422, "after_cycle", "trigger.after")
+    refused(await api.patch(path, {"triggers": [DAILY, back]}), 422, "after_cycle", "triggers.1.after")
+    refused(await api.patch(path, {"schedule": back}), 422, "after_cycle", "schedule.after")
+    assert made(await api.get(path), 200)["triggers"] == []
+
+
+async def test_a_trigger_that_becomes_a_webhook_gets_a_secret_shown_once(api: Api) -> None:
+    path, [trigger] = await saved_with(api, DAILY)
+    path = f"{path}/triggers/{trigger['id']}"
+    assert made(await api.patch(path, {"webhook": {}}), 200)["secret"].startswith("whsec_")
+    assert made(await api.patch(path, {"webhook": {}}), 200)["secret"] is None
+
+
+@pytest.mark.parametrize("name", ["schedule", "triggers"])
+async def test_null_takes_no_trigger_away_in_silence(api: Api, name: str) -> None:
+    path, triggers = await saved_with(api, DAILY)
+    told = refused(await api.patch(path, {name: None}), 422, "invalid", name)
+    assert "triggers: []" in told["detail"]
+    assert made(await api.get(path), 200)["triggers"] == triggers
+    assert made(await api.patch(path, {"triggers": []}), 200)["triggers"] == []
+
+
+async def test_a_list_keeps_the_trigger_whose_instant_has_passed(office: Office, api: Api) -> None:
+    once = {"at": "2090-01-01T09:00:00+01:00"}
+    path, [trigger] = await saved_with(api, once)
+    await office.execute("UPDATE triggers SET at = %s, next_fire_at = NULL WHERE id = %s", LONG_AGO, trigger["id"])
+    passed = {"at": "2020-01-01T01:00:00+01:00"}
+    kept, added = made(await api.patch(path, {"triggers": [passed, DAILY]}), 200)["triggers"]
+    assert (kept["id"], kept["schedule"]["at"], added["kind"]) == (trigger["id"], LONG_AGO, "cron")
+    another = {"at": "2020-01-01T02:00:00+01:00"}
+    refused(await api.patch(path, {"triggers": [another]}), 422, "invalid_schedule", "triggers.0.at")
+
+
+async def test_a_list_keeps_the_trigger_whose_time_is_over_or_whose_other_automation_is_deleted(
+    office: Office, api: Api
+) -> None:
+    other = made(await api.post("/automations", example()))
+    after = {"after": other["id"], "on": ["succeeded"]}
+    path, triggers = await saved_with(api, {**DAILY, "ends_at": "2090-01-01T00:00:00Z"}, after)
+    await office.execute("UPDATE triggers SET ends_at = %s WHERE ends_at IS NOT NULL", LONG_AGO)
+    await api.delete(f"/automations/{other['id']}")
+    lists = [{**DAILY, "ends_at": LONG_AGO}, after, {"event": "paid"}]
+    kept = made(await api.patch(path, {"triggers": lists}), 200)["triggers"]
+    assert [each["id"] for each in kept[:2]] == [each["id"] for each in triggers]
+
+
+async def test_limits_of_one_that_is_over_are_changed_and_it_is_not_enabled_again(office: Office, api: Api) -> None:
+    path, [trigger] = await saved_with(api, {"at": "2090-01-01T00:00:00Z", "enabled": False})
+    passed = "UPDATE triggers SET at = %s, anchor_at = '2019-01-01Z' WHERE id = %s"
+    await office.execute(passed, LONG_AGO, trigger["id"])
+    path = f"{path}/triggers/{trigger['id']}"
+    assert made(await api.patch(path, {"overlap": "allow"}), 200)["overlap"] == "allow"
+    refused(await api.patch(path, {"enabled": True}), 422, "never_fires", "trigger")
