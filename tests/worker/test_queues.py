@@ -1,6 +1,7 @@
 """Who is claimed next: fair between workspaces, within caps, in order of priority, only what this worker serves."""
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from rota.model.ids import WorkerId
 from rota.roster import agents, running
 from rota.runs import claiming
 from rota.worker.queues import Queues
+from rota.worker.turns import MOST_AT_ONCE
 
 FILL = """
 INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, priority, queue, pool, executor,
@@ -217,4 +219,108 @@ async def test_who_has_given_all_is_not_asked_again_and_who_has_more_is(house: H
         assert await take_turn(conn, queues, 3) == [long.caller.workspace_id] * 3
         assert queues
         assert await take_turn(conn, queues, 3) == [long.caller.workspace_id]
+    assert not queues
+
+
+async def capped_agents(house: House, count: int, *, runs: int, cap: int = 1) -> None:
+    """Each with this many runs that wait."""
+    async with house.db.transaction() as conn:
+        for number in range(count):
+            body = {
+                "name": f"Agent {number}",
+                "executor": "command",
+                "config": {"argv": ["true"]},
+                "max_concurrent": cap,
+            }
+            await agents.create(conn, house.caller, body)
+            for _ in range(runs):
+                await running.run_agent(conn, house.caller, f"agent-{number}", {"prompt": "go"})
+
+
+async def take_from_agents(conn: Connection, queues: Queues, places: int) -> list[Any]:
+    async with conn.transaction():
+        to_read = await queues.to_read(conn, places)
+        assert len(to_read) <= MOST_AT_ONCE
+        claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=places, lease=timedelta(minutes=1))
+    queues.claimed(claimed)
+    return [run.agent_id for run in claimed]
+
+
+async def test_of_many_capped_agents_all_are_claimed_from_though_each_claim_reads_a_few(
+    house: House, db: Database
+) -> None:
+    await capped_agents(house, MOST_AT_ONCE * 2, runs=2, cap=2)
+    queues = Queues(["default"], ["command"])
+    async with db.connection() as conn:
+        await queues.look(conn)
+        taken = Counter([agent for _ in range(8) for agent in await take_from_agents(conn, queues, 8)])
+    assert list(taken.values()) == [2] * 32
+
+
+async def test_capped_agents_take_turns_and_those_that_share_a_queue_come_with_every_claim(
+    house: House, db: Database
+) -> None:
+    await run_agent(house)
+    await capped_agents(house, MOST_AT_ONCE * 2, runs=1)
+    queues, shared = Queues(["default"], ["command"]), house.caller.workspace_id
+    async with db.connection() as conn:
+        await queues.look(conn)
+        turns = []
+        for _ in range(3):
+            async with conn.transaction():
+                turns.append({row["queue"] for row in await queues.to_read(conn, 2)})
+            queues.claimed([])
+    assert turns[0] & turns[1] == {shared}
+    assert turns[0] == turns[2]
+
+
+async def test_an_agent_that_is_full_is_not_read_again_before_it_has_room(house: House, db: Database) -> None:
+    await capped_agents(house, 1, runs=2)
+    queues = Queues(["default"], ["command"])
+    async with db.connection() as conn:
+        await queues.look(conn)
+        assert len(await take_from_agents(conn, queues, 1)) == 1
+        assert not queues
+        await queues.look(conn)
+        assert not queues
+        assert await house.value("SELECT full_at > now() - interval '1 minute' FROM agents WHERE slug = 'agent-0'")
+        await house.execute("UPDATE runs SET status = 'succeeded', finished_at = now() WHERE status = 'running'")
+        queues.hint(house.caller.workspace_id)
+        await queues.guess(conn)
+        assert len(await take_from_agents(conn, queues, 5)) == 1
+
+
+async def test_a_hint_of_a_workspace_with_many_capped_agents_looks_there_at_once_but_not_all_the_time(
+    house: House, db: Database
+) -> None:
+    await capped_agents(house, MOST_AT_ONCE + 1, runs=1)
+    queues = Queues(["default"], ["command"])
+    async with db.connection() as conn:
+        await queues.look(conn)
+        while await take_from_agents(conn, queues, 5):
+            pass
+        await run_agent(house)
+        queues.hint(house.caller.workspace_id)
+        await queues.guess(conn)
+        assert queues
+        assert not queues.hinted
+        queues.hint(house.caller.workspace_id)
+        await queues.guess(conn)
+        assert queues.hinted  # it is looked at when there is a place left, or a little later
+        await queues.follow_hints(conn)
+        assert not queues.hinted
+
+
+async def test_a_capped_workspace_that_is_full_is_not_read_again_and_one_that_is_not_is(
+    house: House, db: Database
+) -> None:
+    for _ in range(5):
+        await run_agent(house)
+    await house.execute("UPDATE workspaces SET max_concurrent = 4")
+    queues = Queues(["default"], ["command"])
+    async with db.connection() as conn:
+        await queues.look(conn)
+        assert len(await take_from_agents(conn, queues, 2)) == 2
+        assert queues
+        assert len(await take_from_agents(conn, queues, 3)) == 2
     assert not queues

@@ -28,7 +28,11 @@ SELECT found.workspace_id, found.queue, found.pool, found.executor, found.priori
            AND r.queue = found.queue AND r.pool = found.pool AND r.executor = found.executor
            AND r.priority = found.priority
       ORDER BY r.ready_at LIMIT 1),
-       a.id IS NOT NULL, w.max_concurrent IS NOT NULL
+       a.id IS NOT NULL,
+       (SELECT count(*) >= a.max_concurrent FROM live_runs r
+         WHERE r.workspace_id = a.workspace_id AND r.agent_id = a.id
+           AND r.status IN ('running', 'awaiting_approval') AND r.leased),
+       w.max_concurrent IS NOT NULL
   FROM found
        JOIN workspaces w ON w.id = found.workspace_id
        LEFT JOIN agents a ON a.workspace_id = found.workspace_id AND a.id = found.queue
@@ -96,9 +100,13 @@ UPDATE agents SET full_at = clock_timestamp() WHERE (workspace_id, id) IN (
 """
 
 MARK_SEEN_FULL = """
--- Their rows are locked by who claims.
-WITH spaces AS (UPDATE workspaces SET full_at = clock_timestamp() WHERE id = ANY(%(workspaces)s))
-UPDATE agents SET full_at = clock_timestamp() WHERE workspace_id = ANY(%(in_workspaces)s) AND id = ANY(%(agents)s)
+-- Who claims for one of them marks it too, if it still is: so nobody is waited for.
+WITH spaces AS (
+    UPDATE workspaces SET full_at = clock_timestamp() WHERE id IN (
+        SELECT id FROM workspaces WHERE id = ANY(%(workspaces)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
+UPDATE agents SET full_at = clock_timestamp() WHERE (workspace_id, id) IN (
+    SELECT workspace_id, id FROM agents WHERE workspace_id = ANY(%(in_workspaces)s) AND id = ANY(%(agents)s)
+  ORDER BY workspace_id, id FOR NO KEY UPDATE SKIP LOCKED)
 """
 
 MOVE = """
@@ -121,7 +129,8 @@ class Queue(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A queue, in how many seconds its first run may be claimed, and whether its agent or workspace is capped."""
+    """A queue, in how many seconds its first run may be claimed, whether its agent or workspace is capped, and whether
+    its agent runs as many as it may just now."""
 
     workspace_id: UUID
     queue: UUID
@@ -130,6 +139,7 @@ class Found(NamedTuple):
     priority: int
     ready_in: float
     agent_capped: bool
+    agent_full: bool
     workspace_capped: bool
 
     @property

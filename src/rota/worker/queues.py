@@ -11,13 +11,13 @@ from rota.db import queues as rows
 from rota.db.pool import Connection
 from rota.db.queues import Found, Queue
 from rota.model.run import Claimed
+from rota.worker.turns import MOST_AT_ONCE, Turns
 
 EVER = "-infinity"
 MOST_REMEMBERED = 10_000  # workspaces
+SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking into a workspace with many queues
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
-
-Line = dict[UUID, dict[Queue, Found]]  # workspaces in the order of their turns, each with its queues
 
 
 class Queues:
@@ -26,13 +26,15 @@ class Queues:
 
     def __init__(self, pools: Sequence[str], kinds: Sequence[str]) -> None:
         self._pools, self._kinds = pools, kinds
-        self._lines: dict[int, Line] = {}  # by priority
+        self._turns = Turns()
         self._later: dict[Queue, tuple[float, Found]] = {}
         self._offered: list[Found] = []
+        self._room: dict[UUID, int] = {}  # of what is capped, as far as it could be locked
         self._share = 0
         self._since: dict[Queue, datetime] = {}
         self._hinted: set[UUID] = set()
         self._remembered: dict[UUID, dict[Queue, Found]] = {}
+        self._look_again_at: dict[UUID, float] = {}
         self._marked: dict[UUID, float] = {}
 
     def hint(self, workspace_id: UUID) -> None:
@@ -44,20 +46,26 @@ class Queues:
         self._since.clear()
         self._hinted.clear()
         found = await self._find(conn)
-        turns = {(priority, space): at for priority, line in self._lines.items() for at, space in enumerate(line)}
-        self._lines, self._later = {}, {}
-        for each in sorted(found, key=lambda each: turns.get((each.priority, each.workspace_id), len(turns))):
+        places = self._turns.places()
+        self._turns, self._later = Turns(), {}
+        for each in sorted(found, key=lambda each: places.get((each.priority, each.workspace_id), len(places))):
             self._add(each)
 
     @property
     def hinted(self) -> bool:
         return bool(self._hinted)
 
-    def guess(self) -> None:
-        """What was hinted at is mostly in a queue that held something before: claim from there first, then look."""
-        for workspace_id in self._hinted:
-            for found in self._remembered.get(workspace_id, {}).values():
-                self._add(found)
+    async def guess(self, conn: Connection) -> None:
+        """What was hinted at is mostly in a queue that held something before: claim from there first, then look. Where
+        that were too many, look at once, unless that takes too much of the time."""
+        for workspace_id in tuple(self._hinted):
+            remembered = self._remembered.get(workspace_id, {})
+            if len(remembered) <= MOST_AT_ONCE:
+                for found in remembered.values():
+                    self._add(found)
+            elif time.monotonic() >= self._look_again_at.get(workspace_id, 0.0):
+                self._hinted.discard(workspace_id)
+                await self._look_into(conn, workspace_id)
 
     def _remember(self, found: Sequence[Found]) -> None:
         if len(self._remembered) > MOST_REMEMBERED:
@@ -69,33 +77,34 @@ class Queues:
         """Look where somebody said that something is. One look is enough for many hints."""
         hinted, self._hinted = self._hinted, set()
         if hinted:
-            only = next(iter(hinted)) if len(hinted) == 1 else None
-            for found in await self._find(conn, only):
-                self._add(found)
+            await self._look_into(conn, next(iter(hinted)) if len(hinted) == 1 else None)
+
+    async def _look_into(self, conn: Connection, workspace_id: UUID | None) -> None:
+        began = time.monotonic()
+        for found in await self._find(conn, workspace_id):
+            self._add(found)
+        if workspace_id:
+            now = time.monotonic()
+            self._look_again_at[workspace_id] = now + (now - began) / SHARE_OF_LOOKING
 
     async def _find(self, conn: Connection, workspace_id: UUID | None = None) -> list[Found]:
+        """Those that are full come again with the hint that they have room."""
         found = await rows.find(conn, pools=self._pools, kinds=self._kinds, workspace_id=workspace_id)
         self._remember(found)
-        return found
+        full = {(each.workspace_id, each.queue) for each in found if each.agent_full}
+        if full:
+            await self._mark_full(conn, set(), full)
+        return [each for each in found if not each.agent_full]
 
     def _add(self, found: Found) -> None:
         if found.ready_in > 0:
             self._later[found.key] = (time.monotonic() + found.ready_in, found)
         else:
             self._later.pop(found.key, None)
-            self._lines.setdefault(found.priority, {}).setdefault(found.workspace_id, {})[found.key] = found
-
-    def _drop(self, found: Found) -> None:
-        line = self._lines.get(found.priority, {})
-        queues = line.get(found.workspace_id, {})
-        queues.pop(found.key, None)
-        if not queues:
-            line.pop(found.workspace_id, None)
-        if not line:
-            self._lines.pop(found.priority, None)
+            self._turns.add(found)
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._turns)
 
     def seconds_until_ready(self) -> float | None:
         """When the first run that is queued for later may be claimed."""
@@ -110,65 +119,67 @@ class Queues:
 
     def capped(self, places: int) -> bool:
         """Whether one of those whose turn it is is capped."""
-        return any(each.workspace_capped or each.agent_capped for each in self._turn(places))
-
-    def _turn(self, places: int) -> list[Found]:
-        """All queues of those workspaces whose turn it is, one for each place; who has what is urgent comes first."""
-        spaces: dict[UUID, None] = {}
-        for priority in sorted(self._lines):
-            for workspace_id in self._lines[priority]:
-                if len(spaces) >= places:
-                    break
-                spaces[workspace_id] = None
-        lines = self._lines.values()
-        return [found for space in spaces for line in lines for found in line.get(space, {}).values()]
+        return any(each.workspace_capped or each.agent_capped for each in self._turns.now(places))
 
     async def to_read(self, conn: Connection, places: int) -> list[dict[str, Any]]:
         """The queues to claim from now, each with the most it may give. Locks what is capped."""
-        self._offered = ready = self._turn(places)
+        self._offered = ready = self._turns.now(places)
         # Twice as many as each would have to give: some have fewer. What is read beyond that would be read in vain.
         self._share = min(places, -(-2 * places // max(1, len({each.workspace_id for each in ready}))))
         spaces = {each.workspace_id for each in ready if each.workspace_capped}
         agents = {(each.workspace_id, each.queue) for each in ready if each.agent_capped}
-        most: dict[UUID, int] = {}
-        if spaces or agents:
-            caps = await rows.lock_capped(conn, list(spaces), list(agents))
-            busy = await rows.running(conn, list(spaces | {workspace_id for workspace_id, _ in agents}))
-            most = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items()}
-            await self._mark_full(conn, spaces, agents, {capped for capped, room in most.items() if not room})
-        return [row for each in ready if (row := self._row(each, most))]
+        self._room = await self._lock(conn, spaces, agents) if spaces or agents else {}
+        return [row for each in ready if (row := self._row(each))]
 
-    async def _mark_full(
-        self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]], full: set[UUID]
-    ) -> None:
+    async def _lock(self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]) -> dict[UUID, int]:
+        """How many more each may run."""
+        caps = await rows.lock_capped(conn, list(spaces), list(agents))
+        busy = await rows.running(conn, list(spaces | {workspace_id for workspace_id, _ in agents}))
+        room = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items()}
+        full = {capped for capped, more in room.items() if not more}
+        await self._mark_full(conn, spaces & full, {each for each in agents if each[1] in full})
+        return room
+
+    async def _mark_full(self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]) -> None:
         """Here is a place, which they may not take: the sweep that ends what is stuck may miss the moment."""
         now = time.monotonic()
         self._marked = {capped: at for capped, at in self._marked.items() if now - at < MARK_SECONDS}
-        unmarked = full - self._marked.keys()
-        if unmarked:
-            await rows.mark_seen_full(conn, list(spaces & unmarked), [each for each in agents if each[1] in unmarked])
-            self._marked |= dict.fromkeys(unmarked, now)
+        spaces = spaces - self._marked.keys()
+        agents = {each for each in agents if each[1] not in self._marked}
+        if spaces or agents:
+            await rows.mark_seen_full(conn, list(spaces), list(agents))
+            self._marked |= dict.fromkeys((*spaces, *(agent_id for _, agent_id in agents)), now)
 
-    def _row(self, found: Found, most: dict[UUID, int]) -> dict[str, Any] | None:
+    def _row(self, found: Found) -> dict[str, Any] | None:
         """None if it is full, or if another worker claims for it just now."""
-        in_queue = min(self._share, most.get(found.queue, 0) if found.agent_capped else self._share)
-        in_workspace = most.get(found.workspace_id, 0) if found.workspace_capped else self._share
+        in_queue = min(self._share, self._room.get(found.queue, 0) if found.agent_capped else self._share)
+        in_workspace = self._room.get(found.workspace_id, 0) if found.workspace_capped else self._share
         if not in_queue or not in_workspace:
             return None
         limits = {"since": self._since.get(found.key, EVER), "most": in_queue, "room": in_workspace}
         return {**found.key._asdict(), **limits, "workspace_capped": found.workspace_capped}
 
     def claimed(self, runs: Sequence[Claimed]) -> None:
-        """This is what those gave whose turn it was: now it is the others'. Who gave all that was there is done."""
+        """This is what those gave whose turn it was: now it is the others'. Who gave all that was there is done, and so
+        is who is full, until a hint tells that it has room."""
         self._read_on(runs)
         given = Counter([run.workspace_id.int for run in runs])  # by their numbers: Python hashes a UUID slowly
         of_each = {run.workspace_id.int: run for run in runs}
         done = {run.workspace_id for space, run in of_each.items() if given[space] == run.waiting < self._share}
+        full = self._full(runs) if self._room else set()
         for each in self._offered:
-            if each.workspace_id in done:
-                self._drop(each)
-            elif queues := self._lines.get(each.priority, {}).pop(each.workspace_id, None):
-                self._lines[each.priority][each.workspace_id] = queues
+            if each.workspace_id in full:
+                self._turns.drop_workspace(each.workspace_id)
+            elif each.workspace_id in done or each.queue in full:
+                self._turns.drop(each)
+            else:
+                self._turns.put_last(each)
+
+    def _full(self, runs: Sequence[Claimed]) -> set[UUID]:
+        """What is capped and runs as many as it may with these."""
+        taken: Counter[UUID] = Counter([run.workspace_id for run in runs])
+        taken.update([run.queue for run in runs if run.queue != run.workspace_id])
+        return {capped for capped, room in self._room.items() if taken[capped] >= room}
 
     def _read_on(self, runs: Iterable[Claimed]) -> None:
         """From here: what is behind has been claimed, but for commits that come late."""
@@ -185,4 +196,4 @@ class Queues:
     def exhausted(self) -> None:
         """Those whose turn it was had nothing: forget them until a hint or the next look."""
         for each in self._offered:
-            self._drop(each)
+            self._turns.drop(each)

@@ -157,7 +157,7 @@ class Worker:
             self._look_at = now + self._poll.total_seconds()
             await self._queues.look(conn)
         else:
-            self._queues.guess()
+            await self._queues.guess(conn)
 
     async def _claim(self, conn: Connection, free: int) -> list[Claimed]:
         offered = self._tokens.offer(free)
