@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rota.http.shapes.pages import cursor_of
 from rota.scheduler.tick import Scheduler
 
 from . import api_client
@@ -286,6 +287,13 @@ async def test_revisions_are_paged_and_each_still_shows_what_changed(api: Api) -
     assert [each["changed"].get("prompt", {}).get("to") for each in seen] == [
         "Prompt 5", "Prompt 4", "Prompt 3", "Prompt 2", None,
     ]  # fmt: skip
+
+
+async def test_a_page_of_revisions_may_be_empty(api: Api) -> None:
+    saved = made(await api.post("/automations", example()))
+    before_the_first = cursor_of(1)
+    page = made(await api.get(f"/automations/{saved['id']}/revisions", cursor=before_the_first), 200)
+    assert page == {"items": [], "next_cursor": None}
 
 
 async def test_a_change_of_the_schedule_counts_from_now_and_one_of_the_prompt_leaves_it_alone(

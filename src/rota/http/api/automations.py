@@ -1,6 +1,7 @@
 """Automations: saved prompts with triggers and policies."""
 
 from collections.abc import Awaitable, Callable
+from itertools import zip_longest
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -198,8 +199,10 @@ async def list_revisions(
         before=read_number_cursor(cursor, largest=LARGEST_REVISION),
         limit=limit + 1,
     )
-    older = [*specs[1:], {"spec": {}}]
-    told = [{**new, "changed": _difference(old["spec"], new["spec"])} for new, old in zip(specs, older, strict=True)]
+    older = [each["spec"] for each in specs[1:]]
+    told = [
+        {**new, "changed": _difference(old, new["spec"])} for new, old in zip_longest(specs, older, fillvalue={})
+    ]
     shown = [RevisionOut.model_validate(each) for each in told[:limit]]
     return Page(items=shown, next_cursor=cursor_of(shown[-1].revision) if len(specs) > limit else None)
 
