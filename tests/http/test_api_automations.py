@@ -3,11 +3,13 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from rota.http.shapes.pages import cursor_of
 from rota.scheduler.tick import Scheduler
+from rota.watch.rescue import Rescue
 
 from . import api_client
 from .api_client import DAILY, UNKNOWN, Api, Office, example, made, refused
@@ -468,6 +470,24 @@ async def test_a_second_run_now_while_one_is_queued_answers_its_id_and_while_one
     second = made(await api.post(path))
     assert second["ready_at"] is None
     assert refused(await api.post(path), 409, "already_queued")["run_id"] == second["id"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("same", "new"), ("new", "same")])
+async def test_a_run_waits_for_the_one_before_also_when_the_session_was_changed_between_them(
+    office: Office, api: Api, before: str, after: str
+) -> None:
+    saved = made(await api.post("/automations", example(session=before)))
+    path = f"/automations/{saved['id']}"
+    made(await api.post(f"{path}/run"))
+    first = await office.claim()
+    made(await api.patch(path, {"session": after}), 200)
+    second = made(await api.post(f"{path}/run"))
+    rescue = Rescue(office.db, office.site.web.wakes)
+    await rescue.once()
+    assert made(await api.get(f"/runs/{second['id']}"), 200)["ready_at"] is None
+    await office.settle(first)
+    await rescue.once()
+    assert (await office.claim()).id == UUID(second["id"])
 
 
 async def test_two_run_nows_at_the_same_moment_make_one_run(office: Office, api: Api) -> None:

@@ -239,12 +239,16 @@ async def test_a_retry_never_has_old_words_done_on_the_authority_of_who_has_chan
     """Who took the automation over has agreed to what it does now, not to what its owner had it do before."""
     admin, owner = await office.api(), await office.api("member")
     old = await failed(office, owner)
-    change = {"prompt": "As the admin", "accept_grant": True}
-    made(await admin.patch(f"/automations/{old['automation_id']}", change), 200)
+    account = made(await admin.post("/accounts", {"name": "Research"}))["id"]
+    path = f"/automations/{old['automation_id']}"
+    made(await owner.post(f"{path}/renew-grant", {"account": account}), 200)
+    made(await admin.patch(path, {"prompt": "As the admin", "accept_grant": True}), 200)
     new = made(await owner.post(f"/runs/{old['id']}/retry"))
     acts_as = "SELECT user_id FROM grants WHERE id = %s"
     assert await office.value(acts_as, new["grant_id"]) == await office.value(acts_as, old["grant_id"])
     assert await office.value(acts_as, new["grant_id"]) != office.caller.user_id
+    charges = "SELECT account_id::text FROM grants WHERE id = %s"
+    assert await office.value(charges, new["grant_id"]) == account, "the one that the automation charges"
 
 
 async def test_a_retry_of_a_direct_run_runs_the_agent_as_it_stood_then(office: Office, api: Api) -> None:

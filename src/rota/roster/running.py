@@ -126,7 +126,7 @@ async def _start_one(
         if again["agent_id"] != policy.agent_id or await _changed_hands(conn, caller, again, policy):
             agent = await _awake(conn, caller, str(again["agent_id"]))
             start.agent_id, start.queue = agent["id"], _queue(caller, agent)
-            start.grant_id = await _short_grant(conn, caller, agent)
+            start.grant_id = await _short_grant(conn, caller, agent, charging=policy.grant_id)
     await starting.start(conn, [start])
     return start.id
 
@@ -152,8 +152,14 @@ async def _awake(conn: Connection, caller: Caller, ref: str) -> dict[str, Any]:
     return agent
 
 
-async def _short_grant(conn: Connection, caller: Caller, agent: Mapping[str, Any]) -> GrantId:
-    return await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT)
+async def _short_grant(
+    conn: Connection, caller: Caller, agent: Mapping[str, Any], *, charging: GrantId | None = None
+) -> GrantId:
+    """Of the caller. It charges the account of the automation's grant, if the run is an automation's."""
+    account_id = await grant_rows.account_to_charge(conn, caller.workspace_id, charging)
+    return await grants.make(
+        conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT, account_id=account_id
+    )
 
 
 def _queue(caller: Caller, agent: Mapping[str, Any]) -> AgentId | WorkspaceId:

@@ -64,8 +64,6 @@ def _concerning(changed: Sequence[Ended]) -> dict[WorkspaceId, list[UUID | None]
     for each in changed:
         if each.status in TERMINAL:
             ids[each.workspace_id] += _waited_for(each)
-            if each.lane and each.lane != each.automation_id and _automated(each):
-                ids[each.workspace_id].append(each.automation_id)
     return ids
 
 
@@ -85,9 +83,10 @@ async def _mark_left(conn: Connection, freed: Sequence[Ended]) -> None:
         await queues.mark_left(conn, Counter((each.workspace_id, each.capped_agent_id) for each in freed))
 
 
-def _waited_for(run: Ended) -> tuple[UUID | None, UUID | None]:
-    """Its lane, or the one of its automation if it runs beside that; and its session, whose turns wait for it."""
-    return run.lane or run.automation_id, run.session_id
+def _waited_for(run: Ended) -> set[UUID | None]:
+    """Its lane; its automation, in whose lane others wait also if it runs beside that or has another; and its session,
+    whose turns wait for it."""
+    return {run.lane or run.automation_id, run.automation_id, run.session_id}
 
 
 async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> None:

@@ -27,8 +27,8 @@ ORDER BY r.workspace_id, r.id
 """
 
 PROMOTE = """
--- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation; a
--- turn also waits for what its automation does in the session, which then goes on instead of ending. That cannot end
+-- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation, in
+-- no lane or in the one that was its before its session was changed; a turn also waits for what its automation does in the session, which then goes on instead of ending. That cannot end
 -- unseen: who ends it and who starts the turn both write to the session's log, and so one after the other.
 -- Who waits is looked for first: mostly it is nobody.
 WITH waiting AS MATERIALIZED (
@@ -49,8 +49,9 @@ promoted AS (
                      AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
           AND NOT EXISTS (
                   SELECT FROM live_runs h
-                   WHERE h.workspace_id = g.workspace_id AND h.automation_id = g.lane AND h.lane IS NULL
-                     AND h.source NOT IN ('chat', 'task'))
+                   WHERE h.workspace_id = g.workspace_id AND h.automation_id = r.automation_id
+                     AND h.lane IS DISTINCT FROM g.lane AND h.source NOT IN ('chat', 'task')
+                     AND (h.status <> 'queued' OR h.ready_at IS NOT NULL))
           AND NOT EXISTS (
                   SELECT FROM runs h
                    WHERE h.workspace_id = g.workspace_id AND h.session_id = g.lane AND h.automation_id IS NOT NULL

@@ -200,9 +200,7 @@ async def list_revisions(
         limit=limit + 1,
     )
     older = [each["spec"] for each in specs[1:]]
-    told = [
-        {**new, "changed": _difference(old, new["spec"])} for new, old in zip_longest(specs, older, fillvalue={})
-    ]
+    told = [{**new, "changed": _difference(old, new["spec"])} for new, old in zip_longest(specs, older, fillvalue={})]
     shown = [RevisionOut.model_validate(each) for each in told[:limit]]
     return Page(items=shown, next_cursor=cursor_of(shown[-1].revision) if len(specs) > limit else None)
 
