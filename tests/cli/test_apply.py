@@ -212,7 +212,10 @@ async def test_nothing_is_written_unless_it_is_answered_with_yes(
 ) -> None:
     path = file({"agents": [POET]})
     before = await count(office)
-    assert "Write this?" in (await rota("apply", "-f", path, code=1, stdin="n\n")).stdout
+    for answered in ("n\n", ""):
+        declined = await rota("apply", "-f", path, code=1, stdin=answered)
+        assert "Write this?" in declined.stdout
+        assert "Nothing was written. --yes" in declined.stderr
     assert await count(office) == before
     text = json.dumps({"agents": [POET]})
     assert "--yes" in (await rota("apply", "-f", "-", code=2, stdin=text)).stderr
@@ -265,7 +268,7 @@ WRONG_FILES = [
     ("[" * 3000, "is not YAML"),
 ]
 WRONG_ITEMS = [
-    ({"agents": [{**POET, "confg": {}, "pol": 1}]}, "agent poet: confg: There is no such field.; pol: There is no such field."),
+    ({"agents": [{**POET, "confg": {}, "pol": 1}]}, "agent poet: confg: There is no such field; pol: There is no such field."),
     ({"agents": [{**POET, "config": {"argvv": []}}]}, "agent poet: "),
     ({"agents": [{**POET, "slug": "No slug"}]}, "is not a slug"),
     ({"automations": [haiku(agent="nobody")]}, "automation haiku: agent: There is no agent 'nobody'."),

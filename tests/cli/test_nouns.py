@@ -124,7 +124,8 @@ async def test_a_webhooks_secret_is_shown_once_and_an_event_starts_a_run(rota: C
     )  # fmt: skip
     assert "whsec_" in created.stdout
     assert "whsec_" not in (await rota("automations", "show", "hooked")).stdout
-    assert (await rota("events", "post", "nobody.waits")).stdout == ""
+    nobody = await rota("events", "post", "nobody.waits")
+    assert (nobody.stdout, nobody.stderr) == ("", "It started no run.\n")
     [run] = (await answer("events", "post", "invoice.paid", '{"n": 4711}', "--key", "n-4711"))["runs"]
     assert (
         await rota("events", "post", "invoice.paid", "-", "--key", "n-4711", stdin='{"n": 4711}')
@@ -237,7 +238,12 @@ REFUSALS = [
     (["agents", "create", "X", "--executor", "command", "--credential", "x"], "--credential takes NAME=VALUE"),
     (["agents", "create", "X"], "executor: This field is required."),
     (["agents", "create", "X", "--executor", "command", "--set", "a=1", "--set", "b=2"], "2 fields are wrong."),
+    (
+        ["agents", "create", "X", "--executor", "command", "--config", '{"argv": "x"}'],
+        "rota: config.argv: must be a list",
+    ),
     (["runs", "show", str(uuid4())], "There is no such run."),
+    (["runs", "show", "haiku"], "run_id: Give an id such as 01a1e0db-"),
     (["runs", "list", "--automation", "nope"], "There is no such automation."),
     (["agents", "list", "--token", "rota_nobody"], "unknown, revoked or expired"),
     (["agents", "list", "--workspace", "elsewhere"], "rota: "),

@@ -1,10 +1,11 @@
-"""The command line at a real terminal: as wide as it is, in colour unless that is unwanted."""
+"""The command line at a real terminal: as wide as it is, in colour unless that is unwanted, and left by Ctrl-C."""
 
 import asyncio
 import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from rota.cli.showing import width_of
 
-from .conftest import Command
+from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,3 +58,25 @@ async def test_a_table_is_no_wider_than_the_terminal_and_coloured_unless_unwante
     piped = (await rota("automations", "list")).stdout
     assert name in piped
     assert not COLOUR.search(piped)
+
+
+def left(*arguments: str) -> tuple[int, str]:
+    """How it ends when somebody presses Ctrl-C after its first words."""
+    program = subprocess.Popen([str(ROTA), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stdout
+    assert program.stdout.readline()
+    program.send_signal(signal.SIGINT)
+    _, told = program.communicate(timeout=30)
+    return program.returncode, told
+
+
+@pytest.mark.usefixtures("worker")
+async def test_ctrl_c_ends_the_looking_and_says_that_the_run_goes_on(rota: Command, answer: Answer) -> None:
+    config = '{"argv": ["sh", "-c", "echo begun; exec sleep 600"]}'
+    await rota("agents", "create", "Slow", "--executor", "command", "--config", config)
+    code, told = await asyncio.to_thread(left, "agents", "run", "slow", "Go.", "--follow")
+    [run] = (await answer("runs", "list", "--status", "running"))["items"]
+    assert (code, told) == (130, f"\nThe run goes on. `rota runs cancel {run['id']}` stops it.\n")
+    assert await asyncio.to_thread(left, "sessions", "follow", run["session_id"]) == (130, "")
+    await rota("runs", "cancel", run["id"])
+    await rota("runs", "wait", run["id"], code=1)

@@ -103,6 +103,8 @@ async def test_triggers_take_limits_of_their_own(api: Api) -> None:
     }  # fmt: skip
     saved = made(await api.post("/automations", example(triggers=[{**DAILY, **limits}, {"every": "1h"}])))
     [limited, plain] = saved["triggers"]
+    told = "Every day at 09:00, UTC, from 1 January 2127, until 1 January 2128, 7 times (switched off)"
+    assert limited["text"] == told
     assert {name: limited[name] for name in limits} == limits
     assert limited["next_fire_at"] is None
     assert saved["next_fire_at"] == plain["next_fire_at"]

@@ -68,7 +68,15 @@ def _told(refused: RotaError) -> Iterator[str]:
         yield f"rota: {len(wrong)} fields are wrong."
         yield from (f"  {clean(each['field'])}: {clean(each['message'])}" for each in wrong)
     else:
-        yield f"rota: {clean(refused.message)}"
+        yield f"rota: {clean(_with_field(refused))}"
+
+
+def _with_field(refused: RotaError) -> str:
+    """Options and settings are named in their refusals; a field of the API may have to be."""
+    field = refused.field or ""
+    last = field.rpartition(".")[2].replace("_", " ")
+    named = field.startswith(("-", "ROTA_")) or last.lower() in refused.message.lower()
+    return refused.message if not field or named else f"{field}: {refused.message}"
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "color": wants_colour()})

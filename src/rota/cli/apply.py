@@ -43,13 +43,23 @@ def command(rota: Rota, files: tuple[str, ...], dry_run: bool, yes: bool, accept
         if rota.as_json:
             click.echo(showing.as_json({"items": telling.as_data(changes)}))
         sys.exit(WOULD_CHANGE if pending else 0)
-    if pending and not yes:
-        click.confirm("Write this?", abort=True)
+    if pending and not yes and not _agreed():
+        click.echo("Nothing was written. --yes writes without asking.", err=True)
+        sys.exit(1)
     answers = _written(rota, pending)
     if rota.as_json:
         saved = {(change.item.kind, change.item.slug): answer for change, answer in zip(pending, answers, strict=True)}
         items = [{**each, "answer": saved.get((each["kind"], each["slug"]))} for each in telling.as_data(changes)]
         click.echo(showing.as_json({"items": items}))
+
+
+def _agreed() -> bool:
+    """Whoever stops here, or cannot answer, has not agreed."""
+    try:
+        return click.confirm("Write this?")
+    except click.Abort:
+        click.echo(err=True)
+        return False
 
 
 def _written(rota: Rota, pending: Sequence[Change]) -> list[dict[str, Any]]:

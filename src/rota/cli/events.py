@@ -22,3 +22,5 @@ def post(rota: Rota, name: str, data: Any, key: str | None) -> None:
     fired = rota.ask("POST", "/events", with_fields({"data": data, "key": key}, ()) | {"event": name})
     if rota.as_json or fired["runs"]:
         rota.said(fired, "\n".join(fired["runs"]))
+    else:
+        click.secho("It started no run.", dim=True, err=True)

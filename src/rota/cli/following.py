@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -12,7 +13,7 @@ from rota.cli.noun import Rota
 from rota.cli.showing import Item
 from rota.model.run import TERMINAL
 
-NOT_YET = 3
+NOT_YET, INTERRUPTED = 3, 130
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 
 
@@ -26,11 +27,22 @@ def answered(rota: Rota, run: Item, *, follow: bool) -> None:
 def followed(rota: Rota, run: Item) -> NoReturn:
     """Print what a run says until it has ended; ends with 0 if it succeeded, else with 1."""
     line = ""
-    for event in _events(rota, run):
-        line = _printed(rota, event) or line
+    with _leaving(run):
+        for event in _events(rota, run):
+            line = _printed(rota, event) or line
     if line and not line.endswith("\n"):
         click.echo()
     waited(rota, run, quiet=rota.as_json)
+
+
+@contextmanager
+def _leaving(run: Item) -> Iterator[None]:
+    """Ctrl-C ends the looking, not the run: say so, lest anybody think it was stopped."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.secho(f"\nThe run goes on. `rota runs cancel {run['id']}` stops it.", dim=True, err=True)
+        sys.exit(INTERRUPTED)
 
 
 def waited(rota: Rota, run: Item, *, within: float | None = None, quiet: bool = False) -> NoReturn:
@@ -40,7 +52,8 @@ def waited(rota: Rota, run: Item, *, within: float | None = None, quiet: bool = 
         if until is not None and time.monotonic() >= until:
             click.secho(f"rota: {told['id']} is still {told['status']}.", fg="yellow", err=True)
             sys.exit(NOT_YET)
-        time.sleep(pause)
+        with _leaving(told):
+            time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
     if not quiet:
         _tell(rota, told)

@@ -3,15 +3,23 @@
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rota.access import key_ring, sealing
-from rota.cli import options
+from rota.cli import options, showing
+from rota.cli.showing import Column
 from rota.daemon import database
 from rota.db import sealed
 from rota.errors import Invalid
 from rota.settings import Settings
+
+COLUMNS = (
+    Column("key", "id", whole=True),
+    Column("secrets", "secrets"),
+    Column("use", lambda key: "seals what is new" if key["newest"] else "opens what is old"),
+)
 
 
 @click.group("keys")
@@ -23,18 +31,15 @@ def command() -> None:
 @options.home
 def show(home: Path | None) -> None:
     """Print the keys by id, the one that seals first, and how many secrets each has sealed."""
-    for line in asyncio.run(_show(options.settings_with(home=home))):
+    for line in showing.table(COLUMNS, asyncio.run(_show(options.settings_with(home=home))), within=showing.room()):
         click.echo(line)
 
 
-async def _show(settings: Settings) -> list[str]:
+async def _show(settings: Settings) -> list[dict[str, Any]]:
     async with database(settings) as (db, _), db.connection() as conn:
         vault = await sealing.open_for(conn, settings.home, settings.vault_keys)
         used = await sealed.counts(conn)
-    return [
-        f"{key_id}\t{used.get(key_id, 0)} secret(s){', seals what is new' if key_id == vault.newest else ''}"
-        for key_id in vault.key_ids
-    ]
+    return [{"id": each, "secrets": used.get(each, 0), "newest": each == vault.newest} for each in vault.key_ids]
 
 
 @command.command("rotate")
@@ -61,7 +66,7 @@ async def _reseal(settings: Settings, *, turn: bool = False) -> str:
             stale = sum(count for key_id, count in (await sealed.counts(conn)).items() if key_id != vault.newest)
         with click.progressbar(label="Sealing", show_pos=True, length=stale, file=sys.stderr) as bar:
             done = await sealing.reseal(db, vault, told=bar.update)
-        return f"{done} secret(s) sealed anew with {vault.newest}."
+        return f"Sealed anew with {vault.newest}: {done}."
 
 
 @command.command("forget")

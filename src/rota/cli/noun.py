@@ -42,6 +42,8 @@ class Rota:
             return
         for line in showing.table(columns, page["items"], within=showing.room()):
             click.echo(line)
+        if not page["items"]:
+            click.secho("There is none.", dim=True, err=True)
         if page["next_cursor"]:
             click.secho(f"There are more: --limit {2 * len(page['items'])}, or --all.", dim=True, err=True)
 

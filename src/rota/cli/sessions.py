@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 
 from rota.cli import showing
-from rota.cli.following import followed, said_in
+from rota.cli.following import INTERRUPTED, followed, said_in
 from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, progress, text_of, with_fields
 from rota.cli.showing import Column, Item, brief, local
 from rota.client import Client
@@ -136,10 +137,11 @@ _verb("archive", "Put a session away that is done or failed: from then on it can
 @asks_rota
 def follow(rota: Rota, session: str, after: int) -> None:
     """Print what is said in a SESSION, stored and live, until Ctrl-C; with --json whole events, one a line."""
-    for event in rota.client.follow(session, after=after):
-        line = showing.as_json(event, indent=None) if rota.as_json else _told(event)
-        if line:
-            click.echo(line)
+    try:
+        for event in rota.client.follow(session, after=after):
+            click.echo(showing.as_json(event, indent=None) if rota.as_json else _told(event))
+    except KeyboardInterrupt:  # the way to end it, so nothing went wrong
+        sys.exit(INTERRUPTED)
 
 
 def _told(event: dict[str, Any]) -> str:

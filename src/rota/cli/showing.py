@@ -149,6 +149,13 @@ def table(columns: Sequence[Column], items: Iterable[Item], *, within: int | Non
         yield _line(row, widths, within, coloured)
 
 
+def listed(columns: Sequence[Column], items: Sequence[Item], *, as_lines: bool) -> Iterator[str]:
+    """A list that is at hand: a table, or an object of JSON a line."""
+    if as_lines:
+        return (json.dumps(item, default=str) for item in items)
+    return table(columns, items, within=room())
+
+
 def _narrow(widths: list[int], columns: Sequence[Column], within: int) -> None:
     """Take from the widest column that may be cut until all fit, or nothing is left to take."""
     free = [at for at, column in enumerate(columns) if not column.whole]
@@ -179,7 +186,7 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Iterator[str]:
         text = clean(value) if isinstance(value, str) else one_line(value)
         label = click.style(filled(name, wide), bold=True)
         if "\n" in text.strip():
-            yield label
+            yield click.style(name, bold=True)
             yield from (f"  {line}" for line in text.strip().splitlines())
         else:
             yield f"{label}{BETWEEN}{coloured(text.strip())}"

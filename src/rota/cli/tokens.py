@@ -1,20 +1,29 @@
 """`rota tokens`: API tokens, for whoever can reach the database."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rota.cli import options
+from rota.cli import options, showing
+from rota.cli.showing import Column
 from rota.daemon import database
 from rota.errors import Invalid
 from rota.settings import Settings, read_settings
 
 SCOPES = ("read", "run", "write", "admin")
+COLUMNS = (
+    Column("id", "id", whole=True),
+    Column("status", "status"),
+    Column("name", "name"),
+    Column("user", "user"),
+    Column("scopes", lambda token: ", ".join(token["scopes"])),
+    Column("last used", lambda token: showing.brief(_iso(token["last_used_at"]))),
+    Column("until", lambda token: showing.brief(_iso(token["expires_at"]))),
+)
 workspace_option = click.option("--workspace", help="The workspace they are for [ROTA_WORKSPACE, default]")
 
 
@@ -58,8 +67,8 @@ def list_(home: Path | None, workspace: str | None, as_json: bool) -> None:
 
         return await tokens.all_of(conn, settings.workspace)
 
-    for each in asyncio.run(_with(settings, look)):
-        click.echo(json.dumps(each, default=str) if as_json else _line(each))
+    for line in showing.listed(COLUMNS, asyncio.run(_with(settings, look)), as_lines=as_json):
+        click.echo(line)
 
 
 @command.command("revoke")
@@ -79,9 +88,8 @@ def revoke(token: Any, home: Path | None, workspace: str | None) -> None:
     click.echo(f"{token} is revoked.")
 
 
-def _line(token: dict[str, Any]) -> str:
-    used = f"last used {token['last_used_at']:%Y-%m-%d %H:%M}" if token["last_used_at"] else "never used"
-    return f"{token['id']}  {token['status']:8}{','.join(token['scopes']):22}{used:28}{token['user']}: {token['name']}"
+def _iso(instant: datetime | None) -> str | None:
+    return instant.isoformat() if instant else None
 
 
 def _duration(text: str | None) -> timedelta | None:

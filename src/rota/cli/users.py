@@ -1,16 +1,23 @@
 """`rota users`: the people of a server, for whoever can reach the database."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rota.cli import options
+from rota.cli import options, showing
+from rota.cli.showing import Column
 from rota.daemon import database
 from rota.settings import Settings
+
+COLUMNS = (
+    Column("e-mail", "email", whole=True),
+    Column("name", "name"),
+    Column("workspaces", lambda person: ", ".join(person["workspaces"])),
+    Column("account", lambda person: "switched off" if person["disabled"] else "on"),
+)
 
 
 @click.group("users")
@@ -29,8 +36,8 @@ def list_(home: Path | None, as_json: bool) -> None:
 
         return await people.everybody(conn)
 
-    for each in asyncio.run(_with(options.settings_with(home=home), look)):
-        click.echo(json.dumps(each, default=str) if as_json else _line(each))
+    for line in showing.listed(COLUMNS, asyncio.run(_with(options.settings_with(home=home), look)), as_lines=as_json):
+        click.echo(line)
 
 
 @command.command("disable")
@@ -53,11 +60,6 @@ def enable(email: str, home: Path | None) -> None:
     """Let somebody in again. Their tokens work again; grants that ended stay ended."""
     changed = _switch(home, email, off=False)
     click.echo(f"{email} is switched on." if changed else f"{email} was not switched off.")
-
-
-def _line(person: dict[str, Any]) -> str:
-    off = "  (switched off)" if person["disabled"] else ""
-    return f"{person['email'] or '-':40} {', '.join(person['workspaces']) or '-':24} {person['name']}{off}"
 
 
 def _switch(home: Path | None, email: str, *, off: bool) -> bool:

@@ -227,7 +227,7 @@ def read_token(file: Path) -> str:
 def unreachable(failure: httpx.TransportError) -> Unreachable:
     told = str(failure) or type(failure).__name__
     where = f" at {failure.request.url.copy_with(query=None)}" if failure._request else ""  # noqa: SLF001 — `request` raises
-    return Unreachable(f"Nobody answers{where}: {told}")
+    return Unreachable(f"Nobody answers{where}: {told}. Is Rota up, and ROTA_URL right?")
 
 
 def checked(answer: httpx.Response) -> httpx.Response:

@@ -55,9 +55,10 @@ async def migrate(url: str) -> list[str]:
             present = await _begin(conn)
             _refuse_newer(present, chain)
             missing = [each for each in chain if each.number not in present]
-            done = [each.name for each in missing if await _apply(conn, each)]
+            done = [each for each in missing if await _apply(conn, each)]
             await _protect(conn)
-            return done
+            _tell(done, new=not present)
+            return [each.name for each in done]
 
 
 async def _begin(conn: AsyncConnection[TupleRow]) -> set[int]:
@@ -107,8 +108,16 @@ async def _apply(conn: AsyncConnection[TupleRow], migration: Migration) -> bool:
         await conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
         await conn.execute(migration.script.encode())
         await conn.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [migration.number, migration.name])
-    log.info("schema.migrated", extra={"migration": f"{migration.number:04}_{migration.name}"})
     return True
+
+
+def _tell(done: list[Migration], *, new: bool) -> None:
+    """A database that was empty got all of it, which is one piece of news; else each change is one."""
+    if new and done:
+        log.info("schema.created", extra={"migrations": len(done)})
+        return
+    for each in done:
+        log.info("schema.migrated", extra={"migration": f"{each.number:04}_{each.name}"})
 
 
 async def _protect(conn: AsyncConnection[TupleRow]) -> None:

@@ -90,6 +90,8 @@ def _message(error: dict[str, Any]) -> str:
         return "Send a body: a JSON object." if tuple(error["loc"]) == ("body",) else "This field is required."
     if error["type"] in {"model_attributes_type", "model_type", "dict_type"}:
         return "Give a JSON object: names and values in braces."
+    if error["type"] in {"uuid_parsing", "uuid_type"}:
+        return "Give an id such as 01a1e0db-2cd9-7826-809d-0931e0e98709."
     if error["type"] == "too_short":
         return f"Give at least {error['ctx']['min_length']}."
     message = str(error["msg"]).removeprefix("Value error, ")

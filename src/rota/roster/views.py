@@ -7,7 +7,8 @@ from typing import Any
 from rota.db import triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
-from rota.model.describe import describe
+from rota.model.cron import load_zone
+from rota.model.describe import day_in_words, describe
 from rota.model.ids import WorkspaceId
 from rota.roster.triggers import form_of, timing, upcoming
 
@@ -46,7 +47,7 @@ def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fires
 def _trigger(row: Mapping[str, Any]) -> dict[str, Any]:
     hook = f"/hooks/{row['id']}" if row["kind"] == "webhook" else None
     try:
-        return {**row, "schedule": form_of(row), "text": _text(row), "hook_path": hook}
+        return {**row, "schedule": form_of(row), "text": _text(row) + _limits(row), "hook_path": hook}
     except (Invalid, ValueError):  # parked: its definition can't be read, its error says why
         return {**row, "schedule": None, "text": "Cannot be read", "hook_path": hook}
 
@@ -61,6 +62,17 @@ def _text(row: Mapping[str, Any]) -> str:
             return f"After “{row['after_name']}” {_either(row['after_on'])}"
         case _:
             return describe(timing(row).schedule())
+
+
+def _limits(row: Mapping[str, Any]) -> str:
+    """What keeps it from firing as often as its words say."""
+    zone = load_zone(row["timezone"] or "UTC")
+    days = [(word, row[name]) for word, name in (("from", "starts_at"), ("until", "ends_at")) if row[name]]
+    parts = [f", {word} {day_in_words(at.astimezone(zone))}" for word, at in days]
+    if row["max_fires"]:
+        times = "once" if row["max_fires"] == 1 else f"{row['max_fires']:,} times"
+        parts.append(f", {times}{' (done)' if row['fires'] >= row['max_fires'] else ''}")
+    return "".join(parts) + ("" if row["enabled"] else " (switched off)")
 
 
 def _joined(texts: Sequence[str]) -> str:

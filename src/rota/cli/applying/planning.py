@@ -215,7 +215,8 @@ def located(item: Item, refused: RotaError) -> RotaError:
     fields = [f"{each['field']}: {each['message']}" for each in wrong]
     if not fields and refused.field and not refused.message.startswith(f"{refused.field}:"):
         fields = [f"{refused.field}: {refused.message}"]
-    told = "; ".join(fields or [refused.message])
+    *others, last = fields or [refused.message]
+    told = "; ".join([*(each.removesuffix(".") for each in others), last])
     return type(refused)(f"{item.place}: {item}: {told}", code=refused.code, field=refused.field)
 
 
