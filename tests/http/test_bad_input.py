@@ -448,6 +448,7 @@ async def test_a_route_or_method_that_is_not_there_is_told_in_the_same_form(
         assert answer.headers["Allow"]
     if method != "HEAD":
         assert answer.json()["code"] == {404: "not_found", 405: "method_not_allowed"}[status]
+        assert answer.headers.get("Allow", "") in answer.json()["detail"]
 
 
 # What cannot be kept ------------------------------------------------------------------------------------------------

@@ -149,10 +149,14 @@ def install(app: FastAPI, show: Problem) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        shown = await give(request, of_any(error))
-        shown.headers.update(error.headers or {})
+        told, methods = of_any(error), ""
         if error.status_code == 405:
-            shown.headers["Allow"] = ", ".join(_methods(app, request.scope))
+            methods = ", ".join(_methods(app, request.scope))
+            told["detail"] = f"{request.method} does nothing here; this address takes {methods}."
+        shown = await give(request, told)
+        shown.headers.update(error.headers or {})
+        if methods:
+            shown.headers["Allow"] = methods
         return shown
 
     @app.exception_handler(Exception)

@@ -1,7 +1,6 @@
 """Automations: saved prompts with triggers and policies."""
 
 from collections.abc import Awaitable, Callable
-from itertools import zip_longest
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -199,8 +198,8 @@ async def list_revisions(
         before=read_number_cursor(cursor, largest=LARGEST_REVISION),
         limit=limit + 1,
     )
-    older = [each["spec"] for each in specs[1:]]
-    told = [{**new, "changed": _difference(old, new["spec"])} for new, old in zip_longest(specs, older, fillvalue={})]
+    older = [*(each["spec"] for each in specs[1:]), {}]
+    told = [{**new, "changed": _difference(old, new["spec"])} for new, old in zip(specs, older, strict=False)]
     shown = [RevisionOut.model_validate(each) for each in told[:limit]]
     return Page(items=shown, next_cursor=cursor_of(shown[-1].revision) if len(specs) > limit else None)
 
