@@ -142,3 +142,33 @@ async def test_limits_of_one_that_is_over_are_changed_and_it_is_not_enabled_agai
     path = f"{path}/triggers/{trigger['id']}"
     assert made(await api.patch(path, {"overlap": "allow"}), 200)["overlap"] == "allow"
     refused(await api.patch(path, {"enabled": True}), 422, "never_fires", "trigger")
+
+
+async def test_a_trigger_that_is_given_what_it_has_keeps_its_anchor(office: Office, api: Api) -> None:
+    path, [trigger] = await saved_with(api, {"every": "1h"})
+    await office.execute("UPDATE triggers SET anchor_at = anchor_at - interval '10 minutes'")
+    anchor = "SELECT anchor_at FROM triggers WHERE id = %s"
+    before = await office.value(anchor, trigger["id"])
+    path = f"{path}/triggers/{trigger['id']}"
+    same = made(await api.patch(path, {"every": "60m", "jitter": "5s"}), 200)
+    assert (await office.value(anchor, trigger["id"]), same["jitter"]) == (before, "5s")
+    made(await api.patch(path, {"every": "2h"}), 200)
+    assert await office.value(anchor, trigger["id"]) > before
+
+
+async def test_triggers_are_no_more_one_by_one_than_in_a_list(api: Api) -> None:
+    path, _ = await saved_with(api, *({"event": f"e{number}"} for number in range(50)))
+    assert refused(await api.post(f"{path}/triggers", {"event": "more"}), 409, "too_many_triggers")["limit"] == 50
+
+
+@pytest.mark.parametrize(("stop", "go_on"), [("pause", "resume"), ("delete", "restore")])
+async def test_a_trigger_that_cannot_be_read_is_parked_and_its_automation_goes_on(
+    office: Office, api: Api, stop: str, go_on: str
+) -> None:
+    path, [broken, _] = await saved_with(api, DAILY, {"every": "1h"})
+    await office.execute("UPDATE triggers SET timezone = 'Mars/Olympus' WHERE id = %s", broken["id"])
+    await (api.delete(path) if stop == "delete" else api.post(f"{path}/pause"))
+    first, second = made(await api.post(f"{path}/{go_on}"), 200)["triggers"]
+    assert "Mars/Olympus" in first["parked_error"]
+    assert (first["next_fire_at"], second["parked_error"]) == (None, None)
+    assert second["next_fire_at"]

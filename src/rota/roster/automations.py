@@ -118,6 +118,7 @@ async def add_trigger(
     found = await _locked(conn, caller, ref, "change this automation")
     now = await now_of(conn)
     row = await trigger_forms.read(conn, caller, form, now=now, field="trigger")
+    await trigger_forms.refuse_one_more(conn, found)
     trigger_id = await trigger_forms.add(conn, found, row, now=now, field="trigger")
     if row["kind"] in trigger_forms.TIMED:
         await trigger_forms.refuse_too_many(conn, caller.workspace_id)

@@ -30,6 +30,7 @@ INBOUND = {"webhook": ("webhook",), "event": ("event",), "after": ("after", "on"
 KINDS = ("cron", "every", "at", "mode", *INBOUND)
 ENDINGS = ("succeeded", "failed", "cancelled", "skipped")
 SECRET_OVERLAP = timedelta(hours=24)
+MOST_TRIGGERS = 50
 DEFAULTS: Mapping[str, Any] = {
     "cron": None, "every": None, "time_of_day": None, "at": None, "event": None, "after_automation_id": None,
     "after_on": None, "editor_mode": None, "editor": None, "overlap": None, "starts_at": None, "ends_at": None,
@@ -96,6 +97,15 @@ async def _refuse_too_often(conn: Connection, caller: Caller, row: Mapping[str, 
             f"It would fire every {format_duration(apart)}; this workspace wants at least {format_duration(minimum)}"
             " between fires.",
             code="too_often", field=field,
+        )  # fmt: skip
+
+
+async def refuse_one_more(conn: Connection, automation: Mapping[str, Any]) -> None:
+    """A list has no more than so many, so that one by one they are no more either."""
+    if len(await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])) >= MOST_TRIGGERS:
+        raise Conflict(
+            f"An automation has at most {MOST_TRIGGERS} triggers. Take one away first.",
+            code="too_many_triggers", limit=MOST_TRIGGERS,
         )  # fmt: skip
 
 
@@ -211,7 +221,11 @@ async def changed(
     when = {name: value for name, value in form.items() if name not in LIMITS}
     if when:
         whole = when if any(name in KINDS for name in when) else {**(stored["editor"] or form_of(stored)), **when}
-        return await read(conn, caller, {**whole, **limits}, now=now, field="trigger") | limits
+        given, there = {**whole, **limits}, {**stored, **limits}
+        row = await read(conn, caller, given, now=now, field="trigger", stored=[there]) | limits
+        if any(row[name] != stored[name] for name in DEFINITION):
+            return row
+        stored = {**stored, "editor_mode": row["editor_mode"], "editor": row["editor"]}
     row = {**stored, **limits}
     moved = any(row[name] != stored[name] for name in ("enabled", "starts_at", "ends_at"))
     _check_limits({**row, "fires": 0}, "trigger", since=now if moved else row["anchor_at"])
@@ -331,9 +345,13 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def resume(conn: Connection, automation: Mapping[str, Any], *, now: datetime) -> None:
-    """Count from now, with the anchors kept: what was due meanwhile is not made up for."""
+    """Count from now, with the anchors kept: what was due meanwhile is not made up for. One that cannot be evaluated is
+    parked, as the scheduler does; the others fire."""
     for row in await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]]):
-        await triggers.set_next(conn, automation["workspace_id"], row["id"], next_fire(row, now))
+        try:
+            await triggers.set_next(conn, automation["workspace_id"], row["id"], next_fire(row, now))
+        except Invalid as refused:
+            await triggers.park(conn, automation["workspace_id"], row["id"], refused.message)
 
 
 def upcoming(rows: Sequence[Mapping[str, Any]], count: int, now: datetime) -> list[datetime]:

@@ -10,6 +10,7 @@ from rota.errors import Invalid
 from rota.http.shapes.fields import Duration, In, Name, Out, Overlap, Pattern, Prompt, Uses
 from rota.http.shapes.money import BudgetIn, BudgetOut
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
+from rota.roster.triggers import MOST_TRIGGERS
 
 
 class Policies(In):
@@ -47,7 +48,7 @@ class AutomationIn(Policies):
     input: Any = None
     credentials: Uses = Field(default_factory=dict)
     schedule: TriggerIn | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
-    triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+    triggers: list[TriggerIn] | None = Field(default=None, max_length=MOST_TRIGGERS)
     status: Literal["active", "paused"] = "active"
     run_immediately: bool = False
 
@@ -63,7 +64,7 @@ class AutomationPatch(Policies):
     input: Any = None
     credentials: Uses = Field(default_factory=dict)
     schedule: TriggerIn | None = None
-    triggers: list[TriggerIn] | None = Field(default=None, max_length=50)
+    triggers: list[TriggerIn] | None = Field(default=None, max_length=MOST_TRIGGERS)
     accept_grant: bool = Field(
         default=False, description="Needed to change what somebody else's automation does: it runs on your grant then"
     )

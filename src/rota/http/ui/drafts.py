@@ -15,9 +15,8 @@ from rota.model.budget import UNITS
 from rota.model.cron import load_zone
 from rota.model.duration import format_duration
 from rota.model.schedule import editor_form
-from rota.roster.triggers import form_of, timing
+from rota.roster.triggers import MOST_TRIGGERS, form_of, timing
 
-MOST_TRIGGERS = 50
 PLAIN = ("name", "agent", "prompt", "input")
 # What the form shows. A policy that is not here is left as it is.
 POLICIES = (

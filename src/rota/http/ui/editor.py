@@ -153,7 +153,7 @@ async def _rearranged(unit: Unit, request: Request, draft: Draft) -> bool:
     """A button of the form other than “Save”: one more trigger, one less, or a look at the preview."""
     pressed = request.query_params.get("do") or str((await request.form()).get("do", "save"))
     wanted, _, at = pressed.partition("-")
-    if wanted == "add" and len(draft.triggers) < drafts.MOST_TRIGGERS:
+    if wanted == "add" and len(draft.triggers) < forms.MOST_TRIGGERS:
         zone = draft.triggers[-1]["timezone"] if draft.triggers else zone_of(request, None)
         draft.triggers.append({**drafts.TRIGGER, "timezone": zone})
     elif wanted == "remove" and at.isdecimal() and int(at) < len(draft.triggers):
