@@ -75,6 +75,7 @@ async def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_stays(ro
     await expect(page.get_by_label("Prompt")).to_have_value("Something long\nthat must not be lost")
     await expect(page.get_by_label("Cron expression")).to_have_value("every day")
     await expect(page.get_by_label("Cron expression")).to_have_attribute("aria-invalid", "true")
+    await expect(page.get_by_label("Name", exact=True)).to_be_focused()  # the first that is wrong
 
 
 async def test_triggers_of_other_kinds_are_added_in_place_and_a_webhook_shows_its_secret_once(
@@ -95,7 +96,7 @@ async def test_triggers_of_other_kinds_are_added_in_place_and_a_webhook_shows_it
     await page.get_by_role("button", name="Create automation").click()
     await expect(page.locator(".secret")).to_contain_text("whsec_")
     await page.get_by_role("link", name="I have it").click()
-    await expect(page.locator(".hook code")).to_contain_text("/hooks/")
+    await expect(page.locator(".hook pre")).to_contain_text(f"{rota.url}/hooks/")
     await page.goto(f"{rota.url}{LIST}/called")
     await expect(page.get_by_text("whsec_")).to_have_count(0)
     assert reader.complaints == []

@@ -107,7 +107,7 @@ async def find(unit: InUnit, request: Request, q: Search = "") -> Response:
     found = await rows.names(unit.conn, unit.caller.workspace_id, wanted, limit=PALETTE)
     pages = [(f"Settings: {each.name}", f"settings/{each.path}", "Page") for each in sections(request, unit.caller)]
     named = [each for each in pages if wanted and wanted.lower() in each[0].lower()]
-    refs = [*named, *((each["name"], f"automations/{each['id']}", "Automation") for each in found)]
+    refs = [*named, *((each["name"], f"automations/{each['slug']}", "Automation") for each in found)]
     told = [{"name": name, "href": f"{root}/{path}", "kind": kind} for name, path, kind in refs]
     return JSONResponse(told, headers={"Cache-Control": "no-store"})
 

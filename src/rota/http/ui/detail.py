@@ -21,7 +21,7 @@ from rota.http.ui import live as stream
 from rota.http.ui.automations import standing
 from rota.http.ui.editor import Fire, secrets_page
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import PageRoute, fingerprint, zone_of
+from rota.http.ui.rendering import PageRoute, fingerprint, own_url, zone_of
 from rota.model.caller import Caller
 from rota.model.cron import load_zone
 from rota.model.ids import AutomationId, id_at
@@ -58,6 +58,7 @@ async def detail_page(
         asked=at,
         before=read_cursor(cursor),
         zone=zone_of(request, unit.caller),
+        url=own_url(request, shared),
     )
     shows = View("automations/detail.html", "automations/_detail_results.html", "automations/_detail.html", look)
     return await stream.shown(unit, request, shared, shows, live, last_event_id)
@@ -73,6 +74,7 @@ async def _detail(
     asked: str,
     before: UUID | None,
     zone: str,
+    url: str,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await automations.find(conn, caller, ref, deleted=True)
@@ -91,6 +93,7 @@ async def _detail(
         "fires": fires(shown["triggers"], datetime.now(UTC)),
         "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
         "memory": remembered,
+        "url": url,
         "runs": history,
         "older": cursor_of(history[-1]["id"]) if older else None,
         "first": before is None,
@@ -168,4 +171,4 @@ async def renew_secret(unit: InUnit, request: Request, shared: Shared, automatio
     if trigger["kind"] != "webhook":
         raise Invalid("Only a webhook has a secret.", code="not_a_webhook", field="trigger_id")
     secret = await trigger_forms.new_secret(unit.conn, shared.vault, unit.caller.workspace_id, trigger_id)
-    return await secrets_page(unit, request, found, [(f"/hooks/{trigger_id}", secret)])
+    return await secrets_page(unit, request, shared, found, [(f"/hooks/{trigger_id}", secret)])

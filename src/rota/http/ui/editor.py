@@ -21,7 +21,7 @@ from rota.http.shapes.triggers import TriggerIn
 from rota.http.ui import drafts, words
 from rota.http.ui.automations import ref_of
 from rota.http.ui.drafts import Draft
-from rota.http.ui.rendering import PageRoute, is_live, page, part, zone_of
+from rota.http.ui.rendering import PageRoute, is_live, own_url, page, part, zone_of
 from rota.http.ui.starters import STARTERS
 from rota.model.agent_guide import GUIDES
 from rota.model.caller import Caller, Level
@@ -118,13 +118,14 @@ async def _refused(unit: Unit, request: Request, draft: Draft, found: Mapping[st
 async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
     conn, caller = unit.conn, unit.caller
     root = f"/w/{caller.workspace_slug}/automations"
+    known = await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS)
     facts = {
         "draft": draft,
         "automation": found,
         "action": f"{root}/{ref_of(found)}/edit" if found else f"{root}/new",
         "back": f"{root}/{ref_of(found)}" if found else root,
         "of": str(found["id"]) if found else "",
-        "agents": await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS),
+        "agents": sorted(known, key=lambda each: each["name"].lower()),
         "guides": GUIDES,
         "others": await rows.names(conn, caller.workspace_id, "", limit=OTHERS),
         "zones": sorted(zone_names()),
@@ -263,7 +264,7 @@ async def _saved(unit: Unit, request: Request, shared: Web, automation_id: Autom
     [view] = await views.shown(unit.conn, unit.caller.workspace_id, [found])
     secrets = await new_secrets(unit, shared, view)
     if secrets:
-        return await secrets_page(unit, request, found, secrets)
+        return await secrets_page(unit, request, shared, found, secrets)
     return RedirectResponse(f"/w/{unit.caller.workspace_slug}/automations/{ref_of(found)}", 303)
 
 
@@ -278,10 +279,9 @@ async def new_secrets(unit: Unit, shared: Web, view: Mapping[str, Any]) -> list[
 
 
 async def secrets_page(
-    unit: Unit, request: Request, automation: Mapping[str, Any], secrets: Sequence[tuple[str, str]]
+    unit: Unit, request: Request, shared: Web, automation: Mapping[str, Any], secrets: Sequence[tuple[str, str]]
 ) -> Response:
-    address = str(request.base_url).rstrip("/")
-    shown = [(address + path, secret) for path, secret in secrets]
+    shown = [(own_url(request, shared) + path, secret) for path, secret in secrets]
     return await page(
         unit, request, "automations/secrets.html", automation=automation, ref=ref_of(automation), secrets=shown
     )

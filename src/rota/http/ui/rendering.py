@@ -23,7 +23,7 @@ from rota import __version__
 from rota.access.signing_in import csrf_of
 from rota.db import glance, people
 from rota.errors import RotaError
-from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, refuse
+from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, Web, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
@@ -252,6 +252,11 @@ def zone_of(request: Request, caller: Caller | None) -> str:
     """The reader's zone, if it is one; until their browser told it, the workspace's."""
     told = request.cookies.get(ZONE, "")
     return told if told in zone_names() else caller.timezone if caller else "UTC"
+
+
+def own_url(request: Request, shared: Web) -> str:
+    """How others reach this server: as the operator says, else as this reader does."""
+    return (shared.settings.url or str(request.base_url)).rstrip("/")
 
 
 def show(request: Request, template: str, /, *, status: int = 200, **facts: Any) -> Response:
