@@ -1,6 +1,7 @@
 """The nouns of the command line, over HTTP against a real server: what they ask, and what people and programs read."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,16 @@ async def test_without_a_token_or_a_server_it_says_so_soon(rota: Command, monkey
     assert "Nobody answers at" in (await rota("runs", "list", "--url", "http://127.0.0.1:9", code=2)).stderr
     monkeypatch.delenv("ROTA_TOKEN")
     assert "rota tokens create NAME" in (await rota("runs", "list", code=2)).stderr
+
+
+async def test_a_rota_that_is_up_on_this_machine_is_found_by_itself(
+    rota: Command, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("rota.cli.noun.PATIENCE", 0.0)
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path))
+    monkeypatch.delenv("ROTA_URL")
+    (tmp_path / "up.lock").write_text(json.dumps({"url": address, "pid": os.getpid()}))
+    assert (await rota("agents", "list")).stdout.startswith("SLUG")
+    for told in ('{"url": "http://127.0.0.1:9", "pid": 0}', "", "[]"):  # stopped, starting, broken
+        (tmp_path / "up.lock").write_text(told.replace('"pid": 0', f'"pid": {2**22 + 1}'))
+        assert "http://127.0.0.1:9/" not in (await rota("agents", "list", "--token", "none", code=2)).stderr

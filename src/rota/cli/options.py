@@ -1,10 +1,13 @@
 """Options that several commands share; each wins over its `ROTA_…` variable."""
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import psutil
 
 from rota.errors import Unauthenticated
 from rota.settings import Settings, read_settings
@@ -14,9 +17,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 home = click.option("--home", type=click.Path(path_type=Path), help="Where Rota keeps its files [ROTA_HOME, ~/.rota]")
 host = click.option("--host", help="Address to listen on [ROTA_HOST, 127.0.0.1]")
 port = click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for any [ROTA_PORT, 7682]")
-url = click.option(
-    "--url", envvar="ROTA_URL", default="http://127.0.0.1:7682", help="Where Rota answers [ROTA_URL, this machine]"
-)
+
+
+def _here() -> str:
+    """Where a `rota up` that runs on this machine answers, as it wrote down in its home; else where it usually does."""
+    home = Path(os.environ.get("ROTA_HOME") or "~/.rota").expanduser()
+    try:
+        told = json.loads((home / "up.lock").read_text())
+        if psutil.pid_exists(told["pid"]):
+            return str(told["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return "http://127.0.0.1:7682"
+
+
+url = click.option("--url", envvar="ROTA_URL", default=_here, help="Where Rota answers [ROTA_URL, this machine]")
 token = click.option("--token", envvar="ROTA_TOKEN", help="`rota tokens create NAME` makes one [ROTA_TOKEN]")
 
 
