@@ -18,7 +18,10 @@ def command(url: str, token: str | None) -> None:
 
     Reads JSON-RPC messages from the standard input, a line each, and writes the answers to the standard output.
     """
-    asyncio.run(_serve(url, options.known(token)))
+    known = options.known(token)
+    if sys.stdin.isatty():
+        _warn("Clients start this themselves and speak on its standard input; docs/mcp.md says how to connect one.")
+    asyncio.run(_serve(url, known))
 
 
 async def _serve(url: str, token: str) -> None:

@@ -67,8 +67,11 @@ def _text(row: Mapping[str, Any]) -> str:
 def _limits(row: Mapping[str, Any]) -> str:
     """What keeps it from firing as often as its words say."""
     zone = load_zone(row["timezone"] or "UTC")
-    days = [(word, row[name]) for word, name in (("from", "starts_at"), ("until", "ends_at")) if row[name]]
-    parts = [f", {word} {day_in_words(at.astimezone(zone))}" for word, at in days]
+    parts = []
+    if row["starts_at"] and row["starts_at"] > datetime.now(UTC):
+        parts.append(f", from {day_in_words(row['starts_at'].astimezone(zone))}")
+    if row["ends_at"]:
+        parts.append(f", until {day_in_words(row['ends_at'].astimezone(zone))}")
     if row["max_fires"]:
         times = "once" if row["max_fires"] == 1 else f"{row['max_fires']:,} times"
         parts.append(f", {times}{' (done)' if row['fires'] >= row['max_fires'] else ''}")
