@@ -70,5 +70,6 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) pyproject.toml -o requirements/run.txt
 	$(LOCK) -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
+	$(LOCK) -c requirements/dev.txt pyproject.toml --all-extras -o requirements/all.txt
 
 .PHONY: help setup up test soak check bench schema screenshots format lock
