@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 README, AGENTS = ROOT / "README.md", ROOT / "docs" / "agents.md"
 KIND_PAGES = {page.stem: page for page in sorted((ROOT / "docs" / "agents").glob("*.md"))}
 SESSIONS = ROOT / "docs" / "sessions.md"
+DEPLOYING = ROOT / "docs" / "deploying.md"
 OPERATING, SCHEDULES = ROOT / "docs" / "operating.md", ROOT / "docs" / "reference" / "schedules.md"
 
 _FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -14,7 +14,20 @@ from typing import Any
 
 import click
 import pytest
-from docs.pages import AGENTS, KIND_PAGES, OPERATING, README, ROOT, SCHEDULES, blocks, column, spans, table, text_of
+from docs.pages import (
+    AGENTS,
+    DEPLOYING,
+    KIND_PAGES,
+    OPERATING,
+    README,
+    ROOT,
+    SCHEDULES,
+    blocks,
+    column,
+    spans,
+    table,
+    text_of,
+)
 from prometheus_client.metrics import MetricWrapperBase
 
 from rota import metrics
@@ -25,7 +38,7 @@ from rota.logs import JsonLines
 from rota.model.outcome import Outcome, Parked
 from rota.settings import Settings, variable
 
-PAGES = (README, AGENTS, *KIND_PAGES.values(), OPERATING, SCHEDULES)
+PAGES = (README, AGENTS, *KIND_PAGES.values(), OPERATING, DEPLOYING, SCHEDULES)
 LEVELS = {"debug", "info", "warning", "error"}
 
 
