@@ -3,6 +3,7 @@
 import asyncio
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -45,13 +46,14 @@ async def test_the_tour_works_as_it_stands(
     await until(reached, within=60)
 
 
-def test_the_tour_says_where_rota_is() -> None:
+def test_the_tour_says_where_rota_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [told] = re.findall(r"^curl -s (\S+)", text_of(README), re.MULTILINE)
     address = urlsplit(told)
     assert (address.hostname, address.port) == (Settings().host, Settings().port)
     assert address.path.startswith(urlsplit(API).path)
     [option] = [each for each in agents.list_.params if each.name == "url"]
-    assert option.default == f"http://{Settings().host}:{Settings().port}"
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path))  # where none is up
+    assert option.default() == f"http://{Settings().host}:{Settings().port}"
 
 
 def test_what_is_made_can_be_made() -> None:
