@@ -115,6 +115,17 @@ async def test_an_old_server_is_told_which_version_is_needed(server_url: str, mo
     assert "Rota needs 99 or newer" in message
 
 
+async def test_a_database_of_another_encoding_is_told_which_is_needed(server_url: str) -> None:
+    """Texts would come back as bytes, and every page would break."""
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute("CREATE DATABASE old_text ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        try:
+            message = await refusal(make_conninfo(server_url, dbname="old_text"))
+        finally:
+            conn.execute("DROP DATABASE old_text")
+    assert "the encoding SQL_ASCII; Rota needs UTF8" in message
+
+
 def test_a_url_is_shown_without_its_password() -> None:
     assert shown(f"postgresql://ada:{SECRET}@db.example:5433/rota?sslmode=require") == "ada@db.example:5433/rota"
     assert shown(f"dbname=rota password={SECRET}") == "localhost/rota"
