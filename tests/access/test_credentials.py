@@ -69,6 +69,7 @@ async def test_a_name_is_taken_once_in_a_workspace_and_free_again_when_deleted(a
         ({"name": "x", "value": None, "description": VALUE * 20}, "value"),
         ({"name": VALUE.upper(), "value": VALUE}, "name"),
         ({"name": f"-{VALUE}", "value": VALUE}, "name"),
+        ({"name": "01a1e0db-2cd9-7826-809d-0931e0e98709", "value": VALUE}, "name"),
         ({"name": VALUE * 20, "value": VALUE}, "name"),
         ({"name": "x", "value": VALUE, "usable_by": VALUE}, "usable_by"),
         ({"name": "x", "value": VALUE, "description": VALUE * 20}, "description"),

@@ -610,6 +610,24 @@ async def test_pausing_stops_the_schedule_and_skips_what_a_trigger_queued_but_no
     assert waiting["status"] == "queued"
 
 
+async def test_a_change_that_postgresql_ends_for_anothers_sake_is_made_again(office: Office, api: Api) -> None:
+    """Provoked: the request has the automation and waits for a run; who has that run then waits for the automation."""
+    saved = made(await api.post("/automations", example(schedule={"event": "paid"})))
+    made(await api.post("/events", {"event": "paid"}), 202)
+    async with office.db.connection() as other, other.transaction():
+        await other.execute("SET LOCAL deadlock_timeout = '1min'")  # so that it is the request that finds out
+        await other.execute("SELECT FROM runs WHERE automation_id = %s FOR UPDATE", [saved["id"]])
+        pausing = asyncio.create_task(api.post(f"/automations/{saved['id']}/pause"))
+        await office.site.waiting_for_a_lock(1)
+        await other.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [saved["id"]])
+    assert made(await pausing, 200)["status"] == "paused"
+    [run] = made(await api.get(f"/automations/{saved['id']}/runs"), 200)["items"]
+    assert run["skip_reason"] == "paused"
+    actions = [(each["action"], each["status"]) for each in made(await api.get("/audit"), 200)["items"]]
+    assert actions[0] == ("automation.pause", 200)
+    assert actions[1] == ("event.create", 202)
+
+
 async def test_what_runs_goes_on_when_it_is_paused(office: Office, api: Api) -> None:
     saved = made(await api.post("/automations", example(schedule=DAILY)))
     await fire(office, saved["id"])

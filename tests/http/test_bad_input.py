@@ -426,6 +426,17 @@ async def test_a_key_may_hold_any_printable_character(api: Api) -> None:
         assert runs[0] == runs[1]
 
 
+async def test_a_body_where_none_is_taken_is_refused_and_an_empty_one_is_not(api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    path = f"/automations/{automation['id']}"
+    told = refused(await api.post(f"{path}/pause", {"until": "tomorrow"}), 422, "invalid", "until")
+    assert "no body" in told["detail"]
+    refused(await api.post(f"{path}/pause", ["now"]), 422, "invalid")
+    assert made(await api.get(path), 200)["status"] == "active"
+    for body in ({}, None):
+        made(await api.post(f"{path}/pause", body), 200)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

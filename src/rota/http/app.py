@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from rota.http import api, health, hooks, mcp, ui
+from rota.http.again import TryingAgain
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web
 from rota.http.description import describe
@@ -22,6 +23,7 @@ def create_app(web: Web) -> FastAPI:
     app.state.post = Post(web.db, web.wakes)
     settings = web.settings
     app.state.depot = Depot(web.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
+    app.add_middleware(TryingAgain)
     app.add_middleware(Redacting, web=web)
     app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
     app.add_middleware(Limiting, limits=web.limits)

@@ -40,7 +40,7 @@ class BodyGuard:
                 _check_body(scope, body)
         except Refused as refused:
             return await answer(of_error(refused), scope["path"])(scope, receive, send)
-        return await self._app(scope, receive if bodiless else _replay(body, receive), send)
+        return await self._app(scope, receive if bodiless else replay(body, receive), send)
 
     async def _read(self, receive: Receive) -> bytes | None:
         chunks, size = [], 0
@@ -134,7 +134,7 @@ def _content_type(scope: Scope) -> bytes:
     return given.partition(b";")[0].strip().lower()
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: Receive) -> Receive:
     sent = False
 
     async def again() -> Message:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request, Response
 from psycopg import Rollback
+from psycopg.errors import DeadlockDetected
 
 from rota.access import signing_in
 from rota.access.vault import Vault
@@ -21,7 +22,7 @@ from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
 from rota.http.limiting import LOGIN_COOKIE, Limits
-from rota.http.routes import refuse_unknown_parameters, within_workspace
+from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
 from rota.model.caller import Caller
 from rota.model.scope import READING
@@ -176,6 +177,8 @@ async def _unit(request: Request, workspace: str, response: Response) -> AsyncIt
             unit = await _begin(request, conn, workspace, record)
             yield unit
             await _finish(request, unit, response)
+    except DeadlockDetected:  # nobody refused it: it is tried again
+        raise
     except Exception as error:
         if record and (caller := request.state.caller):
             await record.write_refusal(shared.db, caller, error)
@@ -196,6 +199,7 @@ async def unit_of(request: Request, workspace: str) -> AsyncIterator[Unit]:
 async def _begin(request: Request, conn: Connection, workspace: str, record: Record | None) -> Unit:
     caller = await caller_of(request, conn, workspace)
     refuse_unknown_parameters(request)
+    await refuse_unknown_body(request)
     role = await isolation.confine(web(request).db, conn, caller.workspace_id)
     if record:
         await record.look(conn, caller)

@@ -29,6 +29,8 @@ TITLES_OF_CODES = {
 BROKEN = "Something broke on our side; the log has the details."
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
+ENDED = "rota.ended"  # set once a try was ended by PostgreSQL for another's sake; there will be a next one
+
 MOST_ERRORS = 20
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 MCP_PATH = "/mcp"
@@ -104,6 +106,8 @@ def of_database(error: psycopg.Error) -> dict[str, Any]:
             return problem(409, "conflict", "Somebody saved the same at this very moment. Look again, then try again.")
         case psycopg.errors.DataError() | psycopg.errors.ProgramLimitExceeded():
             return problem(422, "invalid", "A value cannot be stored: it is out of range or not valid text.")
+        case psycopg.errors.DeadlockDetected():
+            return problem(503, "busy", "Others change the same at this moment. Try again in a moment.")
         case psycopg.OperationalError() | psycopg.errors.QueryCanceled():
             return problem(503, "database_unavailable", "The database does not answer. Try again in a moment.")
         case _:
@@ -145,6 +149,8 @@ def install(app: FastAPI, show: Problem) -> None:
     @app.exception_handler(RequestValidationError)
     @app.exception_handler(psycopg.Error)
     async def told(request: Request, error: Exception) -> Response:
+        if isinstance(error, psycopg.errors.DeadlockDetected) and ENDED in request.scope:
+            request.scope[ENDED].set()
         return await give(request, of_any(error))
 
     @app.exception_handler(HTTPException)

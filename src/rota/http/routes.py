@@ -4,11 +4,14 @@ And what it takes: a filter that is spelled wrong must not give everything."""
 from collections import Counter
 from collections.abc import Iterator
 
+import orjson
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 
 from rota.errors import Invalid
 
+WRITING = ("PATCH", "POST", "PUT")
 ROOTS = ("/api/v1/workspaces/{workspace}", "/w/{workspace}")
 
 
@@ -33,6 +36,23 @@ def refuse_unknown_parameters(request: Request) -> None:
             raise Invalid(f"There is no parameter {shown!r}; {takes}.", field=shown)
         if count > 1:
             raise Invalid(f"The parameter {shown!r} stands there {count} times; give it once.", field=shown)
+
+
+async def refuse_unknown_body(request: Request) -> None:
+    """Of the API: a route that takes no body is sent none. Who writes `{"until": …}` there means something by it."""
+    route = request.scope["route"]
+    if request.method not in WRITING or not request.url.path.startswith("/api/") or _takes_body(route):
+        return
+    body = await request.body()
+    given = orjson.loads(body) if body else None
+    if given:
+        named = str(next(iter(given)))[:64] if isinstance(given, dict) else None
+        raise Invalid("This address takes no body; leave it out.", field=named)
+
+
+def _takes_body(route: APIRoute) -> bool:
+    """As FastAPI reads it, or as the route does by itself, which it then describes."""
+    return bool(route.dependant.body_params) or "requestBody" in (route.openapi_extra or {})
 
 
 def _parameters(dependant: Dependant) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.errors import Invalid
 from rota.model.config_fields import env_name
+from rota.model.ids import as_uuid
 from rota.model.redaction import MASK, SHORTEST
 
 LONGEST = 32_768
@@ -23,6 +24,8 @@ def checked_name(name: str) -> str:
             code="invalid_name",
             field="name",
         )
+    if as_uuid(name):  # addresses take either
+        raise Invalid("This name looks like an id; use one that does not.", code="invalid_name", field="name")
     return name
 
 
