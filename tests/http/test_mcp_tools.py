@@ -237,7 +237,7 @@ async def test_what_a_tool_changes_is_in_the_audit_log_like_any_change(office: O
         ("list_runs", {"limit": [1, 2]}, "invalid", "limit", "integer"),
         ("list_workers", {"limit": 1}, "invalid", "limit", "This tool takes none."),
         ("get_automation", {}, "invalid", "automation", "required"),
-        ("get_run", {"run_id": "morning-digest"}, "invalid", "run_id", "UUID"),
+        ("get_run", {"run_id": "morning-digest"}, "invalid", "run_id", "Give an id"),
         ("get_run", {"run_id": UNKNOWN}, "not_found", None, "There is no such run."),
         ("run_automation", {"automation": "gone"}, "not_found", None, "no such"),
         ("retry_run", {"run_id": UNKNOWN, "idempotency_key": "ä"}, "invalid", "idempotency_key", "plain text"),
