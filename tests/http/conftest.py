@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen, run
 from typing import Any
@@ -225,8 +225,10 @@ class Running:
             for each in self.api("GET", f"/runs?status={status}")["items"]
         ]:
             for run_id in live:
-                with suppress(HTTPError):  # it ended meanwhile
+                try:
                     self.api("POST", f"/runs/{run_id}/cancel")
+                except HTTPError as refused:  # it ended meanwhile
+                    refused.close()
 
     def stop(self) -> None:
         assert self.process

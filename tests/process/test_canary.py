@@ -286,7 +286,8 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(
         body = {"name": "x", "value": [CANARY], "surprise": CANARY}
         with pytest.raises(urllib.error.HTTPError) as refused:
             request("POST", f"{rota.url()}/api/v1/workspaces/default/credentials", token, body)
-        answers.append(refused.value.read())
+        with refused.value as answer:
+            answers.append(answer.read())
         answers.append(dump(home))
     finally:
         rota.stop()
