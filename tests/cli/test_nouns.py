@@ -266,6 +266,29 @@ async def test_without_a_token_or_a_server_it_says_so_soon(rota: Command, monkey
     assert "rota tokens create NAME" in (await rota("runs", "list", code=2)).stderr
 
 
+@pytest.mark.usefixtures("worker")
+async def test_a_goal_is_given_to_several_agents_and_their_tasks_are_told(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    tasks = [
+        {"key": "first", "role": "poet", "prompt": "autumn"},
+        {"key": "answer", "role": "friend", "prompt": "winter", "depends_on": ["first"]},
+    ]
+    seats = ("--role", "poet=poet", "--role", "friend=poet")
+    given = await rota("sessions", "goal", "Two haikus", *seats, "--tasks", "-", "--draft", stdin=json.dumps(tasks))
+    session = given.stdout.strip()
+    told = rows((await rota("sessions", "tasks", session)).stdout)
+    assert told[0] == ["KEY", "ROLE", "STATUS", "AFTER", "OUTCOME"]
+    assert told[1:] == [["first", "poet", "pending", "-", "-"], ["answer", "friend", "pending", "first", "-"]]
+    await rota("sessions", "enable", session)
+
+    async def done() -> bool:
+        return bool((await answer("sessions", "show", session))["status"] == "done")
+
+    await until(done, within=30)
+    assert rows((await rota("sessions", "tasks", session)).stdout)[2] == ["answer", "friend", "done", "first", "five"]
+    assert "--role takes NAME=VALUE" in (await rota("sessions", "goal", "x", "--role", "poet", code=2)).stderr
+
+
 async def test_a_rota_that_is_up_on_this_machine_is_found_by_itself(
     rota: Command, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import click
 
 from rota.cli import showing
 from rota.cli.following import INTERRUPTED, followed, said_in
-from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, progress, text_of, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, each_of, pages, pairs_of, progress, text_of, with_fields
 from rota.cli.showing import Column, Item, brief, local
 from rota.client import Client
 from rota.errors import Conflict, Invalid
@@ -27,6 +27,13 @@ SESSIONS = [
     Column("origin", "origin"),
     Column("title", "title"),
     Column("changed", lambda session: brief(session["updated_at"])),
+]
+TASKS = [
+    Column("key", "key"),
+    Column("role", "role"),
+    Column("status", "status"),
+    Column("after", "after"),
+    Column("outcome", lambda task: task["summary"] or task["error_detail"] or task["reason"]),
 ]
 
 
@@ -89,6 +96,38 @@ def open_(rota: Rota, agent: str, prompt: str | None, title: str | None, given: 
     body = with_fields({"agent": agent, "prompt": said, "title": title, "input": given}, ())
     opened = rota.ask("POST", "/sessions", body)
     rota.said(opened, str(opened["id"]))
+
+
+@command.command()
+@click.argument("goal")
+@click.option("--role", "roles", multiple=True, required=True, metavar="ROLE=AGENT", help="Who takes part, and as what")
+@click.option("--tasks", type=JSON, help="The first tasks: a list as the API takes it (`-`: from the standard input)")
+@click.option("--title", help="What it is called")
+@click.option("--draft", is_flag=True, help="Start nothing until it is enabled")
+@asks_rota
+def goal(rota: Rota, goal: str, roles: tuple[str, ...], tasks: Any, title: str | None, draft: bool) -> None:
+    """Let several agents pursue a GOAL together, each in a role. Prints the session's id.
+
+    A task has a key, a role, a prompt, and perhaps depends_on: the keys of those that it waits for.
+    """
+    seats = [{"name": role, "agent": agent} for role, agent in (pairs_of(roles, "--role") or {}).items()]
+    told = {"kind": "background", "goal": goal, "title": title, "roles": seats, "tasks": tasks, "draft": draft or None}
+    opened = rota.ask("POST", "/sessions", with_fields(told, ()))
+    rota.said(opened, str(opened["id"]))
+
+
+@command.command()
+@click.argument("session", type=REF)
+@pages
+@asks_rota
+def tasks(rota: Rota, session: str, limit: int | None) -> None:
+    """The tasks of a session, oldest first, and what became of them."""
+    page = rota.some_of(f"/sessions/{session}/tasks", limit)
+    if not rota.as_json:
+        keys = {task["id"]: task["key"] for task in page["items"]}
+        for task in page["items"]:
+            task["after"] = each_of(keys.get(each, each) for each in task["depends_on"])
+    rota.tabled(page, TASKS)
 
 
 @command.command()
