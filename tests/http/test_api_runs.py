@@ -262,6 +262,17 @@ async def test_a_retry_of_a_direct_run_runs_the_agent_as_it_stood_then(office: O
     assert given.timeout.total_seconds() == 300
 
 
+async def test_a_direct_run_that_its_budget_kept_from_starting_is_retried_as_often_as_one_likes(api: Api) -> None:
+    [account] = made(await api.get("/accounts"), 200)["items"]
+    ten = {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}
+    made(await api.patch(f"/accounts/{account['id']}", {"budget": ten}), 200)
+    made(await api.post("/agents/worker-bee/runs", SWEEP))
+    run = made(await api.post("/agents/worker-bee/runs", SWEEP))
+    for _ in range(2):
+        assert (run["skip_reason"], run["session_id"]) == ("budget", None)
+        run = made(await api.post(f"/runs/{run['id']}/retry"))
+
+
 async def test_what_failed_was_cancelled_or_skipped_can_be_retried_and_nothing_else(office: Office, api: Api) -> None:
     queued = await started(api)
     refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")

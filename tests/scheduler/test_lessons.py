@@ -166,6 +166,19 @@ async def test_deleting_and_restoring_counts_from_now_with_a_new_grant(house: Ho
     assert {run["skip_reason"] for run in await house.ledger()} == {"deleted"}
 
 
+async def test_what_is_restored_runs_its_agent_as_it_stands_now(house: House) -> None:
+    automation = await house.automation()
+    async with house.db.transaction() as conn:
+        await automations.delete(conn, house.caller, str(automation))
+        await agents.change(conn, house.caller, "worker-bee", {"config": {"argv": ["false"]}})
+        await automations.restore(conn, house.caller, str(automation))
+        await running.run_now(conn, house.caller, automation)
+    spec = await house.value(
+        "SELECT v.spec FROM runs r JOIN revisions v ON v.subject_id = r.automation_id AND v.revision = r.revision"
+    )
+    assert spec["agent"]["config"] == {"argv": ["false"]}
+
+
 async def test_a_run_never_sees_an_edit_made_after_it_fired(house: House, scheduler: Scheduler) -> None:
     automation = await house.automation(HOURLY, next_fire_at=NOON, prompt="Old words.")
     await scheduler.once()

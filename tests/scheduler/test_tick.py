@@ -176,6 +176,21 @@ async def test_queue_one_keeps_one_run_waiting_behind_the_one_that_runs(
     assert [_standing(run) for run in await house.ledger()] == ["running", "waits", "prior_in_flight"]
 
 
+async def test_queue_one_sees_who_waits_also_beside_a_trigger_that_skips(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(triggers=[{**HOURLY, "overlap": each} for each in ("skip", "queue_one")], next_fire_at=NOON)
+    await scheduler.once()
+    await house.execute(f"{RUNS_ON} WHERE status = 'queued'")
+    for _ in range(2):
+        clock.advance(hours=1)
+        await house.execute(
+            "UPDATE triggers SET next_fire_at = next_fire_at - interval '1 minute' WHERE overlap = 'skip'"
+        )
+        await scheduler.once()
+    assert [_standing(run) for run in await house.ledger()].count("waits") == 1
+
+
 async def test_a_slot_that_has_its_run_replaces_nothing_when_its_trigger_is_set_back(
     house: House, scheduler: Scheduler
 ) -> None:

@@ -12,14 +12,16 @@ from waiting import until
 from rota.db import attempts, events
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkerId
-from rota.model.outcome import Succeeded
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.run import Claimed
-from rota.runs import claiming, settling
+from rota.roster import automations
+from rota.runs import cancelling, claiming, settling
 from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.worker.queues import Queues
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+REVOKED = "SELECT g.revoked_at IS NOT NULL FROM grants g JOIN automations a ON a.grant_id = g.id"
 
 
 async def claim_one(conn: Connection) -> Claimed:
@@ -117,3 +119,80 @@ async def test_a_run_that_comes_while_its_lanes_holder_is_ending_does_not_wait_f
     first, second = await house.ledger()
     assert (first["status"], second["status"]) == ("succeeded", "queued")
     assert second["ready_at"] is not None
+
+
+@pytest.mark.parametrize("outcome", [None, Failed(ErrorClass.AGENT_ERROR, "Try again.")])
+async def test_a_run_that_is_to_be_cancelled_is_neither_handed_back_nor_tried_again(
+    house: House, db: Database, run_now: Any, outcome: Outcome | None
+) -> None:
+    """Its attempt ended before its worker heard of it."""
+    run_id = await run_now(await house.automation(max_attempts=3))
+    async with db.transaction() as conn:
+        at_work = await claim_one(conn)
+        await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+        await settling.settle(conn, [Result(at_work, outcome)])
+    [run] = await house.ledger()
+    assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+
+
+async def test_the_grant_of_a_deleted_automation_ends_when_its_last_two_runs_end_at_once(
+    house: House, db: Database
+) -> None:
+    """Provoked: the end of one is written but not committed when the other ends."""
+    automation = await house.automation({"event": "go"}, overlap="allow")
+    async with db.transaction() as conn:
+        for key in ("first", "second"):
+            await publish_event(conn, house.caller, "go", None, key)
+    async with db.transaction() as conn:
+        first, second = await claim_one(conn), await claim_one(conn)
+        await automations.delete(conn, house.caller, str(automation))
+
+    async def end_second() -> None:
+        async with db.transaction() as conn:
+            await settling.settle(conn, [Result(second, Succeeded())])
+
+    async with db.transaction() as ending:
+        await settling.settle(ending, [Result(first, Succeeded())])
+        beside = asyncio.create_task(end_second())
+        await until(lambda: house.value(WAITS))
+    await beside
+    assert await house.value(REVOKED)
+
+
+async def test_the_grant_of_an_automation_that_is_deleted_as_its_last_run_ends_ends_too(
+    house: House, db: Database, claimed: Claimed
+) -> None:
+    """Provoked: the end is written but not committed when the automation is deleted."""
+
+    async def delete() -> None:
+        async with db.transaction() as conn:
+            await automations.delete(conn, house.caller, str(claimed.automation_id))
+
+    async with db.transaction() as ending:
+        await settling.settle(ending, [Result(claimed, Succeeded())])
+        deleting = asyncio.create_task(delete())
+        await until(lambda: house.value(WAITS))
+    await deleting
+    assert await house.value(REVOKED)
+
+
+async def test_of_runs_that_wait_in_the_lanes_of_an_old_and_a_new_session_one_begins(
+    house: House, db: Database
+) -> None:
+    automation = await house.automation({"event": "go"}, session="same")
+
+    async def go(key: str) -> None:
+        async with db.transaction() as conn:
+            await publish_event(conn, house.caller, "go", None, key)
+
+    await go("first")
+    async with db.transaction() as conn:
+        holder = await claim_one(conn)
+    await go("second")
+    async with db.transaction() as conn:
+        await automations.change(conn, house.caller, str(automation), {"session": "new"}, None)
+    await go("third")
+    async with db.transaction() as conn:
+        await settling.settle(conn, [Result(holder, Succeeded())])
+    _, second, third = await house.ledger()
+    assert (second["ready_at"] is None, third["ready_at"] is None) == (False, True)

@@ -78,3 +78,18 @@ async def test_words_that_are_refused_for_what_they_are_are_left_out_and_the_run
 
 def _ended(house: House, run_id: Any) -> Any:
     return lambda: house.value("SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL", run_id)
+
+
+@pytest.mark.parametrize("poison", POISON)
+async def test_a_failure_in_words_that_cannot_be_stored_is_tried_again(
+    house: House, shift: Any, run_now: Any, poison: str
+) -> None:
+    async def fail(assignment: Assignment, desk: Desk) -> Outcome:
+        return Failed(ErrorClass.AGENT_ERROR, poison)
+
+    async def settled() -> Any:
+        return await house.value("SELECT status FROM runs WHERE id = %s AND tries = 1", run_id)
+
+    run_id = await run_now(await house.automation(max_attempts=2))
+    async with shift(fail):
+        assert await until(settled) == "queued"

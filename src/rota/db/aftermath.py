@@ -66,6 +66,15 @@ counted AS (
 SELECT workspace_id, id FROM counted WHERE status = 'paused' AND before = 'active'
 """
 
+LOCK_DELETED = """
+-- In a statement of its own: of two last runs that end at once the second then sees that the first has ended.
+SELECT a.id
+  FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
+       JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
+ORDER BY a.workspace_id, a.id
+   FOR NO KEY UPDATE OF a
+"""
+
 REVOKE_OF_DELETED = """
 UPDATE grants g SET revoked_at = now()
   FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
@@ -116,4 +125,6 @@ async def count_failures(
 
 
 async def revoke_of_deleted(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> None:
-    await conn.execute(REVOKE_OF_DELETED, {"automations": _given(automations)})
+    given = {"automations": _given(automations)}
+    await conn.execute(LOCK_DELETED, given)
+    await conn.execute(REVOKE_OF_DELETED, given)

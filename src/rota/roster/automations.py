@@ -154,7 +154,7 @@ async def _locked(conn: Connection, caller: Caller, ref: str, to: str) -> dict[s
 
 
 async def _revise(conn: Connection, caller: Caller, found: Mapping[str, Any]) -> None:
-    """A new revision that differs in its triggers only."""
+    """A new revision that differs in its triggers only, or in an agent that was changed while it was deleted."""
     agent = await agents.find(conn, caller, str(found["agent_id"]))
     rows = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
     await automations.update(conn, dict(found))
@@ -216,6 +216,7 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     await _keep_session(conn, restored)
     changed = {name: restored[name] for name in ("grant_id", "owner_id", "session_id")}
     await automations.restore(conn, caller.workspace_id, found["id"], **changed)
+    await _revise(conn, caller, restored)
     await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     if found["status"] == "active":
         await trigger_forms.resume(conn, found, now=await now_of(conn))

@@ -61,7 +61,8 @@ async def _retry_by_hand(conn: Connection, caller: Caller, old: Mapping[str, Any
     if old["source"] == Source.TASK:
         return await _retry_task(conn, caller, old)
     earlier = old["retry_of"] and await runs.find(conn, caller.workspace_id, old["retry_of"])
-    if old["source"] == Source.CHAT or (earlier and earlier["session_id"] == old["session_id"]):
+    goes_on = old["session_id"] and earlier and earlier["session_id"] == old["session_id"]
+    if old["source"] == Source.CHAT or goes_on:
         given = {"prompt": old["prompt"], "given": old["input"], "retry_of": old["id"]}
         return await chat.turn(conn, caller, old["session_id"], **given)
     return await run_agent(conn, caller, str(old["agent_id"]), old, again=old)

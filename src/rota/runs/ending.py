@@ -163,5 +163,7 @@ async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:
 
 
 async def revoke_idle(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
-    """Revoke the grant of a deleted automation, unless a run of it is still live: then its end does it."""
+    """Revoke the grant of a deleted automation, unless a run of it is still live: then its end does it. One that is
+    just ending knows nothing of the deletion, and is waited for."""
+    await run_status.hold_lanes(conn, [(workspace_id, automation_id)])
     await aftermath.revoke_of_deleted(conn, [(workspace_id, automation_id)])

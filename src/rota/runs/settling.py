@@ -43,7 +43,7 @@ def _accepted(results: Sequence[Result], ended: Sequence[Ended]) -> Sequence[Res
 
 def _row(result: Result) -> dict[str, Any]:
     settled = settlement_of(result)
-    reason = _why(result) if settled.status == Status.QUEUED else None
+    reason = _why(result, settled) if settled.status == Status.QUEUED else None
     return run_status.settlement_row(result.run, settled, reason=reason)
 
 
@@ -59,5 +59,5 @@ def settlement_of(result: Result) -> Settlement:
     return settlement(result.outcome, tries=result.run.tries, max_attempts=result.run.max_attempts)
 
 
-def _why(result: Result) -> str:
-    return "handed back: its worker stopped" if result.outcome is None else getattr(result.outcome, "detail", "")
+def _why(result: Result, settled: Settlement) -> str:
+    return "handed back: its worker stopped" if result.outcome is None else settled.error_detail or ""

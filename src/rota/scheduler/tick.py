@@ -106,8 +106,11 @@ class Scheduler:
         firings = []
         for each in due:
             automation = each.policy.automation_id
+            flight = flights.get(automation, each.flight)
+            if each.flight.waiting:  # which is looked for only where it matters
+                flight = flight._replace(waiting=True)
             try:
-                firing = fire(each, now, flights.get(automation, each.flight))
+                firing = fire(each, now, flight)
             except Exception as failure:  # a trigger that cannot be evaluated must not block the others
                 await self._park(conn, each, failure)
                 continue

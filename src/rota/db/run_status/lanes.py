@@ -32,17 +32,18 @@ PROMOTE = """
 -- unseen: who ends it and who starts the turn both write to the session's log, and so one after the other.
 -- Who waits is looked for first: mostly it is nobody.
 WITH waiting AS MATERIALIZED (
-    SELECT g.workspace_id, g.lane, w.id
+    SELECT g.workspace_id, g.lane, w.id, row_number() OVER (
+               PARTITION BY g.workspace_id, coalesce(w.automation_id, w.id) ORDER BY w.priority, w.id) AS number
       FROM (SELECT DISTINCT workspace_id, lane FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
            CROSS JOIN LATERAL (
-               SELECT r.id FROM live_runs w JOIN runs r ON r.workspace_id = w.workspace_id AND r.id = w.id
+               SELECT r.id, w.automation_id, w.priority FROM live_runs w JOIN runs r ON r.workspace_id = w.workspace_id AND r.id = w.id
                 WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
                   AND r.status = 'queued' AND r.ready_at IS NULL
              ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED) w),
 promoted AS (
        UPDATE runs r SET ready_at = clock_timestamp()
          FROM waiting g
-        WHERE r.workspace_id = g.workspace_id AND r.id = g.id
+        WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND g.number = 1
           AND NOT EXISTS (
                   SELECT FROM live_runs h
                    WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane

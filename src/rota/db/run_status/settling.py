@@ -14,8 +14,12 @@ from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED_AT_ONCE, Ended, end
 from rota.model.ids import RunId, WorkspaceId
 from rota.model.run import Claimed, Settlement, Status
 
+# Of a run that somebody asked to cancel no attempt follows the one that ends, however it ends.
+AGAIN = "l.status = 'queued' AND r.cancel_requested_at IS NULL"
+CANCELS = "(l.status = 'cancelled' OR l.status = 'queued' AND r.cancel_requested_at IS NOT NULL)"
+
 SETTLE = short(
-    """
+    f"""
 -- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else. The status is
 -- expected in a column, which keeps the planner to the primary key: the index of running runs fills with dead entries.
 WITH given AS MATERIALIZED (
@@ -25,19 +29,18 @@ WITH given AS MATERIALIZED (
     ORDER BY workspace_id, id),
 changed AS (
    UPDATE runs r
-      SET status = CASE WHEN l.status = 'cancelled' AND r.cancel_reason IN ('grant_invalid', 'budget_exceeded')
-                        THEN 'failed' ELSE l.status END,
+      SET status = CASE WHEN NOT {CANCELS} THEN l.status
+                        WHEN r.cancel_reason IN ('grant_invalid', 'budget_exceeded') THEN 'failed' ELSE 'cancelled' END,
           tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
-          finished_at = CASE WHEN l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
-          ready_at = CASE WHEN l.status = 'queued' THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
-          error_class = CASE WHEN l.status = 'cancelled'
+          finished_at = CASE WHEN {CANCELS} OR l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
+          ready_at = CASE WHEN {AGAIN} THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
+          error_class = CASE WHEN {CANCELS}
                              THEN coalesce(r.cancel_reason, l.error_class, 'cancelled_by_user') ELSE l.error_class END,
-          error_detail = CASE WHEN l.status = 'cancelled' AND r.cancel_reason = 'grant_invalid'
-                              THEN 'Its grant was revoked or has expired while it ran.'
-                              WHEN l.status = 'cancelled' AND r.cancel_reason = 'budget_exceeded'
+          error_detail = CASE WHEN NOT {CANCELS} THEN l.error_detail WHEN r.cancel_reason = 'grant_invalid'
+                              THEN 'Its grant was revoked or has expired while it ran.' WHEN r.cancel_reason = 'budget_exceeded'
                               THEN 'It has spent what one run may.' ELSE l.error_detail END,
           summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
-          worker_id = CASE WHEN l.status = 'queued' THEN NULL ELSE r.worker_id END
+          worker_id = CASE WHEN {AGAIN} THEN NULL ELSE r.worker_id END
      FROM given l
     WHERE r.workspace_id = l.workspace_id AND r.id = l.id AND r.attempt = l.attempt AND r.status = ANY(l.expected)
       AND (l.rescued OR r.lease_until > clock_timestamp())
