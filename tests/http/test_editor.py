@@ -162,6 +162,17 @@ async def test_an_edit_that_leaves_a_trigger_alone_keeps_it(admin: AsyncClient, 
     assert {each["id"] for each in after} & {each["id"] for each in before} == {each["id"] for each in before[1:]}
 
 
+async def test_an_automation_whose_instant_has_passed_is_edited_like_any_other(admin: AsyncClient, house: Any) -> None:
+    await house.automation({"at": "2090-01-01T09:00:00Z", "timezone": "UTC"})
+    await house.execute("UPDATE triggers SET at = '2020-01-01 09:00:00Z', next_fire_at = NULL")
+    [before] = await stored(house)
+    page = Page(await admin.get(f"{LIST}/errand/edit"))
+    answer = await submit(admin, f"{LIST}/errand/edit", **filled(page) | {"prompt": "Do it again.", "do": "save"})
+    assert (answer.status_code, errors(answer)) == (303, [])
+    assert await stored(house) == [before]
+    assert await house.value("SELECT prompt FROM automations") == "Do it again."
+
+
 async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncClient, house: Any) -> None:
     given = {"pre_approvals": ["read_*", "list_files"], "max_attempts": 3, "catch_up": "all", "catch_up_limit": 4}
     given["budget"] = {"per_run": {"money": "0.50", "seconds": 60}, "per_month": {"money": "10"}}
