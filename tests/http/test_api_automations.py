@@ -257,7 +257,18 @@ async def test_two_who_save_the_same_slug_at_the_same_moment_do_not_both_get_it(
             await office.site.waiting_for_a_lock(2)
         answers = sorted([await each for each in both], key=lambda answer: answer.status_code)
     made(answers[0])
-    refused(answers[1], 409, "conflict")
+    refused(answers[1], 409, "slug_taken", "slug")
+
+
+async def test_two_who_save_the_same_name_at_the_same_moment_each_get_a_slug(office: Office, api: Api) -> None:
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE automations IN SHARE MODE")
+            both = [asyncio.create_task(api.post("/automations", example())) for _ in range(2)]
+            await office.site.waiting_for_a_lock(2)
+        slugs = {made(await each)["slug"] for each in both}
+    assert slugs == {"morning-digest", "morning-digest-2"}
+    assert {each["status"] for each in made(await api.get("/audit"), 200)["items"]} == {201}
 
 
 # Changing -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Makes a change again that met another half-way: of two that wait for each other, PostgreSQL ends one."""
+"""Makes a change again that met another half-way: PostgreSQL ends one of two that wait for each other or save the same."""
 
 import asyncio
 

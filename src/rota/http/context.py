@@ -12,7 +12,6 @@ from uuid import UUID
 
 from fastapi import Depends, Request, Response
 from psycopg import Rollback
-from psycopg.errors import DeadlockDetected
 
 from rota.access import signing_in
 from rota.access.vault import Vault
@@ -21,6 +20,7 @@ from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
+from rota.http.errors import is_tried_again
 from rota.http.limiting import LOGIN_COOKIE, Limits
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
@@ -177,10 +177,8 @@ async def _unit(request: Request, workspace: str, response: Response) -> AsyncIt
             unit = await _begin(request, conn, workspace, record)
             yield unit
             await _finish(request, unit, response)
-    except DeadlockDetected:  # nobody refused it: it is tried again
-        raise
     except Exception as error:
-        if record and (caller := request.state.caller):
+        if record and (caller := request.state.caller) and not is_tried_again(request, error):
             await record.write_refusal(shared.db, caller, error)
         raise
     if record and (told := refusal(request)):

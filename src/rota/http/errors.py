@@ -29,7 +29,8 @@ TITLES_OF_CODES = {
 BROKEN = "Something broke on our side; the log has the details."
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
-ENDED = "rota.ended"  # set once a try was ended by PostgreSQL for another's sake; there will be a next one
+ENDED = "rota.ended"  # in the scope of a try after which there may be another: set once it was ended for that
+AGAIN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)  # another was first; who looks again sees it
 
 MOST_ERRORS = 20
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -132,6 +133,10 @@ def of_any(error: BaseException) -> dict[str, Any]:
             return problem(500, "broken", BROKEN)
 
 
+def is_tried_again(request: Request, error: BaseException) -> bool:
+    return isinstance(error, AGAIN) and ENDED in request.scope
+
+
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
     """All that can be done with this address, where one route knows only its own."""
     asked = [(method, {**scope, "method": method}) for method in METHODS]
@@ -149,7 +154,7 @@ def install(app: FastAPI, show: Problem) -> None:
     @app.exception_handler(RequestValidationError)
     @app.exception_handler(psycopg.Error)
     async def told(request: Request, error: Exception) -> Response:
-        if isinstance(error, psycopg.errors.DeadlockDetected) and ENDED in request.scope:
+        if is_tried_again(request, error):
             request.scope[ENDED].set()
         return await give(request, of_any(error))
 
