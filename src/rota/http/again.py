@@ -1,4 +1,4 @@
-"""Makes a change again that met another half-way: PostgreSQL ends one of two that wait for each other or save the same."""
+"""Makes a change again that PostgreSQL ended: of two that wait for each other, or that save the same, it ends one."""
 
 import asyncio
 
