@@ -70,7 +70,7 @@ def _facts(automation: Item) -> list[tuple[str, object]]:
 
 def _trigger(trigger: Item) -> str:
     parts = [
-        trigger["id"], trigger["text"], trigger["hook_path"], None if trigger["enabled"] else "(off)",
+        trigger["id"], trigger["text"], trigger["hook_path"],
         trigger["parked_error"], f"secret: {trigger['secret']}" if trigger["secret"] else None,
     ]  # fmt: skip
     return showing.BETWEEN.join(filter(None, [*parts, ""]))

@@ -68,8 +68,10 @@ def _limits(row: Mapping[str, Any]) -> str:
     """What keeps it from firing as often as its words say."""
     zone = load_zone(row["timezone"] or "UTC")
     parts = []
-    if row["starts_at"] and row["starts_at"] > datetime.now(UTC):
-        parts.append(f", from {day_in_words(row['starts_at'].astimezone(zone))}")
+    now = datetime.now(zone)
+    if row["starts_at"] and row["starts_at"] > now:
+        start = row["starts_at"].astimezone(zone)
+        parts.append(f", from {start:%H:%M}" if start.date() == now.date() else f", from {day_in_words(start)}")
     if row["ends_at"]:
         parts.append(f", until {day_in_words(row['ends_at'].astimezone(zone))}")
     if row["max_fires"]:
