@@ -55,6 +55,8 @@ async def test_the_scopes_of_routes_are_these() -> None:
     } <= by_scope[Scope.RUN]
     assert needed("POST", "/something/new") == Scope.ADMIN
     assert needed("GET", "/audit") == Scope.ADMIN
+    assert needed("DELETE", "/agents/run") == needed("PATCH", "/credentials/runs") == Scope.ADMIN, "things of that name"
+    assert needed("DELETE", "/automations/run") == needed("PUT", "/automations/a/memory/run") == Scope.WRITE
     assert all(needed(method, "/agents") == Scope.READ for method in READING)
 
 

@@ -387,3 +387,31 @@ async def test_an_automation_that_goes_on_again_after_its_session_was_archived_h
     assert len({*seen, restored["session_id"]}) == 3
     assert made(await api.get(f"/sessions/{restored['session_id']}"), 200)["status"] == "active"
     assert made(await api.patch(automation, {"name": "Same"}), 200)["session_id"] == restored["session_id"]
+
+
+async def test_an_automation_that_goes_on_in_a_session_that_was_ended_by_hand_makes_it_active_again(
+    office: Office, api: Api
+) -> None:
+    saved = made(await api.post("/automations", example(session="same")))
+    made(await api.post(f"/automations/{saved['id']}/run"))
+    at_work = await office.claim()
+    session = f"/sessions/{at_work.assignment.session_id}"
+    await office.settle(at_work)
+    made(await api.post(f"{session}/complete"), 200)
+    made(await api.post(f"/automations/{saved['id']}/run"))
+    assert made(await api.get(session), 200)["status"] == "active"
+    told = made(await api.get(f"{session}/events"), 200)["items"]
+    assert [each["data"]["status"] for each in told if each["kind"] == "session"] == ["done", "active"]
+
+
+async def test_a_turn_that_its_budget_keeps_from_starting_leaves_its_session_ended(office: Office, api: Api) -> None:
+    made(await api.post("/automations", example(run_immediately=True)))
+    at_work = await office.claim()
+    await office.settle(at_work)
+    [account] = made(await api.get("/accounts"), 200)["items"]
+    ten = {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}
+    made(await api.patch(f"/accounts/{account['id']}", {"budget": ten}), 200)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    session = f"/sessions/{at_work.assignment.session_id}"
+    run = made(await api.post(f"{session}/messages", {"prompt": "And now?"}))
+    assert (run["skip_reason"], made(await api.get(session), 200)["status"]) == ("budget", "done")

@@ -1,6 +1,6 @@
 """Sessions: made, read, and changed under the lock of their row."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -64,6 +64,13 @@ IMPORTED = """
 UPDATE sessions
    SET imported = %(imported)s, last_seq = %(last_seq)s, has_tasks = has_tasks OR %(has_tasks)s, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND imported IS NOT NULL AND status = 'archived'
+"""
+
+GO_ON = """
+   UPDATE sessions s SET status = 'active', updated_at = now()
+     FROM json_to_recordset(%(sessions)s::json) AS g(workspace_id uuid, id uuid)
+    WHERE s.workspace_id = g.workspace_id AND s.id = g.id AND s.status IN ('done', 'failed')
+RETURNING s.workspace_id, s.id
 """
 
 KEEP_TASKS = """
@@ -188,6 +195,15 @@ async def move(conn: Connection, workspace_id: WorkspaceId, session_id: SessionI
     """Change the status of a locked session."""
     moved = await conn.execute(MOVE, {"workspace_id": workspace_id, "id": session_id, "was": was, "to": to})
     assert moved.rowcount == 1, "the caller holds its lock and has seen its status"
+
+
+async def go_on(
+    conn: Connection, where: Iterable[tuple[WorkspaceId, SessionId]]
+) -> list[tuple[WorkspaceId, SessionId]]:
+    """Make locked sessions active again; those that had ended."""
+    given = [{"workspace_id": workspace_id, "id": session_id} for workspace_id, session_id in where]
+    rows = await conn.execute(GO_ON, {"sessions": orjson.dumps(given).decode()})
+    return [(workspace_id, session_id) for workspace_id, session_id in await rows.fetchall()]
 
 
 async def keep_tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> None:

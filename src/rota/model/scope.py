@@ -28,7 +28,7 @@ def needed(method: str, path: str) -> Scope:
         return Scope.ADMIN
     if method in READING or path in PREVIEWS:
         return Scope.READ
-    if noun in OF_RUNS or parts[-1:] in (["run"], ["runs"]):
+    if noun in OF_RUNS or (method == "POST" and parts[2:] in (["run"], ["runs"])):
         return Scope.RUN
     return Scope.WRITE if noun in OF_PEOPLE else Scope.ADMIN
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from rota.db import events, run_status
+from rota.db import events, run_status, sessions
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.model.budget import ASK
@@ -22,7 +22,9 @@ async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
     if len(written) < len(starts):
         await budgeting.release(conn, [each for each in starts if each.id not in written])
     # A fresh session gets its first event with its row; one that goes on numbers it under its lock.
-    await events.append(conn, [_queued(each) for each in starts if _goes_on(each) and each.id in written])
+    going_on = [each for each in starts if _goes_on(each) and each.id in written]
+    await events.append(conn, [_queued(each) for each in going_on])
+    await _make_active(conn, [each for each in going_on if each.automation_id and not each.skip_reason])
     if waiting:
         await run_status.promote(conn, waiting)
     skipped = [each for each in starts if each.skip_reason and each.id in written]
@@ -33,6 +35,13 @@ async def start(conn: Connection, starts: Sequence[Start]) -> set[UUID]:
 
 def _goes_on(start: Start) -> bool:
     return start.session_id is not None and not start.fresh_session
+
+
+async def _make_active(conn: Connection, starts: Sequence[Start]) -> None:
+    """An automation goes on in its one session also when that was ended by hand. It is locked by its event."""
+    where = {(each.workspace_id, each.session_id) for each in starts if each.session_id}
+    again = await sessions.go_on(conn, where) if where else []
+    await events.append(conn, [NewEvent(*each, "session", {"status": "active"}) for each in again])
 
 
 def _queued(start: Start) -> NewEvent:

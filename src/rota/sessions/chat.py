@@ -67,5 +67,6 @@ async def turn(
     )
     # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
     await starting.start(conn, [start])
-    await changing.move(conn, caller.workspace_id, session_id, followed_up, by=caller.name)
+    if not start.skip_reason:  # not enough is left of its budget: nothing goes on
+        await changing.move(conn, caller.workspace_id, session_id, followed_up, by=caller.name)
     return start.id
