@@ -3,7 +3,9 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from executors.cluster_double import check
 
 from rota.settings import read_settings
 
-pytestmark = pytest.mark.skipif(not shutil.which("helm"), reason="there is no helm")
+HELM = shutil.which("helm", path=Path(sys.executable).parent) or shutil.which("helm")
+pytestmark = pytest.mark.skipif(
+    not HELM, reason="there is no Helm for this machine among the packages, nor on its path"
+)
 
 Values = Mapping[str, Any]
 KEY = "k1:" + "A" * 43 + "="
@@ -36,7 +41,8 @@ ALL = {"plain": PLAIN, "ingress": INGRESS, "existing": EXISTING, "kubernetes": K
 
 
 def helm(values: Values) -> subprocess.CompletedProcess[str]:
-    words = ["helm", "template", "rota", str(CHART), "--namespace", "duty", "--values", "-"]
+    assert HELM
+    words = [HELM, "template", "rota", str(CHART), "--namespace", "duty", "--values", "-"]
     return subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, check=False)
 
 
