@@ -14,12 +14,14 @@ import pytest
 from executors.acp_agent import LIMITED, config, recalled
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
-from rota.errors import Invalid
+from rota.errors import Invalid, NotFound
 from rota.executors.acp import AcpExecutor, child
 from rota.executors.acp.files import Files
 from rota.executors.acp.opening import Bookmark, bookmark, digest
+from rota.executors.acp.terminals import Terminals
 from rota.executors.briefing import prepare_directory
-from rota.model.agent_config import read_acp
+from rota.executors.process import Spec
+from rota.model.agent_config import Limits, read_acp
 from rota.model.approval import Answer, Option, Question, pre_approved
 from rota.model.executor import Assignment, Desk, Turn
 from rota.model.ids import ApprovalId, RunId, UserId, new_id
@@ -347,6 +349,24 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
         file.truncate(10_000_001)
     with pytest.raises(Invalid, match="10,000,000 bytes"):
         Files(tmp_path).read("large")
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("one\x0c\ntwo\u2028\r\nthree\n", newline="")
+    files = Files(tmp_path)
+    assert files.read("code.py", line=2, limit=1) == "two\u2028\r\n"
+    assert files.read("code.py", line=3) == "three\n"
+    assert files.read("code.py", limit=0) == files.read("code.py", line=9) == ""
+
+
+async def test_a_terminal_may_be_released_twice(tmp_path: Path) -> None:
+    spec = Spec(["sh"], {"PATH": os.environ["PATH"]}, tmp_path, Limits(), timedelta(seconds=1))
+    terminals = Terminals(spec)
+    name = terminals.create(["sleep", "600"], {}, tmp_path, None)
+    await asyncio.sleep(0)
+    await asyncio.gather(terminals.release(name), terminals.release(name))
+    with pytest.raises(NotFound):
+        terminals.find(name)
 
 
 def test_a_directory_is_known_by_its_link_too(tmp_path: Path) -> None:

@@ -139,6 +139,18 @@ async def test_what_the_desk_refuses_is_told_to_the_agent(
     assert await run(body) == Succeeded("That is too much.")
 
 
+async def test_a_desk_that_breaks_while_the_agent_waits_for_its_answer_ends_the_attempt(
+    run: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(question: str, **about: Any) -> Answer:
+        raise OSError("the desk is broken")
+
+    monkeypatch.setattr(desk, "ask", broken)
+    async with asyncio.timeout(30):
+        with pytest.raises(OSError, match="the desk is broken"):
+            await run("await context.ask('Send it?')")
+
+
 @pytest.mark.parametrize(
     "message",
     [

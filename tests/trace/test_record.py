@@ -80,6 +80,19 @@ async def test_finishing_waits_until_everything_is_stored(house: House, desk: Re
     assert await house.value("SELECT amount FROM usage WHERE unit = 'tokens'") == 15
 
 
+async def test_a_number_that_no_column_takes_does_not_cost_the_words_around_it(
+    house: House, desk: RecordingDesk
+) -> None:
+    await desk.say("Before.")
+    await desk.tool("count", {"stars": 10**24})
+    await desk.usage("tokens", 3)
+    await desk.finish()
+
+    assert await written(house) == [("output", "Before."), ("tool", "count")]
+    assert await house.value("SELECT data ->> 'stars' FROM events WHERE kind = 'tool'") == str(10**24)
+    assert await house.value("SELECT amount FROM usage") == 3
+
+
 async def test_who_finishes_while_others_do_shares_their_transactions(
     house: House, recorder: Recorder, run: Claimed
 ) -> None:

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 from house import House
+from psycopg import OperationalError
 from waiting import until
 
+from rota.db import messages as message_rows
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Desk
 from rota.model.message import NewMessage
-from rota.model.outcome import Outcome
+from rota.model.outcome import Outcome, Succeeded
+from rota.model.redaction import Redactor
+from rota.model.task import TaskForm
+from rota.sessions import desk as desks
 from rota.sessions import messages
 
 WORK = """
@@ -97,3 +102,47 @@ async def test_a_python_agent_does_all_of_it(house: House, shift: Any, run_now: 
     }
     assert await house.value("SELECT array_agg(key) FROM memory WHERE run_id = %s", run_id) == ["last"]
     assert await house.value("SELECT count(*) FROM events WHERE kind = 'message'") == 3
+
+
+async def test_an_inbox_is_read_on_when_the_database_was_away(
+    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desks, "RETRY_SECONDS", 0.01)
+    pages, failures = message_rows.pages, [OperationalError("away")]
+
+    async def away_once(*given: Any, **more: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await pages(*given, **more)
+
+    monkeypatch.setattr(message_rows, "pages", away_once)
+
+    async def reads(_: Assignment, desk: Desk) -> Outcome:
+        assert await desk.inbox() == []
+        return Succeeded()
+
+    assert await _status_of(house, shift, run_now, reads) == "succeeded"
+    assert not failures
+
+
+async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    async def delegates(assignment: Assignment, desk: Any) -> Outcome:
+        desk.hide(Redactor(["swordfish-and-herring"]))
+        key = "the key is swordfish-and-herring"
+        if assignment.source != "task":
+            await desk.task([TaskForm("me", "look", prompt=key, input={"key": key})])
+        return Succeeded()
+
+    await _status_of(house, shift, run_now, delegates)
+    told = await house.value("SELECT jsonb_build_array(prompt, input) FROM tasks")
+    assert told == ["the key is [redacted]", {"key": "the key is [redacted]"}]
+
+
+async def _status_of(house: House, shift: Any, run_now: Any, execute: Any) -> Any:
+    automation = await house.automation()
+    async with shift(execute):
+        run_id = await run_now(automation)
+        await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
+    return await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)

@@ -13,7 +13,7 @@ class Pipe:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()  # one may read while another writes
         self._left: int | None = None
 
     async def read(self) -> bytes:
@@ -43,8 +43,8 @@ class Pipe:
 
     def finish(self) -> None:
         self._left = LARGEST_PIPE
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        for waiter in self._waiters:
+            _resolve(waiter)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -63,19 +63,21 @@ class Pipe:
         if self._left is not None:
             return
         loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        add = loop.add_reader if reading else loop.add_writer
+        add, remove = (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
+        waiter = loop.create_future()
+        self._waiters.add(waiter)
         add(self._fd, _resolve, waiter)
         try:
             await waiter
         finally:
-            self._forget()
+            self._waiters.discard(waiter)
+            if self._fd >= 0:
+                remove(self._fd)
 
     def _forget(self) -> None:
         """Before the number can mean another file."""
-        if self._fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._fd)
-            asyncio.get_running_loop().remove_writer(self._fd)
+        asyncio.get_running_loop().remove_reader(self._fd)
+        asyncio.get_running_loop().remove_writer(self._fd)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

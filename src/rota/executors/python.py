@@ -6,7 +6,7 @@ import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -103,6 +103,7 @@ class Attendant(ABC):
         self._counter = Counter(self._transcript)
         self._requests = Requests(desk, assignment.directory)
         self._waiting: set[asyncio.Task[None]] = set()
+        self._broken: Exception | None = None
         self._writing = asyncio.Lock()
         self._tail = Tail()
 
@@ -134,6 +135,8 @@ class Attendant(ABC):
                 await self._answer(message, line)
             if self._is_over():
                 program.stop_after(grace)
+        if self._broken is not None:
+            raise self._broken
 
     def _is_over(self) -> bool:
         return self._counter.verdict is not None or self._requests.parked is not None
@@ -151,8 +154,13 @@ class Attendant(ABC):
             await self._reply(event, len(message), line)
 
     async def _reply_later(self, event: Event, size: int, line: Pipe) -> None:
-        with suppress(Lost):  # its worker knows by the lease, and stops this attempt
+        try:
             await self._reply(event, size, line)
+        except Lost:
+            pass  # its worker knows by the lease, and stops this attempt
+        except Exception as failure:  # the desk's: nobody waits for this task, and the agent would wait for ever
+            self._broken = failure
+            line.finish()
 
     async def _reply(self, event: Event, size: int, line: Pipe) -> None:
         try:

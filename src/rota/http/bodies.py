@@ -10,12 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.errors import Invalid, Refused, TooLarge
 from rota.http.errors import MCP_PATH, answer, of_error
+from rota.model.text import LARGEST, SMALLEST
 
 DEEPEST = 64
 FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 # Contents of any kind and size, which their routes read in pieces and within limits of their own.
 UPLOAD = re.compile(r"/api/v1/workspaces/[^/]+/(sessions/[^/]+/artifacts|runs/[^/]+/desk/(artifact|checkpoint))")
-SMALLEST, LARGEST = -(2**63), 2**64 - 1  # what every JSON reader on the way through keeps exactly
 
 
 class BodyGuard:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DEEPEST = 64
+SMALLEST, LARGEST = -(2**63), 2**64 - 1  # of the whole numbers that every reader and writer of JSON keeps exactly
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 # What a terminal would obey and never show: colours, titles, moves of the cursor.
@@ -25,7 +26,8 @@ def clean(text: str) -> str:
 
 
 def clean_json(value: Any, depth: int = DEEPEST) -> Any:
-    """The same for every text in a JSON value; `ValueError` when it is nested too deep."""
+    """The same for every text in a JSON value, and whole numbers that nobody would write as text; `ValueError` when it
+    is nested too deep."""
     if depth == 0:
         raise ValueError("nested too deep")
     match value:
@@ -35,6 +37,8 @@ def clean_json(value: Any, depth: int = DEEPEST) -> Any:
             return {clean(str(key)): clean_json(each, depth - 1) for key, each in value.items()}
         case list() | tuple():
             return [clean_json(each, depth - 1) for each in value]
+        case int() if not SMALLEST <= value <= LARGEST:
+            return str(value)
         case _:
             return value
 

@@ -148,14 +148,18 @@ class AttemptDesk:
         return messages.shown(await self._again(lambda: self._post.publish(letter)))
 
     async def inbox(self, *, after: int = 0, wait: timedelta | None = None) -> Sequence[Mapping[str, Any]]:
-        seat = await self._seated()
-        beat = wait.total_seconds() if wait else 0.0
-        pages = messages.subscribe(
-            self._db, self._wakes.listener, *seat.where, role=seat.role, after=after, unacked=True,
-            until=asyncio.Event(), beat=beat,
-        )  # fmt: skip
-        async with aclosing(pages):
-            return [messages.shown(each) for each in await anext(pages)]
+        seat, clock = await self._seated(), asyncio.get_running_loop().time
+        until = clock() + (wait.total_seconds() if wait else 0.0)
+
+        async def looked() -> Sequence[Mapping[str, Any]]:
+            pages = messages.subscribe(
+                self._db, self._wakes.listener, *seat.where, role=seat.role, after=after, unacked=True,
+                until=asyncio.Event(), beat=max(0.0, until - clock()),
+            )  # fmt: skip
+            async with aclosing(pages):
+                return [messages.shown(each) for each in await anext(pages)]
+
+        return await self._again(looked)
 
     async def ack(self, ids: Sequence[int]) -> None:
         seat = await self._seated()
@@ -164,7 +168,8 @@ class AttemptDesk:
     async def task(self, tasks: Sequence[TaskForm]) -> Sequence[Mapping[str, Any]]:
         await self._words.finish()
         seat = await self._seated()
-        forms = [replace(each, prompt=self._redactor.value(each.prompt)) for each in tasks]
+        clean = self._redactor.value
+        forms = [replace(each, prompt=clean(each.prompt), input=clean(each.input)) for each in tasks]
         batch = await self._write(lambda conn: at.add_tasks(conn, seat, forms))
         self._wakes.send(RUNS, [seat.workspace_id])
         async with self._db.connection() as conn:

@@ -1,9 +1,11 @@
 """Text files of a session's directory, and no way out of it: neither by `..` nor by a link, however late it is made."""
 
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path, PurePath
 
 from rota.errors import Invalid, NotFound
@@ -28,7 +30,8 @@ class Files:
         if line is None and limit is None:
             return text
         first = max((line or 1) - 1, 0)
-        return "".join(text.splitlines(keepends=True)[first : None if limit is None else first + limit])
+        lines = io.StringIO(text)  # which end where an editor ends them, and not at a form feed too
+        return "".join(islice(lines, first, None if limit is None else first + limit))
 
     def write(self, path: str, content: str) -> None:
         data = content.encode(errors="replace")

@@ -101,7 +101,7 @@ class Terminals:
 
     async def release(self, name: str) -> None:
         await self.kill(name)
-        del self._open[name]
+        self._open.pop(name, None)  # it may be released twice, and both wait for its end
 
     def stop(self) -> None:
         """All of them, without waiting."""
