@@ -147,6 +147,8 @@ def test_a_log_file_that_cannot_be_written_stops_the_start_in_words(tmp_path: Pa
         ("host=db password=hunter2 user=rota", "host=db password=[redacted] user=rota"),
         ("host=db password='hunter two' user=rota", "host=db password=[redacted] user=rota"),
         ("Authorization: Bearer abcdef.123456", "Authorization: Bearer [redacted]"),
+        ("AUTHORIZATION: BEARER abcdef.123456", "AUTHORIZATION: BEARER [redacted]"),
+        ("HOST=db PASSWORD=hunter2", "HOST=db PASSWORD=[redacted]"),
         ("authorization: basic dXNlcjpwYXNz", "authorization: basic [redacted]"),
         ("http://rota/sign-in?token=abc&x=1", "http://rota/sign-in?token=[redacted]&x=1"),
         ("cookie: rota_login=abc; theme=dark", "cookie: rota_login=[redacted]; theme=dark"),

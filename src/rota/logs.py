@@ -24,7 +24,7 @@ _OWN = set(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
 
 MASK = "[redacted]"
 # What no line shows, wherever it comes from: a library's error may hold a URL with its password, or a header.
-_SIGNS = ("rota_", "whsec_", "://", "earer", "asic ", "assword", "oken=", "uthorization")
+_SIGNS = ("rota_", "whsec_", "://", "bearer", "basic", "password=", "token=")
 _SECRETS = re.compile(
     r"""rota_(?!session_)[\w-]{40,}
       | whsec_[\w+/=-]{16,}
@@ -53,7 +53,8 @@ def hiding(redact: Callable[[str], str]) -> Iterator[None]:
 def without_secrets(line: str) -> str:
     for redact in tuple(_hiding):
         line = redact(line)
-    return _SECRETS.sub(MASK, line) if any(sign in line for sign in _SIGNS) else line
+    lowered = line.lower()
+    return _SECRETS.sub(MASK, line) if any(sign in lowered for sign in _SIGNS) else line
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:

@@ -89,6 +89,19 @@ async def test_a_secret_that_is_cut_in_two_requests_is_found_all_the_same(office
     assert await office.value("SELECT count(*) FROM held_words") == 0
 
 
+async def test_a_token_behind_more_than_one_blank_hides_what_its_attempt_was_given(office: Office, api: Api) -> None:
+    made(await api.post("/credentials", {"name": "blank", "value": "swordfish-and-herring"}))
+    made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "blank"}}), 200)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Fish."}))
+    seat = Seat(office, api, await office.claim())
+    headers = {"Authorization": f"Bearer  {seat.at_work.token}"}
+    told = {"name": "catch", "data": {"key": "swordfish-and-herring"}}
+    assert (await seat.post("tool", told, headers=headers)).status_code == 204
+    [used] = await seat.log("tool")
+    assert used["data"]["key"] == "[redacted]"
+    await office.settle(seat.at_work)
+
+
 async def test_what_only_looked_like_a_secret_is_said_with_the_next_words(office: Office, api: Api) -> None:
     made(await api.post("/credentials", {"name": "phrase", "value": "correct horse battery"}))
     made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "phrase"}}), 200)

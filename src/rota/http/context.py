@@ -21,7 +21,7 @@ from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
 from rota.http.errors import is_tried_again
-from rota.http.limiting import LOGIN_COOKIE, Limits
+from rota.http.limiting import LOGIN_COOKIE, Limits, bearer_of
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
 from rota.model.caller import Caller
@@ -102,10 +102,9 @@ def _depot(request: Request) -> Depot:
 
 async def caller_of(request: Request, conn: Connection, workspace: str) -> Caller:
     """Who asks, by bearer token, which must be for this kind of request, or by cookie."""
-    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and secret:
-        caller = request.state.caller = await signing_in.caller_by_token(conn, workspace, secret.strip())
-        web(request).limits.know(secret.strip(), caller)
+    if secret := bearer_of(request.headers.get("Authorization", "")):
+        caller = request.state.caller = await signing_in.caller_by_token(conn, workspace, secret)
+        web(request).limits.know(secret, caller)
         scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
         return caller
     if cookie := request.cookies.get(COOKIE):
@@ -120,12 +119,12 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
 
 async def holder_of_token(request: Request) -> Caller:
     """Who asks, in the workspace that their token is of, where no address names one. A login is no way in."""
-    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
+    secret = bearer_of(request.headers.get("Authorization", ""))
+    if not secret:
         raise Unauthenticated("Send a token as `Authorization: Bearer rota_…`; `rota tokens create NAME` makes one.")
     async with web(request).db.connection() as conn:
-        caller = await signing_in.caller_by_token(conn, None, secret.strip())
-        web(request).limits.know(secret.strip(), caller)
+        caller = await signing_in.caller_by_token(conn, None, secret)
+        web(request).limits.know(secret, caller)
         await signing_in.note_use(conn, caller)
     return caller
 

@@ -7,8 +7,8 @@ write. Requests from this machine itself and those of agents at work are not cou
 import ipaddress
 import math
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.access.signing_in import ATTEMPT_TOKEN, hashed
@@ -110,14 +110,15 @@ def sender_of(scope: Scope) -> str | None:
     if is_near(scope.get("client")):
         return None
     headers = dict(scope["headers"])
-    scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    if scheme.lower() == "bearer":
-        return None if ATTEMPT_TOKEN.fullmatch(secret.strip()) else secret.strip()
-    try:
-        cookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(LOGIN_COOKIE)
-    except CookieError:
-        return None
-    return cookie.value if cookie else None
+    if secret := bearer_of(headers.get(b"authorization", b"").decode("latin-1")):
+        return None if ATTEMPT_TOKEN.fullmatch(secret) else secret
+    return cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(LOGIN_COOKIE)
+
+
+def bearer_of(header: str) -> str:
+    """The token of an `Authorization` header, read alike by all who look at it; empty if it brings none."""
+    scheme, _, secret = header.partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_near(client: tuple[str, int] | None) -> bool:

@@ -13,11 +13,12 @@ from rota.errors import RotaError
 from rota.http.bodies import is_upload
 from rota.http.context import Web
 from rota.http.errors import answer, of_error
+from rota.http.limiting import bearer_of
 from rota.model.redaction import NOTHING_SECRET, Redactor
 
 KNOWN_SECONDS = 5.0
 MOST_KNOWN = 1000
-PREFIX = b"bearer rota_run_"
+PREFIX = "rota_run_"
 SPEECH = re.compile(r"/api/v1/workspaces/[^/]+/runs/[^/]+/desk/say")
 SCOPE = "rota.redactor"
 
@@ -70,7 +71,8 @@ def _attempt_token(scope: Scope) -> str | None:
     if scope["type"] != "http" or scope["method"] in {"GET", "HEAD", "OPTIONS"}:
         return None
     given: bytes = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-    return given[7:].decode("latin-1").strip() if given[: len(PREFIX)].lower() == PREFIX else None
+    token = bearer_of(given.decode("latin-1"))
+    return token if token.startswith(PREFIX) else None
 
 
 def _without(redactor: Redactor, scope: Scope) -> Scope:
