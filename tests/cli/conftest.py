@@ -32,7 +32,7 @@ async def rota(address: str, office: Office, monkeypatch: pytest.MonkeyPatch) ->
     for name, value in {"URL": address, "TOKEN": api.token, "WORKSPACE": api.workspace}.items():
         monkeypatch.setenv(f"ROTA_{name}", value)
 
-    async def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+    async def run(*arguments: str, code: int = 0, stdin: str | bytes | None = None) -> Result:
         told = await asyncio.to_thread(CliRunner().invoke, main, arguments, input=stdin)
         if told.exception and not isinstance(told.exception, SystemExit):
             raise told.exception

@@ -259,6 +259,14 @@ async def test_a_refusal_says_what_was_wrong(rota: Command) -> None:
         assert "Traceback" not in refused.output
 
 
+async def test_what_is_no_text_or_no_time_is_refused_in_words(rota: Command) -> None:
+    for words in (("credentials", "create", "latin"), ("events", "post", "x", "-"), ("apply", "--yes", "-f", "-")):
+        refused = await rota(*words, stdin=b"caf\xe9", code=2)
+        assert "not UTF-8" in refused.stderr
+    refused = await rota("tokens", "create", "For good", "--lasts", "", code=2)
+    assert "--lasts" in refused.stderr
+
+
 async def test_without_a_token_or_a_server_it_says_so_soon(rota: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rota.cli.noun.PATIENCE", 0.0)
     assert "Nobody answers at" in (await rota("runs", "list", "--url", "http://127.0.0.1:9", code=2)).stderr

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, wire
+from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, rota, wire
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
-from rota.client.wire import BlockingWire, NoDesk
+from rota.client.wire import BlockingWire, NoDesk, pause_after
 from rota.errors import Broken, Busy, Conflict, Invalid, TooMany, Unauthenticated
 from rota.model.duration import parse_duration
 
@@ -276,6 +276,26 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_whatever_is_left_of_a_wait_can_be_asked_for(left: float) -> None:
     asked = parse_duration(waiting(left)["wait"])
     assert abs(asked.total_seconds() - min(left, LONGEST_WAIT)) <= 0.001
+
+
+def test_messages_are_waited_for_as_long_as_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rota, "LONGEST_WAIT", 0.01)
+    nothing = told(200, items=[], next_cursor=None)
+    with (
+        serving(nothing, nothing, told(200, items=[{"id": 1}], next_cursor=None)) as server,
+        Client(server.url, token="t") as client,
+    ):
+        assert client.messages("s", wait=60.0) == [{"id": 1}]
+
+
+def test_who_tries_for_days_pauses_no_longer_than_others() -> None:
+    assert [pause_after(tries) for tries in (1, 2, 6, 5000)] == [0.1, 0.2, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("body", [float("nan"), {"half": "\udcff"}])
+def test_what_no_request_can_hold_is_refused_in_words(body: Any) -> None:
+    with serving() as server, Client(server.url, token="t") as client, pytest.raises(Invalid, match="cannot be sent"):
+        client.publish("s", body)
 
 
 def test_who_does_not_wait_asks_for_none() -> None:

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from rota.cli.noun import REF, Rota, asks_rota, each_of, pages, with_fields
+from rota.cli.noun import REF, Rota, asks_rota, each_of, pages, standard_input, with_fields
 from rota.cli.showing import Column, Item, brief, local
 
 command = click.Group("credentials", help="List, save and delete secrets for agents. Never shows a value.")
@@ -37,7 +37,7 @@ def _value() -> str:
     """Never an argument, which every process of the machine could read: asked for, or from the standard input."""
     if sys.stdin.isatty():
         return str(click.prompt("Value", hide_input=True, err=True))
-    return sys.stdin.read().removesuffix("\n")
+    return standard_input().removesuffix("\n")
 
 
 @command.command("list")

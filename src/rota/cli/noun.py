@@ -147,7 +147,7 @@ class Json(click.ParamType):  # type: ignore[type-arg]
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = sys.stdin.read() if value == "-" else value
+        text = text_of(value)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as wrong:
@@ -159,7 +159,14 @@ REF, JSON = Ref(), Json()
 
 def text_of(given: str) -> str:
     """What was given, or the standard input for `-`."""
-    return sys.stdin.read() if given == "-" else given
+    return standard_input() if given == "-" else given
+
+
+def standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise Invalid("What stands on the standard input is not UTF-8.", field="-") from None
 
 
 fields = click.option(

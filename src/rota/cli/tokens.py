@@ -96,7 +96,7 @@ def _duration(text: str | None) -> timedelta | None:
     from rota.model.duration import parse_duration  # noqa: PLC0415
 
     try:
-        return parse_duration(text) if text else None
+        return None if text is None else parse_duration(text)
     except Invalid as refused:
         raise click.BadParameter(refused.message, param_hint="--lasts") from None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rota.client.rota import LONGEST_WAIT, waiting
+from rota.client.rota import LONGEST_WAIT, first_page, waiting
 from rota.client.wire import AsyncWire, Call, Line, NoDesk, Wire, bearer, opened
 from rota.errors import NotFound
 
@@ -86,14 +86,7 @@ class AsyncDesk:
 
     async def inbox(self, *, after: int = 0, wait: float = 0.0) -> list[dict[str, Any]]:
         """Messages that were not acknowledged, oldest first; waits so many seconds for the first."""
-        until = time.monotonic() + wait
-        while True:
-            left = until - time.monotonic()
-            params = {"after": after, "limit": 100, **waiting(left)}
-            call = Call("GET", f"{self._prefix}/inbox", params=params, within=LONGEST_WAIT + 30.0)
-            items: list[dict[str, Any]] = (await self.line.json(call))["items"]
-            if items or left <= LONGEST_WAIT:
-                return items
+        return await first_page(self.line, f"{self._prefix}/inbox", {"after": after, "limit": 100}, wait)
 
     async def ack(self, *ids: int) -> None:
         """Take messages off the inbox for good."""

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from rota.client.events import Events
-from rota.client.wire import PASSING, AsyncWire, Call, Line, Wire, bearer, checked, opened, unreachable
+from rota.client.wire import PASSING, AsyncWire, Call, Line, Wire, bearer, checked, opened, pause_after, unreachable
 
 LONGEST_WAIT = 30.0
 QUIET_SECONDS = 60.0  # a trace says at least every 15 s that it is still there
@@ -56,10 +56,8 @@ class AsyncClient:
         self, session: str, *, role: str | None = None, after: int = 0, unacked: bool = False, wait: float = 0.0
     ) -> list[dict[str, Any]]:
         """The next messages, oldest first; waits so many seconds for the first."""
-        params = {"role": role, "after": after, "unacked": unacked, "limit": 100, **waiting(wait)}
-        call = Call("GET", f"{self._prefix}/sessions/{session}/messages", params=params, within=wait + 30.0)
-        items: list[dict[str, Any]] = (await self.line.json(call))["items"]
-        return items
+        params = {"role": role, "after": after, "unacked": unacked, "limit": 100}
+        return await first_page(self.line, f"{self._prefix}/sessions/{session}/messages", params, wait)
 
     async def ack(self, session: str, message: int, *, role: str = "user") -> None:
         await self.request("POST", f"/sessions/{session}/messages/{message}/ack", {"role": role})
@@ -123,7 +121,18 @@ class AsyncClient:
                 if time.monotonic() >= first_by:
                     raise unreachable(failure) from failure
             tries += 1
-            await self.line.wire.pause(min(0.05 * 2**tries, 2.0))
+            await self.line.wire.pause(pause_after(tries))
+
+
+async def first_page(line: Line, path: str, params: Mapping[str, Any], wait: float) -> list[dict[str, Any]]:
+    """What is on a page of messages, waited for so many seconds, in as many requests as that takes."""
+    until = time.monotonic() + wait
+    while True:
+        left = until - time.monotonic()
+        call = Call("GET", path, params={**params, **waiting(left)}, within=LONGEST_WAIT + 30.0)
+        items: list[dict[str, Any]] = (await line.json(call))["items"]
+        if items or left <= LONGEST_WAIT:
+            return items
 
 
 def waiting(seconds: float) -> dict[str, str]:

@@ -25,6 +25,8 @@ PASSING = {TOO_MANY, 502, 503, 504}
 PIECE = 262_144
 ADOPTED_WITHIN = 180.0
 LOOK_AGAIN = 0.5
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+MOST_DOUBLED = 10  # who waits for days tries more often than a number can be doubled
 
 
 class Unreachable(Broken):
@@ -199,16 +201,24 @@ class Line:
             except httpx.TransportError as failure:
                 if time.monotonic() >= until:
                     raise unreachable(failure) from failure
+            except ValueError:  # before anything was sent
+                told = "This cannot be sent: it holds a number that JSON does not have, or half a character."
+                raise Invalid(told) from None
             else:
                 wait = asked_to_wait(answer)
                 if answer.status_code not in PASSING or time.monotonic() + wait >= until:
                     return checked(answer)
             tries += 1
-            await self.wire.pause(max(wait, min(0.05 * 2**tries, 2.0)))
+            await self.wire.pause(max(wait, pause_after(tries)))
 
     async def json(self, call: Call) -> Any:
         answer = await self.send(call)
         return answer.json() if answer.content else None
+
+
+def pause_after(tries: int) -> float:
+    """Seconds before the next try: ever longer, up to a limit."""
+    return min(FIRST_PAUSE * 2.0 ** min(tries, MOST_DOUBLED), LONGEST_PAUSE)
 
 
 def asked_to_wait(answer: httpx.Response) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from rota.cli.noun import standard_input
 from rota.errors import Invalid
 from rota.roster.slugs import slug_of
 
@@ -52,7 +52,7 @@ def read_all(files: Sequence[str]) -> list[Item]:
 
 def _texts(file: str) -> Iterator[tuple[str, str]]:
     if file == STDIN:
-        yield "stdin", sys.stdin.read()
+        yield "stdin", standard_input()
         return
     path = Path(file)
     found = sorted(each for each in path.iterdir() if each.suffix in {".yaml", ".yml"}) if path.is_dir() else [path]
