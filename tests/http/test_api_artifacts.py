@@ -46,6 +46,15 @@ def files(office: Office) -> list[Path]:
     return sorted(each for each in root.rglob("*") if each.is_file())
 
 
+async def test_nothing_is_added_to_a_session_that_can_only_be_read(office: Office, api: Api, path: str) -> None:
+    session_id = path.split("/")[2]
+    await office.execute("UPDATE sessions SET status = 'archived' WHERE id = %s", session_id)
+    answer = await api.send("POST", path, params={"name": "late.md"}, content=b"late")
+    refused(answer, 409, "session_archived")
+    refused(await api.post(path, {"uri": "https://example.org/pull/7"}), 409, "session_archived")
+    assert made(await api.get(path), 200)["items"] == []
+
+
 # In and out --------------------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,9 @@ async def test_what_one_hears_of_is_chosen_by_a_plain_form(admin: AsyncClient, h
     await tell(house, await house.ended(await house.automation(), "failed"))
     assert await house.value("SELECT count(*) FROM notifications") == 0
     assert (await admin.post(f"{ROOT}/notifications/choices", data={"bell": ["odd"]})).status_code == 422
+    for name in ("  ", "two\nlines"):
+        target = {"name": name, "url": "json://example.org/"}
+        assert (await admin.post(f"{ROOT}/notifications/targets", data=target)).status_code == 422
 
 
 async def test_the_stream_of_a_page_sends_the_bell_when_it_rings(web: Web, house: Any) -> None:

@@ -14,6 +14,7 @@ from rota.http.api.notifications import save_target
 from rota.http.api.paging import Cursor
 from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Looking, Shared
+from rota.http.shapes.fields import Name
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
@@ -98,7 +99,7 @@ async def create_target(
     unit: InUnit,
     request: Request,
     shared: Shared,
-    name: Annotated[str, Form(min_length=1, max_length=200)],
+    name: Annotated[Name, Form()],
     url: Annotated[str, Form(max_length=LONGEST_URL)],
 ) -> Response:
     await save_target(unit, shared, clean_text(name, "name"), clean_text(url, "url"))
