@@ -210,3 +210,8 @@ async def test_a_grant_that_was_replaced_holds_a_day_longer_for_what_was_fired_u
     assert (await outcome(api, begun.id))[0] == "succeeded"
     left = "SELECT expires_at - now() BETWEEN interval '23 hours' AND interval '24 hours' FROM grants WHERE id = %s"
     assert await office.value(left, saved["grant_id"])
+    for patient in ({"timeout": "2d", "max_attempts": 2}, {"approval_expires": "4d"}):
+        saved = made(await api.post("/automations", example(**patient)))
+        made(await api.post(f"/automations/{saved['id']}/renew-grant"), 200)
+        lasts = await office.value("SELECT expires_at - now() FROM grants WHERE id = %s", saved["grant_id"])
+        assert lasts > timedelta(days=3), patient

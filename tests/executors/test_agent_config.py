@@ -31,6 +31,7 @@ def test_a_command_has_sensible_defaults() -> None:
 
 def test_a_command_line_is_split_as_a_shell_would() -> None:
     assert read_command({"command": "echo 'a b' c"}).argv == ("echo", "a b", "c")
+    assert read_command({"argv": None, "command": "echo"}).argv == ("echo",), "null is as if it were not there"
 
 
 def test_sizes_are_numbers_or_have_units() -> None:

@@ -222,6 +222,12 @@ async def test_an_agent_is_not_deleted_from_under_an_automation_that_is_being_ma
 # Running an agent directly ------------------------------------------------------------------------------------------
 
 
+async def test_the_grant_of_a_direct_run_lasts_as_long_as_that_may_take(office: Office, api: Api) -> None:
+    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Wait.", "timeout": "3d"}))
+    lasts = await office.value("SELECT expires_at - now() FROM grants WHERE id = %s", run["grant_id"])
+    assert lasts.days == 3
+
+
 async def test_an_agent_is_run_directly_in_a_session_of_its_own_on_a_short_grant_of_the_caller(
     office: Office, api: Api
 ) -> None:

@@ -38,8 +38,11 @@ RETURNING id
 
 RETIRE = """
 -- One that was replaced lasts as long as what was fired under it may need.
-UPDATE grants SET expires_at = least(expires_at, now() + %(lasts)s)
- WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL
+UPDATE grants g
+   SET expires_at = least(g.expires_at, now() + greatest(%(lasts)s, (
+           SELECT greatest(a.start_within + a.timeout * a.max_attempts, a.approval_expires)
+             FROM automations a WHERE a.workspace_id = g.workspace_id AND a.id = g.automation_id)))
+ WHERE g.workspace_id = %(workspace_id)s AND g.id = %(id)s AND g.revoked_at IS NULL
 """
 
 STATE = """

@@ -127,7 +127,7 @@ async def _start_one(
         if again["agent_id"] != policy.agent_id or await _changed_hands(conn, caller, again, policy):
             agent = await _awake(conn, caller, str(again["agent_id"]))
             start.agent_id, start.queue = agent["id"], _queue(caller, agent)
-            start.grant_id = await _short_grant(conn, caller, agent, charging=policy.grant_id)
+            start.grant_id = await _short_grant(conn, caller, agent, start.timeout, charging=policy.grant_id)
     await starting.start(conn, [start])
     return start.id
 
@@ -154,13 +154,18 @@ async def _awake(conn: Connection, caller: Caller, ref: str) -> dict[str, Any]:
 
 
 async def _short_grant(
-    conn: Connection, caller: Caller, agent: Mapping[str, Any], *, charging: GrantId | None = None
+    conn: Connection,
+    caller: Caller,
+    agent: Mapping[str, Any],
+    timeout: timedelta,
+    *,
+    charging: GrantId | None = None,
 ) -> GrantId:
-    """Of the caller. It charges the account of the automation's grant, if the run is an automation's."""
+    """Of the caller, for as long as the run may take. It charges the account of the automation's grant, if the run is
+    an automation's."""
     account_id = await grant_rows.account_to_charge(conn, caller.workspace_id, charging)
-    return await grants.make(
-        conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT, account_id=account_id
-    )
+    lasts = max(grants.SHORT, START_WITHIN + timeout)
+    return await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=lasts, account_id=account_id)
 
 
 def _queue(caller: Caller, agent: Mapping[str, Any]) -> AgentId | WorkspaceId:
@@ -199,19 +204,19 @@ async def run_agent(
 
 async def _by_hand(conn: Connection, caller: Caller, agent: Mapping[str, Any], values: Mapping[str, Any]) -> Start:
     """A run of this agent in a session of its own, on a short grant of the caller."""
-    session_id = SessionId(new_id())
+    session_id, timeout = SessionId(new_id()), values.get("timeout") or DIRECT_TIMEOUT
     return Start(
         workspace_id=caller.workspace_id,
         id=RunId(new_id()),
         agent_id=agent["id"],
-        grant_id=await _short_grant(conn, caller, agent),
+        grant_id=await _short_grant(conn, caller, agent, timeout),
         owner_id=caller.user_id,
         revision=agent["revision"],
         source=Source.RUN_NOW,
         queue=_queue(caller, agent),
         executor=agent["executor"],
         pool=agent["pool"],
-        timeout=values.get("timeout") or DIRECT_TIMEOUT,
+        timeout=timeout,
         start_within=START_WITHIN,
         session_id=session_id,
         lane=session_id,

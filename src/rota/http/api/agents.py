@@ -91,12 +91,13 @@ async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key:
     conn, caller = unit.conn, unit.caller
     found = await agents.find(conn, caller, agent)
     request = {"run": "agent", "agent": str(found["id"]), **body.model_dump()}
+    values = {"prompt": body.prompt, "input": body.input, "timeout": body.timeout}
     run_id = await running.once_for_key(
         conn,
         caller,
         idempotency_key,
         request,
-        lambda: running.run_agent(conn, caller, agent, body.model_dump()),
+        lambda: running.run_agent(conn, caller, agent, values),
     )
     unit.about(run_id)
     unit.wake(RUNS, unit.caller.workspace_id)

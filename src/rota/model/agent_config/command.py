@@ -41,9 +41,8 @@ class CommandConfig:
 def read_command(config: Mapping[str, Any]) -> CommandConfig:
     fields = Fields(config, "argv command env stdin limits output_limit success_exit_codes")
     fields.exactly_one("argv", "command")
-    argv = fields.read("argv", read_argv) if "argv" in config else fields.read("command", read_words)
     return CommandConfig(
-        argv=argv or (),
+        argv=fields.read("argv", read_argv) or fields.read("command", read_words) or (),
         env=fields.read("env", read_env) or {},
         stdin=fields.read("stdin", _stdin) or Stdin.PROMPT,
         limits=fields.read("limits", read_limits) or Limits(),
