@@ -27,7 +27,7 @@ from rota.http.ui.rendering import local
 from rota.http.ui.signing import secret_of
 from rota.http.ui.strip import strip
 from rota.model.ids import UserId, WorkspaceId, new_id
-from rota.model.run import SkipReason
+from rota.model.run import SkipReason, Status
 from rota.model.task import TaskForm
 from rota.model.text import plain
 from rota.sessions import roles, tasks
@@ -505,6 +505,8 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
     assert "out of paper" in failed
     assert "all printed" not in failed
     assert (await admin.get("/w/default/runs?status=odd")).status_code == 422
+    offered = (await admin.get("/w/default/runs")).text
+    assert all(f"/w/default/runs?status={each}" in offered for each in Status)
 
 
 async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any) -> None:

@@ -24,7 +24,10 @@ from rota.model.run import Status
 from rota.roster import running
 
 LISTED = 50
-FILTERS = (Status.RUNNING, Status.QUEUED, Status.FAILED, Status.SKIPPED, Status.SUCCEEDED)
+FILTERS = (
+    *(Status.RUNNING, Status.QUEUED, Status.AWAITING_APPROVAL),
+    *(Status.FAILED, Status.SKIPPED, Status.CANCELLED, Status.SUCCEEDED),
+)
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/runs", include_in_schema=False)
 
