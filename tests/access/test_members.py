@@ -205,6 +205,17 @@ async def test_who_is_switched_off_is_let_in_nowhere_until_they_are_switched_on(
     await office.fail(at_work)
 
 
+async def test_of_two_admins_who_switch_each_other_off_at_the_same_time_one_stays(office: Office) -> None:
+    other = await office.member("admin")
+    theirs = await token_of(office, str(other))
+    async with office.db.transaction() as conn:
+        await members.switch_off(conn, office.caller, other)
+        await members.switch(conn, office.caller, other, off=True)
+        second = asyncio.create_task(theirs.patch(f"/members/{office.caller.user_id}", {"disabled": True}))
+        await office.site.waiting_for_a_lock(1)
+    refused(await second, 409, "last_admin")
+
+
 async def test_an_admin_switches_off_neither_the_last_admin_nor_who_belongs_elsewhere_too(
     office: Office, api: Api, site: Site
 ) -> None:

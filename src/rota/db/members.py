@@ -81,6 +81,8 @@ async def lock(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> 
 
 
 async def lock_admins(conn: Connection, workspace_id: WorkspaceId) -> list[UserId]:
+    """Who waited for the lock looks again: whose account was switched off meanwhile, the first look does not see."""
+    await _rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})
     return [row["user_id"] for row in await _rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})]
 
 
