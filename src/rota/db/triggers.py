@@ -229,6 +229,7 @@ UPDATE triggers
 DUE_BETWEEN = """
 SELECT count(DISTINCT automation_id) FROM triggers
  WHERE workspace_id = %(workspace_id)s AND next_fire_at >= %(start)s AND next_fire_at < %(end)s
+   AND automation_id IS DISTINCT FROM %(but)s
 """
 
 DUE_UNTIL = """
@@ -431,9 +432,11 @@ async def delete(conn: Connection, workspace_id: WorkspaceId, ids: list[TriggerI
     await conn.execute(DELETE, {"workspace_id": workspace_id, "ids": ids})
 
 
-async def due_between(conn: Connection, workspace_id: WorkspaceId, start: datetime, end: datetime) -> int:
-    """How many automations of this workspace are due next in this span."""
-    given = {"workspace_id": workspace_id, "start": start, "end": end}
+async def due_between(
+    conn: Connection, workspace_id: WorkspaceId, start: datetime, end: datetime, *, but: AutomationId | None
+) -> int:
+    """How many other automations of this workspace are due next in this span."""
+    given = {"workspace_id": workspace_id, "start": start, "end": end, "but": but}
     row = await (await conn.execute(DUE_BETWEEN, given)).fetchone()
     return row[0] if row else 0
 

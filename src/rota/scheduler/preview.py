@@ -10,6 +10,7 @@ from rota.errors import Invalid
 from rota.model import preview as rules
 from rota.model.caller import Caller
 from rota.model.describe import describe
+from rota.model.ids import AutomationId
 from rota.model.preview import Fire, ScheduleWarning
 from rota.model.schedule import read_schedule
 from rota.roster import automations
@@ -39,28 +40,24 @@ async def preview(
         inner = f".{refused.field}" if refused.field and refused.field != "schedule" else ""
         raise Invalid(refused.message, code=refused.code, field=f"schedule{inner}") from None
     fires = rules.preview(schedule, now, count)
+    own = AutomationId((await automations.find(conn, caller, automation))["id"]) if automation else None
     workspace = await people.find_workspace(conn, caller.workspace_slug)
     warnings = rules.warnings(
         schedule,
         now,
-        usual_duration=await _usual_duration(conn, caller, automation),
+        usual_duration=await runs.usual_duration(conn, caller.workspace_id, own) if own else None,
         minimum_interval=workspace["minimum_interval"] if workspace else None,
     )
-    return Preview(describe(schedule), fires, [*warnings, *await _crowded(conn, caller, fires)])
+    return Preview(describe(schedule), fires, [*warnings, *await _crowded(conn, caller, fires, own)])
 
 
-async def _usual_duration(conn: Connection, caller: Caller, automation: str | None) -> timedelta | None:
-    if not automation:
-        return None
-    found = await automations.find(conn, caller, automation)
-    return await runs.usual_duration(conn, caller.workspace_id, found["id"])
-
-
-async def _crowded(conn: Connection, caller: Caller, fires: list[Fire]) -> list[ScheduleWarning]:
+async def _crowded(
+    conn: Connection, caller: Caller, fires: list[Fire], own: AutomationId | None
+) -> list[ScheduleWarning]:
     if not fires:
         return []
     minute = fires[0].at.replace(second=0, microsecond=0)
-    due = await triggers.due_between(conn, caller.workspace_id, minute, minute + timedelta(minutes=1))
+    due = await triggers.due_between(conn, caller.workspace_id, minute, minute + timedelta(minutes=1), but=own)
     if due < CROWD:
         return []
     message = f"{due} other automations are due in the same minute; another minute would start sooner."
