@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,21 @@ async def test_the_same_with_await() -> None:
             assert await client.publish("s", "hello") == {"id": 7}
             with pytest.raises(Invalid):
                 await asyncio.wait_for(client.publish("s", "hello", to="x"), 10)
+
+
+async def test_an_event_is_heard_while_the_trace_goes_on() -> None:
+    heard = threading.Event()
+
+    def goes_on(request: BaseHTTPRequestHandler) -> None:
+        traced(1)(request)
+        request.wfile.flush()
+        heard.wait(10)
+
+    with serving(goes_on) as server:
+        async with AsyncClient(server.url, token="t") as client, aclosing(client.follow("s")) as events:
+            async with asyncio.timeout(5):
+                assert (await anext(events))["seq"] == 1
+            heard.set()
 
 
 def test_a_trace_that_is_refused_ends() -> None:

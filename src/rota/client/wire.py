@@ -112,7 +112,7 @@ class AsyncWire:
     @asynccontextmanager
     async def streaming(self, call: Call, options: Mapping[str, Any]) -> AsyncIterator[Stream]:
         async with self._http.stream(call.method, call.path, **options) as answer:
-            yield Stream(answer, answer.aiter_bytes(PIECE if call.method == "GET" else None), answer.aread)
+            yield Stream(answer, answer.aiter_bytes(), answer.aread)  # as they come: a size would be waited for
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
