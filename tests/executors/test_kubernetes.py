@@ -762,6 +762,24 @@ async def test_what_rota_may_not_do_is_told_and_not_tried_again(cluster: Cluster
     assert not outcome.retryable
 
 
+async def test_a_right_that_is_taken_away_while_an_agent_works_ends_its_attempt(
+    cluster: Cluster, run: Run, run_id: RunId, behave: Any, desk: RecordingDesk
+) -> None:
+    blind = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "watch"]} for rule in clusters.rules()]
+    attempt = run(behave(TWO_WORDS))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    cluster.act("rules", rules=json.dumps(blind))
+    try:
+        cluster.act("finish")
+        async with asyncio.timeout(30):
+            outcome = await attempt
+    finally:
+        cluster.act("rules", rules=json.dumps(clusters.rules()))
+    assert isinstance(outcome, Failed)
+    assert "cannot watch" in outcome.detail
+    assert cluster.objects(run_id) == []
+
+
 async def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path, desk: RecordingDesk) -> None:
     executor = KubernetesExecutor(kubeconfig=str(tmp_path / "nowhere"))
     outcome = await executor.execute(assignment({"image": IMAGE}, tmp_path), desk)

@@ -12,8 +12,10 @@ from psycopg import OperationalError
 from waiting import until
 
 from rota.db import messages as message_rows
+from rota.errors import Invalid
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Desk
+from rota.model.memory import Remembered
 from rota.model.message import NewMessage
 from rota.model.outcome import Outcome, Succeeded
 from rota.model.redaction import Redactor
@@ -54,12 +56,20 @@ WORK = """
             lambda: context.event("no name!"),
             lambda: context.event("x", key="k" * 201),
             lambda: context.task({"role": "me", "prompt": "x", "depends_on": ["nothing"]}),
+            lambda: context.task({"role": "me", "prompt": 5}),
+            lambda: context.task({"role": "me", "prompt": "x", "depends_on": "nothing"}),
+            lambda: context.task({"role": "me", "prompt": "x", "max_attempts": 0}),
+            lambda: context.task({"role": "me", "prompt": "x", "max_attempts": 101}),
+            lambda: context.task({"role": "me", "prompt": "x", "after": ["nothing"]}),
+            lambda: context.task({"prompt": "x"}),
+            lambda: context.inbox(after=2**63),
+            lambda: context.ack(1.5),
         ):
             try:
                 await request()
             except RuntimeError as refused:
                 refusals.append(str(refused))
-        assert len(refusals) == 7, refusals
+        assert len(refusals) == 15, refusals
         return "All done."
 """
 
@@ -123,6 +133,20 @@ async def test_an_inbox_is_read_on_when_the_database_was_away(
 
     assert await _status_of(house, shift, run_now, reads) == "succeeded"
     assert not failures
+
+
+async def test_a_secret_is_no_name_under_which_an_attempt_keeps_something(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    async def names(_: Assignment, desk: Any) -> Outcome:
+        desk.hide(Redactor(["swordfish-and-herring"]))
+        with pytest.raises(Invalid):
+            await desk.remember(Remembered("swordfish-and-herring", 1))
+        with pytest.raises(Invalid):
+            await desk.task([TaskForm("me", "swordfish-and-herring", prompt="Fish.")])
+        return Succeeded()
+
+    assert await _status_of(house, shift, run_now, names) == "succeeded"
 
 
 async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(

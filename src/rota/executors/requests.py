@@ -1,7 +1,6 @@
 """What a Python agent asks of the desk over its line, and gets an answer to."""
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,6 +17,7 @@ from rota.model.outcome import Parked
 from rota.model.task import TaskForm
 
 MOST_SECONDS = 1e9
+MOST_ATTEMPTS = 100
 
 
 class Requests:
@@ -55,7 +55,7 @@ class Requests:
             case "ack":
                 await desk.ack(event["ids"])
             case "task":
-                done = await desk.task([_task(each) for each in event["tasks"]])
+                done = await desk.task([_task(at, each) for at, each in enumerate(event["tasks"])])
             case "event":
                 done = await desk.event(event["name"], event.get("data"), key=event.get("key"))
             case "artifact":
@@ -96,12 +96,16 @@ def _remembered(event: Event) -> Remembered:
     return Remembered(event["key"], event.get("value"), span, event.get("confidence"))
 
 
-def _task(given: Mapping[str, Any]) -> TaskForm:
-    timeout = given.get("timeout")
+def _task(at: int, given: Mapping[str, Any]) -> TaskForm:
+    for name, value in given.items():
+        fits, wanted = _TASK.get(name, _NO_FIELD)
+        if not fits(value):
+            raise Invalid(f"tasks.{at}.{name}: {wanted}", field=f"tasks.{at}.{name}")
+    timeout, most = given.get("timeout"), given.get("max_attempts")
     return TaskForm(
-        str(given.get("role")), given.get("key"), given.get("prompt"), given.get("input"),
+        given.get("role") or "", given.get("key"), given.get("prompt"), given.get("input"),
         tuple(given.get("depends_on") or ()), parse_duration(timeout, field="timeout") if timeout else None,
-        given.get("max_attempts") or 1,
+        1 if most is None else most,
     )  # fmt: skip
 
 
@@ -113,7 +117,7 @@ def _about(event: Event) -> dict[str, Any]:
 def _is_base64(value: object) -> bool:
     try:
         base64.b64decode(value if isinstance(value, str) else "!", validate=True)
-    except binascii.Error:
+    except ValueError:
         return False
     return True
 
@@ -131,10 +135,32 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
+def _is_seq(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
 def _is_text_or_none(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_texts_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+def _is_attempts_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ATTEMPTS)
+
+
+_TASK: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "role": (lambda value: isinstance(value, str), "Name a role of the session."),
+    "key": (_is_text_or_none, "Give a text, by which other tasks call it."),
+    "prompt": (_is_text_or_none, "Give a text."),
+    "input": (lambda _: True, ""),
+    "depends_on": (_is_texts_or_none, "Give a list of keys or ids of tasks."),
+    "timeout": (_is_text_or_none, "Give a duration, such as “30m”."),
+    "max_attempts": (_is_attempts_or_none, f"Give a whole number from 1 to {MOST_ATTEMPTS}."),
+}
+_NO_FIELD: tuple[Callable[[object], bool], str] = (lambda _: False, "There is no such field.")
 _QUESTION: Mapping[str, Callable[[object], bool]] = {
     "question": lambda value: isinstance(value, str),
     "options": lambda value: value is None or (isinstance(value, list) and all(map(_is_option, value))),
@@ -151,8 +177,8 @@ REQUESTS: Shapes = {
         "to": lambda value: isinstance(value, str),
         "key": lambda value: value is None or isinstance(value, str),
     },
-    "inbox": {"after": _is_number, "wait": lambda value: _is_number(value) and float(str(value)) < MOST_SECONDS},
-    "ack": {"ids": lambda value: isinstance(value, list) and all(map(_is_number, value))},
+    "inbox": {"after": _is_seq, "wait": lambda value: _is_number(value) and float(str(value)) < MOST_SECONDS},
+    "ack": {"ids": lambda value: isinstance(value, list) and all(map(_is_seq, value))},
     "task": {"tasks": lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)},
     "event": {"name": lambda value: isinstance(value, str), "key": _is_text_or_none},
     "artifact": {

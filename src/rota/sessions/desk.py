@@ -169,7 +169,9 @@ class AttemptDesk:
         await self._words.finish()
         seat = await self._seated()
         clean = self._redactor.value
-        forms = [replace(each, prompt=clean(each.prompt), input=clean(each.input)) for each in tasks]
+        forms = [
+            replace(each, key=clean(each.key), prompt=clean(each.prompt), input=clean(each.input)) for each in tasks
+        ]
         batch = await self._write(lambda conn: at.add_tasks(conn, seat, forms))
         self._wakes.send(RUNS, [seat.workspace_id])
         async with self._db.connection() as conn:
@@ -197,7 +199,8 @@ class AttemptDesk:
         return await self._write(lambda conn: artifacts.link(conn, seat.author, called, address))
 
     async def remember(self, given: Remembered) -> Mapping[str, Any]:
-        seat, kept = await self._seated(), replace(given, value=self._redactor.value(given.value))
+        clean = self._redactor.value
+        seat, kept = await self._seated(), replace(given, key=clean(given.key), value=clean(given.value))
         return await self._write(lambda conn: at.remember(conn, seat, kept))
 
     async def recall(self, key: str) -> Mapping[str, Any] | None:

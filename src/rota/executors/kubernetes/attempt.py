@@ -251,6 +251,8 @@ class Attempt:
             changed = asyncio.create_task(self._mirror.change(within=PAUSE_SECONDS if over_at else None))
             try:
                 await asyncio.wait({hearing, changed}, return_when=asyncio.FIRST_COMPLETED)
+                if changed.done():
+                    changed.result()  # what the cluster refuses to tell; asked again, it would say so at once
             finally:
                 await _dismiss([changed])
         with suppress(asyncio.CancelledError):
@@ -412,9 +414,16 @@ class Attempt:
         async with asyncio.timeout((self._grace + LINGER).total_seconds()):
             removed = await self._insist(lambda: remove(self._cluster, self._run_id, self._assignment.attempt))
             while removed and await self._cluster.find(JOBS, self._name) is not None:
-                await self._mirror.change(within=PAUSE_SECONDS)
+                await self._rest()
         if self._hearing is not None:
             await asyncio.wait({self._hearing}, timeout=PAUSE_SECONDS)
+
+    async def _rest(self) -> None:
+        """Until something has changed, or for a while where the cluster does not tell of that any more."""
+        try:
+            await self._mirror.change(within=PAUSE_SECONDS)
+        except Refused:
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _kill(self) -> None:
         for pod in self._mirror.pods:
