@@ -55,6 +55,27 @@ async def test_nothing_is_added_to_a_session_that_can_only_be_read(office: Offic
     assert made(await api.get(path), 200)["items"] == []
 
 
+async def test_an_upload_that_breaks_off_is_no_failure_of_ours(
+    office: Office, api: Api, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever sent it is gone, so nobody is answered; nothing is kept, and the log has no error to look into."""
+    messages = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(_: Any) -> None: ...
+
+    scope = {
+        "type": "http", "method": "POST", "path": api.url(path), "query_string": b"name=half.bin", "http_version": "1.1",
+        "headers": [(b"authorization", f"Bearer {api.token}".encode())], "client": ("127.0.0.1", 1), "scheme": "http",
+        "server": ("rota.test", 80), "root_path": "",
+    }  # fmt: skip
+    await office.site.app(scope, receive, send)
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    assert made(await api.get(path), 200)["items"] == []
+
+
 # In and out --------------------------------------------------------------------------------------------------------
 
 

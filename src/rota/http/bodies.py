@@ -2,10 +2,12 @@
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import orjson
 from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.errors import Invalid, Refused, TooLarge
@@ -32,7 +34,9 @@ class BodyGuard:
         try:
             _check_address(scope)
             if is_upload(scope):
-                return await self._app(scope, receive, send)
+                with suppress(ClientDisconnect):  # as below
+                    await self._app(scope, receive, send)
+                return None
             body = b"" if bodiless else await self._read(receive)
             if body is None:
                 return None  # whoever asked is gone, with half of the request
