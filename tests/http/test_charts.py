@@ -2,7 +2,10 @@
 
 from datetime import UTC, date, datetime, timedelta
 
+import pytest
+
 from rota.http.ui import charts
+from rota.model.run import Status
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -53,6 +56,13 @@ def test_a_day_is_coloured_by_most_of_it_and_marks_its_failures() -> None:
     assert monday.x == tuesday.x < drawn.width
     assert drawn.days[0].day.weekday() == 0
     assert drawn.days[0].told.endswith("no runs")
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_day_has_a_colour_whatever_its_runs_are_at(status: Status) -> None:
+    today = date(2026, 6, 3)
+    drawn = charts.calendar([{"day": today, "status": status, "count": 1}], today)
+    assert drawn.days[-1].tone == status
 
 
 def test_figures_are_short() -> None:

@@ -135,7 +135,7 @@ class Attendant(ABC):
                 await self._answer(message, line)
             if self._is_over():
                 program.stop_after(grace)
-        if self._broken is not None:
+        if self._broken is not None and not self._is_over():
             raise self._broken
 
     def _is_over(self) -> bool:

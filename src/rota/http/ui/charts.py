@@ -134,6 +134,7 @@ def _length(seconds: float) -> str:
 
 WEEKS, CELL, GAP = 26, 15, 3
 HEAD, SIDE = 20, 30
+WORST_FIRST = ("failed", "cancelled", "succeeded", "awaiting_approval", "running", "queued", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def _day(day: date, at: int, counted: Mapping[str, int], most: int) -> Day:
         worst
         if worst in counted
         else next(
-            (each for each in ("failed", "cancelled", "succeeded", "running", "queued", "skipped") if each in counted),
+            (each for each in WORST_FIRST if each in counted),
             "none",
         )
     )
