@@ -4,7 +4,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rota.cli.showing import Column, as_json, brief, clean, distance, facts, lasted, local, one_line, table, width_of
+from rota.cli.showing import (
+    Column,
+    as_json,
+    brief,
+    clean,
+    cut,
+    distance,
+    facts,
+    lasted,
+    local,
+    one_line,
+    table,
+    width_of,
+)
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 COLUMNS = [Column("slug", "slug", whole=True), Column("name", "name"), Column("said", lambda item: item["said"])]
@@ -63,6 +76,22 @@ def test_no_line_is_wider_than_the_terminal(within: int) -> None:
         assert width_of(shown) <= within
     if within >= 30:
         assert "evening-haiku " in list(table(COLUMNS, items, within=within))[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "told"),
+    [
+        ("short", 5, "short"),
+        ("longer", 5, "long…"),
+        ("日本語です", 6, "日本…"),
+        ("e\u0301e\u0301e\u0301", 2, "e\u0301…"),
+        ("longer", 1, "…"),
+        ("longer", 0, ""),
+        ("x" * 200_000, 3, "xx…"),  # at once, however long it is
+    ],
+)
+def test_a_text_is_cut_to_the_room_it_has(text: str, room: int, told: str) -> None:
+    assert cut(text, room) == told
 
 
 def test_nothing_of_a_text_is_obeyed() -> None:

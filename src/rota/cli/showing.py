@@ -8,6 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import click
@@ -76,9 +77,8 @@ def width_of(text: str) -> int:
 def cut(text: str, room: int) -> str:
     if width_of(text) <= room:
         return text
-    while text and width_of(text) > room - 1:
-        text = text[:-1]
-    return f"{text}…" if room else ""
+    kept = sum(reached < room for reached in accumulate(map(width_of, text)))
+    return f"{text[:kept]}…" if room else ""
 
 
 def filled(text: str, room: int) -> str:
