@@ -60,4 +60,4 @@ def settlement_of(result: Result) -> Settlement:
 
 
 def _why(result: Result, settled: Settlement) -> str:
-    return "handed back: its worker stopped" if result.outcome is None else settled.error_detail or ""
+    return "handed back by a worker that stopped" if result.outcome is None else settled.error_detail or ""

@@ -21,7 +21,7 @@ async def rescue(conn: Connection, limit: int) -> int:
 
 
 def _row(lost: run_status.LostLease) -> dict[str, Any]:
-    reason = f"stalled: {lost.worker_id} stopped renewing its lease"
+    reason = f"stalled, since {lost.worker_id} stopped renewing its lease"
     return run_status.settlement_row(lost, _after_loss(lost), rescued=True, reason=reason)
 
 
