@@ -128,7 +128,10 @@ async def test_a_cap_for_each_run_needs_no_month_and_counts_all_its_attempts(
     assert await house.value("SELECT count(*) FROM reservations") == 0
 
 
-async def test_running_time_is_measured_and_ends_with_the_budget(house: House, shift: Any, run_now: Any) -> None:
+@pytest.mark.parametrize("left", [0.05, 0])
+async def test_running_time_is_measured_and_ends_with_the_budget(
+    house: House, shift: Any, run_now: Any, left: float
+) -> None:
     async def dawdle(assignment: Assignment, desk: Desk) -> Outcome:
         await desk.usage(SECONDS, 1_000_000)  # what an agent says of it does not count
         await asyncio.Event().wait()
@@ -136,11 +139,11 @@ async def test_running_time_is_measured_and_ends_with_the_budget(house: House, s
 
     budget = {"per_run": {"seconds": 30}, "per_month": {"seconds": 60}}
     run_id = await run_now(await house.automation(budget=budget))
-    await house.execute('UPDATE runs SET budget = \'{"seconds": "0.05"}\'')
+    await house.execute("UPDATE runs SET budget = jsonb_build_object('seconds', %s::text)", str(left))
     async with shift(dawdle):
         run = await until(ended(house, run_id))
     assert (run["error_class"], run["tries"]) == ("budget_exceeded", 1)
-    assert 0.05 <= run["usage"]["seconds"] < 30
+    assert left <= run["usage"]["seconds"] < 30
     spent, aside = await purse(house)
     assert (float(spent), aside) == (float(run["usage"]["seconds"]), 0)
 

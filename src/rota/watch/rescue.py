@@ -31,7 +31,7 @@ class Rescue:
             RESCUED.inc(rescued)
             log.warning("runs.rescued", extra={"rescued": rescued, "stuck": stuck, "lanes_freed": freed})
             self._wakes.send(RUNS)
-        return 0.0 if BATCH in (rescued, stuck, freed, expired) else self._every.total_seconds()
+        return 0.0 if max(rescued, stuck, freed, expired) >= BATCH else self._every.total_seconds()
 
     async def _take_back(self) -> int:
         async with self._db.transaction() as conn:

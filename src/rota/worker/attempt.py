@@ -146,7 +146,7 @@ class Attempt:
         if self._stopped_for:
             return self._after_stop()
         self._executing = True
-        limit = min(assignment.timeout, self._seconds_left or assignment.timeout)
+        limit = min(assignment.timeout, timedelta.max if self._seconds_left is None else self._seconds_left)
         self._call_time_in(limit.total_seconds(), limit)
         try:
             return await self._executor.execute(assignment, self._desk)
