@@ -2,8 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
+import click
 import pytest
 
+from rota.cli.applying import telling
+from rota.cli.applying.planning import Change
+from rota.cli.applying.reading import Item
 from rota.cli.showing import (
     Column,
     as_json,
@@ -100,3 +104,13 @@ def test_nothing_of_a_text_is_obeyed() -> None:
     assert as_json({"a": "\x9b2J\u202e"}, indent=None) == '{"a": "\\u009b2J\\u202e"}'
     [told] = facts([("name", "a\x1b[2Jb"), ("nothing", None)])
     assert told.endswith("ab")
+
+
+def test_a_long_prompt_that_was_written_anew_is_compared_at_once() -> None:
+    old = [f"Step {at}: look into folder {at}, and write down what you see there." for at in range(500)]
+    new = [f"Step {at}: look into directory {3 * at}, and write down all that you see." for at in range(500)]
+    text = "\n".join([*old, "The end."]), "\n".join([*new, "The end."])
+    item = Item("automation", "digest", {}, "plan.yaml:1")
+    shown = [click.unstyle(line) for line in telling.told([Change(item, {}, {}, differences={"prompt": text})])]
+    lines = [line[6:] for line in shown[2:-1]]
+    assert lines == [*(f"- {each}" for each in old), *(f"+ {each}" for each in new), "  The end."]

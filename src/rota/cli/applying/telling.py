@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from difflib import ndiff
+from difflib import SequenceMatcher
 from typing import Any
 
 import click
@@ -29,10 +29,18 @@ def _field(name: str, old: Any, new: Any, *, new_thing: bool) -> Iterator[str]:
         yield click.style(f"    {name}: {_value(new)}", fg="green")
     elif _long(old) or _long(new):
         yield f"    {name}:"
-        yield from (_line(line) for line in ndiff(_lines(old), _lines(new)) if not line.startswith("?"))
+        yield from map(_line, _compared(_lines(old), _lines(new)))
     else:
         was, will = click.style(_value(old), fg="red"), click.style(_value(new), fg="green")
         yield f"    {name}: {was} → {will}"
+
+
+def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    """Line by line. To look within lines, as `ndiff` does, takes minutes for a long prompt that was written anew."""
+    for _, first, last, start, end in SequenceMatcher(None, old, new).get_opcodes():
+        same = old[first:last] == new[start:end]
+        yield from (f"{' ' if same else '-'} {line}" for line in old[first:last])
+        yield from (f"+ {line}" for line in ([] if same else new[start:end]))
 
 
 def _long(value: Any) -> bool:
