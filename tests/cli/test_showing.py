@@ -16,6 +16,7 @@ from rota.cli.showing import (
     cut,
     distance,
     facts,
+    figure,
     lasted,
     local,
     one_line,
@@ -96,6 +97,11 @@ def test_no_line_is_wider_than_the_terminal(within: int) -> None:
 )
 def test_a_text_is_cut_to_the_room_it_has(text: str, room: int, told: str) -> None:
     assert cut(text, room) == told
+
+
+def test_an_amount_is_told_to_its_last_digit() -> None:
+    amounts = (0.0, 12.0, 1_234_567.0, 0.1 + 0.2, 1_234.5678)
+    assert [figure(each) for each in amounts] == ["0", "12", "1,234,567", "0.3", "1,234.5678"]
 
 
 def test_nothing_of_a_text_is_obeyed() -> None:

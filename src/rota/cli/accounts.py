@@ -5,13 +5,14 @@ from typing import Any
 import click
 
 from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, with_fields
-from rota.cli.showing import Column, Item, local
+from rota.cli.showing import Column, Item, figure, local
 
 command = click.Group("accounts", help="List, show and save accounts, and see what they were charged with.")
 
 
 def _spending(account: Item) -> str:
-    return ", ".join(f"{unit} {each['spent']:g} of {each['cap']:g}" for unit, each in account["spending"].items())
+    spending = account["spending"].items()
+    return ", ".join(f"{unit} {figure(each['spent'])} of {figure(each['cap'])}" for unit, each in spending)
 
 
 ACCOUNTS = [
@@ -24,7 +25,7 @@ ACCOUNTS = [
 USAGE = [
     Column("day", "day"),
     Column("automation", lambda used: used["automation"] or "(none)"),
-    Column("used", lambda used: ", ".join(f"{unit} {amount:g}" for unit, amount in used["usage"].items())),
+    Column("used", lambda used: ", ".join(f"{unit} {figure(amount)}" for unit, amount in used["usage"].items())),
 ]
 
 

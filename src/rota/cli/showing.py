@@ -69,6 +69,11 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
     return _UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def figure(amount: float) -> str:
+    """An amount to its last digit: whole ones as such, and without what floats add of their own."""
+    return f"{amount:,.15g}"
+
+
 def width_of(text: str) -> int:
     """How many cells of a terminal it takes: East Asian characters two, marks on others none."""
     return sum(0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
