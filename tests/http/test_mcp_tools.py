@@ -433,7 +433,10 @@ async def test_what_is_asked_too_often_is_told_when_to_come_back(site: Site, off
             break
     assert (result["structuredContent"]["code"], result["structuredContent"]["status"]) == ("rate_limited", 429)
     assert "Wait 1 s." in result["content"][0]["text"]
-    answer = await wire.send("tools/list")
+    for _ in range(200):  # a second may have passed meanwhile
+        answer = await wire.send("tools/list")
+        if answer.status_code != 200:
+            break
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, 429)
     assert answer.headers["Retry-After"] == "1"
 
