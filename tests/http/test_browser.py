@@ -299,10 +299,11 @@ def every_page(rota: Any) -> list[str]:
             "audit",
         )
     ]
+    who = [f"/w/default/agents{each}" for each in ("", "/machine-report", "/machine-report/edit")]
     admin = rota.api("GET", "/me")["id"]
     settings += [f"/w/default/settings/grants/{run['grant_id']}", f"/w/default/settings/members/{admin}"]
     told = ["/w/default/notifications", "/w/default/notifications/choices", "/w/default/approvals"]
-    around = [*kinds, *settings, *told]
+    around = [*who, *kinds, *settings, *told]
     return [*pages, "/w/default/runs", session, *around, "/sign-in", f"{LIST}/none"]
 
 

@@ -294,7 +294,7 @@ async def test_script_in_any_field_runs_nowhere(rota: Any, sit: Any) -> None:
 
 FORMS = (
     "settings/me", "settings/members", "settings/tokens", "settings/credentials", "settings/accounts", "notifications/choices",
-    "sessions", "automations/remembers",
+    "sessions", "automations/remembers", "agents/machine-report", "agents/new?kind=command",
 )  # fmt: skip
 FILL = """(text) => {
     const forms = [...document.querySelectorAll("main form[method=post]")].map((form) => {

@@ -427,3 +427,39 @@ async def test_a_credential_is_saved_in_place_and_without_a_script(rota: Any, si
         await expect(page.get_by_role("heading", name=name)).to_be_visible()
         assert "a secret of some length" not in await page.content()
         assert reader.complaints == []
+
+
+async def test_an_agent_is_made_mended_run_paused_and_deleted(rota: Any, sit: Any) -> None:
+    name, slug = "Echoes", "echoes"
+    reader = await sit()
+    page = await reader.page("/w/default/automations")
+    await page.get_by_role("link", name="Agents", exact=True).click()
+    await page.get_by_role("link", name="New agent").click()
+    await page.get_by_role("link", name="Program", exact=True).click()
+    await expect(page.get_by_label("Configuration")).to_have_value(re.compile('"df"'))
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_label("Configuration").fill('{"argv": "cat"}')
+    await page.get_by_role("button", name="Create agent").click()
+    await expect(page.locator("#config-new-error")).to_contain_text("argv: ")
+    await expect(page.get_by_label("Name", exact=True)).to_have_value(name)
+    await page.get_by_label("Configuration").fill('{"argv": ["cat"]}')
+    await page.get_by_role("button", name="Create agent").click()
+    await expect(page.locator("h1")).to_have_text(name)
+    await page.get_by_role("link", name="Run it").click()
+    await page.get_by_label("Prompt").fill("Said back to me")
+    await page.get_by_role("button", name="Run now").click()
+    await page.wait_for_url(re.compile("/sessions/"))
+    while rota.api("GET", f"/agents/{slug}/runs")["items"][0]["status"] != "succeeded":
+        pass  # each look is a request of its own
+    await page.goto(f"{rota.url}/w/default/agents")
+    row = page.locator("tr", has_text=name)
+    await expect(row.locator(".last")).to_contain_text("Succeeded")
+    await row.get_by_role("link", name=name, exact=True).click()
+    await expect(page.locator(".ledger")).to_contain_text("Said back to me")
+    await page.get_by_role("switch").click()
+    await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    await page.get_by_text("Delete this agent").click()
+    await page.get_by_role("button", name=f"Delete {name}").click()
+    await expect(page.locator("h1")).to_have_text("Agents")
+    await expect(page.locator("tr", has_text=name)).to_have_count(0)
+    assert [each for each in reader.complaints if "422" not in each] == []

@@ -1,11 +1,13 @@
 """Agents, and the revisions of agents and automations."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from rota.db.like import holding
 from rota.db.pool import Connection
 from rota.model.ids import AgentId, UserId, WorkspaceId, as_uuid
 
@@ -75,7 +77,16 @@ ORDER BY v.revision DESC LIMIT %(limit)s
 """
 
 USED_BY = """
-SELECT count(*) FROM automations WHERE workspace_id = %(workspace_id)s AND agent_id = %(id)s AND deleted_at IS NULL
+SELECT agent_id, count(*) FROM automations
+ WHERE workspace_id = %(workspace_id)s AND agent_id = ANY(%(ids)s) AND deleted_at IS NULL
+ GROUP BY agent_id
+"""
+
+FOUND_NAMES = """
+-- For a search as somebody types: names only, the newest first.
+SELECT id, slug, name FROM agents
+ WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL AND name ILIKE %(like)s
+ORDER BY id DESC LIMIT %(limit)s
 """
 
 
@@ -144,6 +155,13 @@ async def revisions(
         return await cursor.fetchall()
 
 
-async def used_by(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> int:
-    row = await (await conn.execute(USED_BY, {"workspace_id": workspace_id, "id": agent_id})).fetchone()
-    return row[0] if row else 0
+async def used_by(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID, int]:
+    """How many automations use each of them; nothing of those that none uses."""
+    return dict(await (await conn.execute(USED_BY, {"workspace_id": workspace_id, "ids": list(ids)})).fetchall())
+
+
+async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        given = {"workspace_id": workspace_id, "like": holding(search), "limit": limit}
+        await cursor.execute(FOUND_NAMES, given)
+        return await cursor.fetchall()

@@ -7,10 +7,11 @@ from uuid import UUID
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from rota.db.like import holding
 from rota.db.pool import Connection
 from rota.db.triggers import FLIGHT, POLICY_COLUMNS, STANDING
 from rota.model.firing import Flight, Policy
-from rota.model.ids import AutomationId, WorkspaceId, as_uuid
+from rota.model.ids import AgentId, AutomationId, WorkspaceId, as_uuid
 
 COLUMNS = """
 a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
@@ -104,11 +105,6 @@ async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: b
     return found[0] if found else None
 
 
-def _holding(text: str) -> str:
-    """A LIKE pattern for what holds this text as it is."""
-    return "%" + text.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_") + "%"
-
-
 STANDINGS = {
     "active": "a.deleted_at IS NULL AND a.status = 'active'",
     "paused": "a.deleted_at IS NULL AND a.status = 'paused'",
@@ -135,7 +131,7 @@ async def page(
     shown += [NAMED] if search else []
     conditions = "".join(f" AND {each}" for each in shown)
     query = f"{SHOWN}{conditions} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
-    like = _holding(search)
+    like = holding(search)
     return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit, "like": like})
 
 
@@ -148,8 +144,23 @@ ORDER BY a.id DESC LIMIT %(limit)s
 
 
 async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int) -> list[dict[str, Any]]:
-    like = _holding(search)
+    like = holding(search)
     return await _rows(conn, FOUND_NAMES, {"workspace_id": workspace_id, "like": like, "limit": limit})
+
+
+OF_AGENT = """
+-- By the index automations_of_agent.
+SELECT a.id, a.slug, a.name, a.status, a.deleted_at FROM automations a
+ WHERE a.workspace_id = %(workspace_id)s AND a.agent_id = %(agent_id)s AND a.deleted_at IS NULL
+ORDER BY a.id DESC LIMIT %(limit)s
+"""
+
+
+async def of_agent(
+    conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId, *, limit: int
+) -> list[dict[str, Any]]:
+    """Those that give this agent its work, the newest first."""
+    return await _rows(conn, OF_AGENT, {"workspace_id": workspace_id, "agent_id": agent_id, "limit": limit})
 
 
 def _given(automation: dict[str, Any]) -> dict[str, Any]:

@@ -117,9 +117,37 @@ async def latest_of_sessions(
         return {each["session_id"]: each for each in await cursor.fetchall()}
 
 
+LATEST_OF_AGENTS = f"""
+-- Among the newest runs of the workspace: no index leads from an agent to its runs, and one that never ran must not
+-- cost a look at all of them.
+SELECT {COLUMNS} FROM runs r
+ WHERE r.workspace_id = %(workspace_id)s
+   AND r.id = ANY(ARRAY(
+           SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY agent_id ORDER BY id DESC) AS nth
+                             FROM (SELECT n.id, n.agent_id FROM runs n WHERE n.workspace_id = %(workspace_id)s
+                                   ORDER BY n.id DESC LIMIT %(among)s) AS newest
+                            WHERE agent_id = ANY(%(ids)s)) AS counted
+            WHERE nth <= %(limit)s))
+ORDER BY r.id DESC
+"""  # noqa: S608
+
+
+async def latest_of_agents(
+    conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID], *, limit: int = 1, among: int = 2_000
+) -> dict[UUID, list[dict[str, Any]]]:
+    """The newest runs of each agent that has run lately, newest first."""
+    found: dict[UUID, list[dict[str, Any]]] = {}
+    given = {"workspace_id": workspace_id, "ids": list(ids), "limit": limit, "among": among}
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(LATEST_OF_AGENTS.encode(), given)
+        for each in await cursor.fetchall():
+            found.setdefault(each["agent_id"], []).append(each)
+    return found
+
+
 SUBJECTS = """
 -- What each run is of: its automation, or its agent when it was run directly.
-SELECT r.id, g.name AS agent_name, a.name AS automation_name,
+SELECT r.id, g.name AS agent_name, CASE WHEN g.deleted_at IS NULL THEN g.id END AS agent_ref, a.name AS automation_name,
        CASE WHEN a.deleted_at IS NULL THEN a.slug ELSE a.id::text END AS automation_ref
   FROM runs r
        JOIN agents g ON g.workspace_id = r.workspace_id AND g.id = r.agent_id

@@ -9,7 +9,7 @@ from typing import Any
 from rota.access import credentials
 from rota.db import agents, queues, workers
 from rota.db.pool import Connection
-from rota.errors import Conflict, NotFound
+from rota.errors import Conflict, Invalid, NotFound
 from rota.model import agent_config
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
@@ -84,10 +84,10 @@ async def delete(conn: Connection, caller: Caller, ref: str) -> None:
     """Delete an agent that no automation uses any more. Its runs stay readable."""
     caller.must_be(Level.ADMIN, "delete an agent")
     agent = await find(conn, caller, ref, lock=True)
-    used = await agents.used_by(conn, caller.workspace_id, agent["id"])
+    used = await agents.used_by(conn, caller.workspace_id, [agent["id"]])
     if used:
         raise Conflict(
-            f"{used} automation(s) use this agent; delete them or give them another one first.",
+            f"{used[agent['id']]} automation(s) use this agent; delete them or give them another one first.",
             code="agent_in_use",
         )
     await agents.delete(conn, caller.workspace_id, agent["id"])
@@ -98,6 +98,14 @@ async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False
     if not agent or agent["deleted_at"]:
         raise NotFound("There is no such agent.")
     return agent
+
+
+async def doubts(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
+    """What may not work about an agent that is saved, as saving it would say now."""
+    try:
+        return await _check(conn, agent)
+    except Invalid as wrong:
+        return [f"{wrong.field}: {wrong.message}"]
 
 
 async def _check(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:

@@ -37,7 +37,7 @@ async def create_agent(
     if dry_run:
         unit.only_try(response)
     values: dict[str, Any] = body.model_dump()
-    _refuse_barred(unit, shared, body.executor)
+    refuse_barred(unit, shared, body.executor)
     agent, warnings = await agents.create(unit.conn, unit.caller, values)
     unit.about(agent["id"])
     return AgentOut.model_validate({**agent, "warnings": warnings})
@@ -57,12 +57,13 @@ async def change_agent(
     if dry_run:
         unit.only_try(response)
     if "executor" in body.model_fields_set:
-        _refuse_barred(unit, shared, body.executor)
+        refuse_barred(unit, shared, body.executor)
     changed, warnings = await agents.change(unit.conn, unit.caller, agent, body.given())
     return AgentOut.model_validate({**changed, "warnings": warnings})
 
 
-def _refuse_barred(unit: Unit, shared: Web, kind: str) -> None:
+def refuse_barred(unit: Unit, shared: Web, kind: str) -> None:
+    """Kinds that run programs on the server, where its operator does not allow that."""
     if not shared.settings.local_agents and unit.caller.is_admin and kind in LOCAL_KINDS:
         raise Forbidden(BARRED.format(kind=kind), code="local_agents_off", field="executor")
 

@@ -4,6 +4,8 @@ from fastapi import FastAPI
 
 from rota.http.ui import (
     accounts,
+    agent_editor,
+    agents,
     approvals,
     artifacts,
     audit,
@@ -35,10 +37,11 @@ __all__ = ["install", "problem_page"]
 def install(app: FastAPI) -> None:
     work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
     talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
+    who = (agent_editor.editing, agents.router)
     told = (runs.router, *talk, fleet.router, live.router)
     people = (oneself.router, members.router, tokens.router)
     looked_after = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
-    pages = (*work, *told, *people, *looked_after)
+    pages = (*work, *who, *told, *people, *looked_after)
     app.state.sections = sections.existing(pages)
     for each in pages:
         app.include_router(each)

@@ -8,8 +8,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from rota.db import agents, runs, triggers
 from rota.db import automations as rows
-from rota.db import runs, triggers
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Invalid
@@ -102,12 +102,17 @@ def ref_of(automation: Mapping[str, Any]) -> str:
 
 @finding.get("/find")
 async def find(unit: InUnit, request: Request, q: Search = "") -> Response:
-    """Pages of the settings and automations by name, for the palette."""
+    """Pages of the settings, automations and agents by name, for the palette."""
     root, wanted = f"/w/{unit.caller.workspace_slug}", q.replace("\x00", "").strip()
     found = await rows.names(unit.conn, unit.caller.workspace_id, wanted, limit=PALETTE)
     pages = [(f"Settings: {each.name}", f"settings/{each.path}", "Page") for each in sections(request, unit.caller)]
     named = [each for each in pages if wanted and wanted.lower() in each[0].lower()]
-    refs = [*named, *((each["name"], f"automations/{each['slug']}", "Automation") for each in found)]
+    who = await agents.names(unit.conn, unit.caller.workspace_id, wanted, limit=PALETTE) if wanted else []
+    refs = [
+        *named,
+        *((each["name"], f"automations/{each['slug']}", "Automation") for each in found),
+        *((each["name"], f"agents/{each['id']}", "Agent") for each in who),
+    ]
     told = [{"name": name, "href": f"{root}/{path}", "kind": kind} for name, path, kind in refs]
     return JSONResponse(told, headers={"Cache-Control": "no-store"})
 

@@ -58,10 +58,13 @@ class Foreseen(NamedTuple):
 
 
 @editing.get("/new")
-async def new_page(unit: InUnit, request: Request, starter: str = "") -> Response:
+async def new_page(unit: InUnit, request: Request, starter: str = "", agent: str = "") -> Response:
+    """Blank, or with what a starter fills in; for the agent that is named, if there is one."""
     unit.caller.must_be(Level.MEMBER, "create an automation")
     chosen = next((each for each in STARTERS if each["key"] == starter), None)
-    known = await agents.page(unit.conn, unit.caller.workspace_id, before=None, limit=1)
+    named = await agents.find(unit.conn, unit.caller.workspace_id, agent) if agent else None
+    wanted = [named] if named and not named["deleted_at"] else []
+    known = wanted or await agents.page(unit.conn, unit.caller.workspace_id, before=None, limit=1)
     given = {name: chosen[name] for name in ("name", "prompt", "trigger")} if chosen else {}
     draft = drafts.blank(zone_of(request, unit.caller), known[0]["slug"] if known else "", **given)
     return await _form(unit, request, draft, None)

@@ -64,7 +64,8 @@ def rejected(
     found = told.get("errors") or [{"field": told.get("field", ""), "message": told["detail"]}]
     errors: dict[str, str] = {}
     for each in found:
-        errors.setdefault(_beside(each["field"], typed), each["message"])
+        beside = _beside(each["field"], typed)
+        errors.setdefault(beside, _told(each["field"], beside, each["message"]))
     return Form(str(of), {name: value for name, value in typed.items() if name not in secret}, errors, told["status"])
 
 
@@ -73,6 +74,12 @@ def _beside(field: str, names: Collection[str]) -> str:
     while field and field not in names:
         field = field.rpartition(".")[0]
     return field
+
+
+def _told(field: str, beside: str, message: str) -> str:
+    """With the part that it is about, where a field of the form has several that go by names."""
+    within = field.removeprefix(beside).lstrip(".")
+    return f"{within}: {message}" if beside and within and not within.isdecimal() else message
 
 
 async def shown(unit: Unit, request: Request, template: str, form: Form, /, **facts: Any) -> Response:

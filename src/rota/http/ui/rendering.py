@@ -70,6 +70,7 @@ class Place(NamedTuple):
 
 PLACES = (
     Place("automations", "Automations", "a"),
+    Place("agents", "Agents", "w"),
     Place("runs", "Runs", "r"),
     Place("sessions", "Sessions", "c"),
     Place("approvals", "Approvals", "p"),
@@ -170,6 +171,7 @@ templates.globals |= {
     "status_words": words.STATUS,
     "places": PLACES,
     "shortcuts": SHORTCUTS,
+    "kind_words": words.AGENT_KINDS,
     "sources": words.SOURCES,
     "session_words": words.SESSIONS,
     "task_words": words.TASK_WORDS,

@@ -60,6 +60,15 @@ STARTED_BY = {
     "retry": "a retry",
 }
 
+AGENT_KINDS = {
+    "command": "Program",
+    "python": "Python function",
+    "http": "Web service",
+    "acp": "Coding agent",
+    "llm": "Language model",
+    "langgraph": "Graph",
+    "kubernetes": "Container",
+}
 SESSION_KINDS = {"interactive": "Chats", "background": "Background", "automation": "Automations"}
 SESSIONS = {
     "active": "Active",
