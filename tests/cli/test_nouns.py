@@ -114,7 +114,12 @@ async def test_an_automation_goes_through_its_life(rota: Command, answer: Answer
     assert "deleted" in row
     await rota("automations", "restore", shown["id"])
     assert (await rota("automations", "renew-grant", "haiku", "--lasts", "90d")).stdout.startswith("haiku runs on")
-    assert [row[0] for row in rows((await rota("automations", "revisions", "haiku")).stdout)] == ["REVISION", "3", "2", "1"]
+    assert [row[0] for row in rows((await rota("automations", "revisions", "haiku")).stdout)] == [
+        "REVISION",
+        "3",
+        "2",
+        "1",
+    ]
 
 
 async def test_a_webhooks_secret_is_shown_once_and_an_event_starts_a_run(rota: Command, answer: Answer) -> None:
