@@ -222,12 +222,12 @@ async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house:
         "INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES ('w', 'north', 1, 1, '{command,oracle}', '{default}')"
     )
     assert "Nobody serves this kind" not in (await admin.get(f"{HOME}/worker-bee")).text
-    assert 'href="?kind=oracle"' in (await admin.get(f"{HOME}/new")).text
+    assert 'new?kind=oracle"' in (await admin.get(f"{HOME}/new")).text
     assert (await submit(admin, HOME, **fields(executor="oracle", config=""))).status_code == 303
     object.__setattr__(web.settings, "local_agents", False)
     kinds = (await admin.get(f"{HOME}/new")).text
-    assert 'href="?kind=http"' in kinds
-    assert 'href="?kind=command"' not in kinds
+    assert 'new?kind=http"' in kinds
+    assert 'new?kind=command"' not in kinds
     assert "ROTA_LOCAL_AGENTS" in kinds
     barred = await submit(admin, HOME, **FIELDS)
     assert (barred.status_code, "ROTA_LOCAL_AGENTS" in barred.text, 'value="Poet"' in barred.text) == (403, True, True)

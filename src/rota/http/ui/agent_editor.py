@@ -54,7 +54,8 @@ async def new_page(unit: InUnit, request: Request, shared: Shared, kind: str = "
     unit.caller.must_be(Level.ADMIN, "create an agent")
     known = await _kinds(unit, shared)
     if not kind:
-        return await page(unit, request, "agents/kinds.html", kinds=known, start="?kind=", chosen="")
+        start = f"/w/{unit.caller.workspace_slug}/agents/new?kind="
+        return await page(unit, request, "agents/kinds.html", kinds=known, start=start, chosen="")
     return await _form(unit, request, shared, None, agent_fields.blank(_chosen(kind, known)))
 
 
