@@ -25,7 +25,7 @@
 
   const plain = {
     j: () => choose(1), k: () => choose(-1),
-    Enter: () => document.activeElement?.matches("tr[data-open]") && go(document.activeElement.dataset.open),
+    Enter: () => go(chosen()?.dataset.open),
     n: () => go($("[data-new]")?.dataset.new), r: () => press("r"), p: () => press("p"), e: () => press("e"),
     "/": () => ($("input[type=search]") ?? { focus: open }).focus(), "?": () => keys.showModal(),
     g: () => { awaited = setTimeout(() => { awaited = null; }, 1500); },
@@ -109,7 +109,8 @@
       return;
     }
     const act = plain[event.key];
-    if (!act || (event.key === "Enter" && !event.target.matches("tr[data-open]"))) return;
+    // A row that has just been drawn anew is chosen before it has the focus again.
+    if (!act || (event.key === "Enter" && !event.target.matches("tr[data-open], body"))) return;
     event.preventDefault();
     act();
   });
