@@ -43,6 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # whoever runs out of time is stopped in order, and its PostgreSQL with it
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Who was started in the background does not hear Ctrl-C, nor would what is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.option.basetemp and (memory := in_memory()):
         config.option.basetemp = config.stash[TEMPORARY] = tempfile.mkdtemp(prefix="rota-test-", dir=memory)
 

@@ -136,7 +136,7 @@ async def change(unit: InUnit, request: Request, shared: Shared, agent: str) -> 
     try:
         async with unit.conn.transaction():
             if began and began != typed["revision"]:
-                raise Conflict(STALE, code="changed_meanwhile")
+                raise Conflict(STALE)
             if typed["executor"] != found["executor"]:
                 refuse_barred(unit, shared, typed["executor"])
             saved, _ = await agents.change(unit.conn, unit.caller, str(found["id"]), agent_fields.read(typed))
