@@ -187,11 +187,18 @@ async def street(house: House, runs: int) -> list[House]:
     return houses
 
 
-async def take_turn(conn: Connection, queues: Queues, places: int) -> list[Any]:
-    to_read = await queues.to_read(conn, places)
-    assert len({row["workspace_id"] for row in to_read}) <= places
-    claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=places, lease=timedelta(minutes=1))
+async def take(conn: Connection, queues: Queues, places: int) -> tuple[list[dict[str, Any]], list[Any]]:
+    """What one claim read, and what it took."""
+    async with conn.transaction():
+        to_read = await queues.to_read(conn, places)
+        claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=places, lease=timedelta(minutes=1))
     queues.claimed(claimed)
+    return to_read, claimed
+
+
+async def take_turn(conn: Connection, queues: Queues, places: int) -> list[Any]:
+    read, claimed = await take(conn, queues, places)
+    assert len({row["workspace_id"] for row in read}) <= places
     return [run.workspace_id for run in claimed]
 
 
@@ -238,11 +245,8 @@ async def capped_agents(house: House, count: int, *, runs: int, cap: int = 1) ->
 
 
 async def take_from_agents(conn: Connection, queues: Queues, places: int) -> list[Any]:
-    async with conn.transaction():
-        to_read = await queues.to_read(conn, places)
-        assert len(to_read) <= MOST_AT_ONCE
-        claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=places, lease=timedelta(minutes=1))
-    queues.claimed(claimed)
+    read, claimed = await take(conn, queues, places)
+    assert len(read) <= MOST_AT_ONCE
     return [run.agent_id for run in claimed]
 
 
