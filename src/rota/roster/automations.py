@@ -111,9 +111,7 @@ async def change(
     return AutomationId(found["id"])
 
 
-async def add_trigger(
-    conn: Connection, caller: Caller, ref: str, form: Mapping[str, Any]
-) -> tuple[AutomationId, TriggerId]:
+async def add_trigger(conn: Connection, caller: Caller, ref: str, form: Mapping[str, Any]) -> TriggerId:
     """Give it one more trigger, which first fires at its next slot."""
     found = await _locked(conn, caller, ref, "change this automation")
     now = await now_of(conn)
@@ -123,12 +121,10 @@ async def add_trigger(
     if row["kind"] in trigger_forms.TIMED:
         await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     await _revise(conn, caller, found)
-    return AutomationId(found["id"]), trigger_id
+    return trigger_id
 
 
-async def change_trigger(
-    conn: Connection, caller: Caller, ref: str, trigger_id: UUID, form: Mapping[str, Any]
-) -> AutomationId:
+async def change_trigger(conn: Connection, caller: Caller, ref: str, trigger_id: UUID, form: Mapping[str, Any]) -> None:
     """Change one trigger by itself. What the form leaves out stays as it was."""
     found = await _locked(conn, caller, ref, "change this automation")
     stored = await trigger_forms.find(conn, found, trigger_id)
@@ -136,7 +132,6 @@ async def change_trigger(
     row = await trigger_forms.changed(conn, caller, stored, form, now=now)
     await trigger_forms.change(conn, found, trigger_id, row, now=now)
     await _revise(conn, caller, found)
-    return AutomationId(found["id"])
 
 
 async def remove_trigger(conn: Connection, caller: Caller, ref: str, trigger_id: UUID) -> None:

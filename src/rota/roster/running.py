@@ -1,15 +1,12 @@
 """Runs that a person starts: run now, an agent directly, and a retry."""
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
-import orjson
-
 from rota.access import grants
-from rota.db import automations, runs, start_keys
+from rota.db import automations, runs
 from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
@@ -20,7 +17,7 @@ from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
 from rota.model.session import SessionStatus, extended
 from rota.roster import agents
 from rota.runs import cancelling, starting, tasking
-from rota.sessions import changing, chat
+from rota.sessions import changing, chat, repeats
 
 Started = TypeVar("Started", bound=UUID)
 
@@ -227,15 +224,6 @@ async def _by_hand(conn: Connection, caller: Caller, agent: Mapping[str, Any], v
     )
 
 
-def check_key(key: str | None) -> None:
-    if key is not None and (not 1 <= len(key) <= 200 or not key.isprintable()):
-        raise Invalid(
-            "An Idempotency-Key has 1 to 200 printable characters.",
-            code="invalid_key",
-            field="Idempotency-Key",
-        )
-
-
 async def once_for_key(
     conn: Connection,
     caller: Caller,
@@ -245,16 +233,5 @@ async def once_for_key(
 ) -> Started:
     """The same key and request give the same run, session or batch, also after it failed; another is refused."""
     caller.must_be(Level.MEMBER, "start a run")
-    if key is None:
-        return await begin()
-    check_key(key)
-    body_hash = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str)).digest()
-    await start_keys.lock(conn, caller.workspace_id, key)
-    earlier = await start_keys.find(conn, caller.workspace_id, key)
-    if earlier is None:
-        run_id = await begin()
-        await start_keys.add(conn, caller.workspace_id, key, body_hash, run_id)
-        return run_id
-    if earlier[0] != body_hash:
-        raise Invalid("This Idempotency-Key was used with another request.", code="key_reused", field="Idempotency-Key")
-    return cast("Started", earlier[1])
+    started, _ = await repeats.made_once(conn, caller.workspace_id, key, request, begin)
+    return started

@@ -2,15 +2,47 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import orjson
 
-from rota.db import write_keys
+from rota.db import start_keys, write_keys
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.model.ids import WorkspaceId
+
+Made = TypeVar("Made", bound=UUID)
+
+REUSED = "This Idempotency-Key was used with another request."
+
+
+def check_key(key: str | None) -> None:
+    if key is not None and (not 1 <= len(key) <= 200 or not key.isprintable()):
+        told = "An Idempotency-Key has 1 to 200 printable characters."
+        raise Invalid(told, code="invalid_key", field="Idempotency-Key")
+
+
+async def made_once(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    key: str | None,
+    request: Mapping[str, Any],
+    make: Callable[[], Awaitable[Made]],
+) -> tuple[Made, bool]:
+    """What this request makes in a workspace, or made before with the same key, and whether it was made now."""
+    if key is None:
+        return await make(), True
+    check_key(key)
+    body_hash = _hash(request)
+    await start_keys.lock(conn, workspace_id, key)
+    earlier = await start_keys.find(conn, workspace_id, key)
+    if earlier is None:
+        made = await make()
+        await start_keys.add(conn, workspace_id, key, body_hash, made)
+        return made, True
+    _refuse_another(body_hash, earlier[0])
+    return cast("Made", earlier[1]), False
 
 
 async def once(
@@ -25,15 +57,23 @@ async def once(
     if key is None:
         return _as_json(await write(conn))
     where = (workspace_id, scope_id, key)
-    body_hash = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str)).digest()
+    body_hash = _hash(request)
     if await write_keys.begin(conn, where, body_hash):
         answer = _as_json(await write(conn))
         await write_keys.finish(conn, where, answer)
         return answer
     first_hash, answer = (await write_keys.earlier(conn, [where]))[where]
-    if first_hash != body_hash:
-        raise Invalid("This Idempotency-Key was used with another request.", code="key_reused", field="Idempotency-Key")
+    _refuse_another(body_hash, first_hash)
     return answer
+
+
+def _hash(request: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str)).digest()
+
+
+def _refuse_another(body_hash: bytes, first: bytes) -> None:
+    if body_hash != first:
+        raise Invalid(REUSED, code="key_reused", field="Idempotency-Key")
 
 
 def _as_json(value: Any) -> Any:

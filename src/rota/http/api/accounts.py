@@ -5,6 +5,7 @@ from uuid import UUID
 from fastapi import APIRouter
 
 from rota.db import accounts as rows
+from rota.http.api.keys import Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.usage import Since, Until, spent
 from rota.http.context import InUnit, Unit
@@ -32,11 +33,10 @@ async def list_accounts(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Curs
 
 
 @router.post("", status_code=201)
-async def create_account(unit: InUnit, body: AccountIn) -> AccountOut:
+async def create_account(unit: InUnit, once: Once, body: AccountIn) -> AccountOut:
     """Make an account. `renew-grant` with its id lets an automation charge it. For admins."""
     values = {name: getattr(body, name) for name in type(body).model_fields}
-    account_id = await accounts.create(unit.conn, unit.caller, values)
-    unit.about(account_id)
+    account_id = await once(body, lambda: accounts.create(unit.conn, unit.caller, values))
     return await _shown(unit, account_id)
 
 

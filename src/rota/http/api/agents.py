@@ -1,24 +1,26 @@
 """Agents: who works."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from rota.db import agents as rows
 from rota.db import runs
 from rota.db.listener import RUNS
 from rota.errors import Forbidden
+from rota.http.api.keys import IdempotencyKey, Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.agents import AgentIn, AgentOut, AgentPatch, RunAgentIn
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import RunOut
 from rota.model.agent_config import BARRED, LOCAL_KINDS
+from rota.model.ids import AgentId
 from rota.roster import agents, running
 
 router = APIRouter(prefix="/agents", tags=["agents"])
 
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 DryRun = Annotated[bool, Query(description="Check it, and answer with 200 as if it were saved; nothing is")]
 
 
@@ -31,15 +33,21 @@ async def list_agents(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor
 
 @router.post("", status_code=201, responses={200: {"model": AgentOut, "description": "With `dry_run`"}})
 async def create_agent(
-    unit: InUnit, shared: Shared, response: Response, body: AgentIn, dry_run: DryRun = False
+    unit: InUnit, shared: Shared, once: Once, response: Response, body: AgentIn, dry_run: DryRun = False
 ) -> AgentOut:
     """Save an agent. A program that this machine doesn't have is a warning: the worker may be another machine."""
     if dry_run:
         unit.only_try(response)
     values: dict[str, Any] = body.model_dump()
     refuse_barred(unit, shared, body.executor)
-    agent, warnings = await agents.create(unit.conn, unit.caller, values)
-    unit.about(agent["id"])
+    warnings: Sequence[str] = ()
+
+    async def make() -> AgentId:
+        nonlocal warnings
+        agent, warnings = await agents.create(unit.conn, unit.caller, values)
+        return AgentId(agent["id"])
+
+    agent = await agents.find(unit.conn, unit.caller, str(await once(body, make)))
     return AgentOut.model_validate({**agent, "warnings": warnings})
 
 

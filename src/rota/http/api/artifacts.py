@@ -15,7 +15,7 @@ from rota.db import isolation
 from rota.db.listener import session_channel
 from rota.db.pool import Connection
 from rota.errors import Conflict
-from rota.http.api.agents import IdempotencyKey
+from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import find
 from rota.http.context import InUnit, Keeping, Shared, Signed, Web
@@ -24,7 +24,6 @@ from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model.artifact import check_uri, named, served_as
 from rota.model.ids import SessionId
 from rota.model.session import SessionStatus
-from rota.roster.running import check_key
 from rota.sessions import artifacts, repeats
 from rota.sessions.artifacts import Author, Depot
 
@@ -124,7 +123,7 @@ async def add_artifact(
     caller.must_own(session["owner_id"], "add artifacts to this session")
     if session["status"] == SessionStatus.ARCHIVED:
         raise Conflict("This session is archived; it can only be read.", code="session_archived")
-    check_key(idempotency_key)
+    repeats.check_key(idempotency_key)
     author = Author(caller.workspace_id, SessionId(session_id))
     return await take_in(request, shared, depot, author, name, sha256, key=idempotency_key)
 

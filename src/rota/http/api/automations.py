@@ -10,7 +10,8 @@ from rota.db import automations as rows
 from rota.db import runs
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
-from rota.http.api.agents import DryRun, IdempotencyKey
+from rota.http.api.agents import DryRun
+from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.agents import RevisionOut

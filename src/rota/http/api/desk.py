@@ -19,8 +19,8 @@ from rota.db.approvals import Approval
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
-from rota.http.api.agents import IdempotencyKey
 from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
+from rota.http.api.keys import IdempotencyKey
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
@@ -38,7 +38,6 @@ from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
 from rota.model.redaction import Redactor
-from rota.roster.running import check_key
 from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
 from rota.sessions.seat import Seat
@@ -92,7 +91,7 @@ async def _at_desk(
         raise Forbidden(
             "Only the agent of this run sits at its desk, with the token of its attempt.", code="not_at_desk"
         )
-    check_key(idempotency_key)
+    repeats.check_key(idempotency_key)
     async with _fenced(), isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         seat = await desk.of_attempt(conn, caller.workspace_id, caller.run_id, caller.attempt)
     return AtDesk(shared, seat, idempotency_key, redactor_of(request))

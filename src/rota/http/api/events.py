@@ -4,10 +4,9 @@ from fastapi import APIRouter
 
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
-from rota.http.api.agents import IdempotencyKey
+from rota.http.api.keys import IdempotencyKey
 from rota.http.context import InUnit
 from rota.http.shapes.triggers import EventIn, FiredOut
-from rota.roster.running import check_key
 from rota.scheduler.inbound import publish_event
 from rota.sessions import repeats
 
@@ -17,7 +16,7 @@ router = APIRouter(prefix="/events", tags=["events"])
 @router.post("", status_code=202)
 async def post_event(unit: InUnit, body: EventIn, idempotency_key: IdempotencyKey = None) -> FiredOut:
     """Fire every event trigger of this workspace with this name. The same `key` gives the same runs."""
-    check_key(idempotency_key)
+    repeats.check_key(idempotency_key)
     caller, workspace_id = unit.caller, unit.caller.workspace_id
 
     async def publish(conn: Connection) -> list[str]:

@@ -12,7 +12,7 @@ from rota.db import messages as rows
 from rota.db.listener import RUNS, session_channel
 from rota.db.messages import Asked, Message
 from rota.errors import Invalid
-from rota.http.api.agents import IdempotencyKey
+from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.sessions import LARGEST_SEQ, find
 from rota.http.context import InUnit, Posting, Shared, Signed, Web, unit_of
@@ -23,8 +23,7 @@ from rota.http.shapes.runs import RunOut
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.message import USER, NewMessage
 from rota.roster import running
-from rota.roster.running import check_key
-from rota.sessions import chat, messages
+from rota.sessions import chat, messages, repeats
 
 router = APIRouter(prefix="/sessions/{session_id}/messages", tags=["messages"])
 
@@ -102,7 +101,7 @@ async def publish_message(
 ) -> MessageOut | RunOut:
     """Send a `body` to one role or to all: a message. Or a `prompt` to the session's agent: a run that sees the
     transcript so far; a session that is done or failed goes on. The same `Idempotency-Key` sends it once."""
-    check_key(idempotency_key)
+    repeats.check_key(idempotency_key)
     if isinstance(body, TurnIn):
         return await _take_turn(request, SessionId(session_id), body, idempotency_key)
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:

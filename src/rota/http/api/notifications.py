@@ -1,11 +1,12 @@
 """Notifications: what its person should know, and what they choose to hear of."""
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
 
 from rota.db.listener import OUTWARD
+from rota.http.api.keys import Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Looking, Shared, Unit, Web
 from rota.http.shapes.notifications import (
@@ -66,20 +67,21 @@ async def list_targets(unit: InUnit) -> TargetList:
 
 
 @router.post("/targets", status_code=201)
-async def create_target(unit: InUnit, shared: Shared, body: TargetIn) -> TargetOut:
+async def create_target(unit: InUnit, shared: Shared, once: Once, body: TargetIn) -> TargetOut:
     """Save an Apprise URL under a name. It is sealed and never shown again."""
-    saved = await save_target(unit, shared, body.name, body.url.get_secret_value())
-    return TargetOut.model_validate(saved)
+    target_id = await once(body, lambda: save_target(unit, shared, body.name, body.url.get_secret_value()))
+    return TargetOut.model_validate(await targets.find(unit.conn, unit.caller, target_id))
 
 
-async def save_target(unit: Unit, shared: Web, name: str, url: str) -> dict[str, Any]:
+async def save_target(unit: Unit, shared: Web, name: str, url: str) -> UUID:
     settings = shared.settings
     saved = await targets.create(
         unit.conn, shared.vault, unit.caller, name=name, url=url, allow=settings.notify_allow,
         schemes=settings.notify_schemes,
     )  # fmt: skip
-    unit.about(saved["id"])
-    return saved
+    target_id: UUID = saved["id"]
+    unit.about(target_id)
+    return target_id
 
 
 @router.delete("/targets/{target_id}", status_code=204)

@@ -16,7 +16,7 @@ from rota.db.events import Event
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
-from rota.http.api.agents import IdempotencyKey
+from rota.http.api.keys import IdempotencyKey, Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_number_cursor
@@ -215,11 +215,9 @@ async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
 
 
 @router.post("/import", status_code=201)
-async def import_session(unit: InUnit, body: ImportIn) -> SessionOut:
+async def import_session(unit: InUnit, once: Once, body: ImportIn) -> SessionOut:
     """Begin to show an exported session here: its first lines, and all of them if they are few. It can only be read."""
-    begun = await replay.begin(unit.conn, unit.caller, body.lines)
-    unit.about(begun)
-    return await _shown(unit, begun)
+    return await _shown(unit, await once(body, lambda: replay.begin(unit.conn, unit.caller, body.lines)))
 
 
 @router.post("/{session_id}/import")

@@ -6,10 +6,12 @@ from fastapi import APIRouter
 
 from rota.access import tokens
 from rota.db import tokens as rows
+from rota.http.api.keys import Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.people import NewTokenOut, TokenIn, TokenOut
+from rota.model.ids import TokenId
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
 
@@ -25,13 +27,18 @@ async def list_tokens(unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor
 
 
 @router.post("", status_code=201)
-async def create_token(unit: InUnit, body: TokenIn) -> NewTokenOut:
+async def create_token(unit: InUnit, once: Once, body: TokenIn) -> NewTokenOut:
     """A token of your own; its `secret` is shown this once. It can do what its scopes say and your level allows. One
     that is made with a token has at most that one's scopes, and lasts no longer."""
     conn, caller = unit.conn, unit.caller
-    token_id, secret = await tokens.create_for_caller(conn, caller, body.name, scopes=body.scopes, lasts=body.lasts)
-    unit.about(token_id)
-    made = await rows.find(conn, caller.workspace_id, token_id)
+    secret = ""
+
+    async def make() -> TokenId:
+        nonlocal secret
+        token_id, secret = await tokens.create_for_caller(conn, caller, body.name, scopes=body.scopes, lasts=body.lasts)
+        return token_id
+
+    made = await rows.find(conn, caller.workspace_id, await once.shown_once(body, make))
     return NewTokenOut.model_validate({**(made or {}), "secret": secret})
 
 

@@ -1,0 +1,91 @@
+"""A repeat with its `Idempotency-Key` is the same write, whatever is made: a lost answer makes nothing twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from . import api_client
+from .api_client import Api, Office, Site, example, made, refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+site, office, api = api_client.site, api_client.office, api_client.api
+
+TRIGGERS = "/automations/morning-digest/triggers"
+TOKEN = {"name": "script", "scopes": ["read"]}
+MADE: dict[str, dict[str, Any]] = {
+    "/agents": {"name": "Scribe", "executor": "command", "config": {"argv": ["true"]}},
+    "/accounts": {"name": "Research"},
+    "/notifications/targets": {"name": "Desk", "url": "json://example.org/"},
+    TRIGGERS: {"every": "1h"},
+}
+# What has a name or a person of its own cannot be there twice: a repeat is told so.
+BY_NAME = {"/credentials", "/members", "/members/{member_id}/link", "/sessions/{session_id}/roles"}
+
+
+async def listed(api: Api, path: str) -> list[dict[str, Any]]:
+    if path == TRIGGERS:
+        return list(made(await api.get("/automations/morning-digest"), 200)["triggers"])
+    return list(made(await api.get(path), 200)["items"])
+
+
+@pytest.mark.parametrize("path", MADE)
+async def test_the_same_key_makes_a_thing_once_also_at_the_same_instant(api: Api, path: str) -> None:
+    made(await api.post("/automations", example()))
+    body, before = MADE[path], len(await listed(api, path))
+    answers = await asyncio.gather(*[api.post(path, body, key="once") for _ in range(4)])
+    assert len({made(each)["id"] for each in answers}) == 1
+    assert len(await listed(api, path)) == before + 1
+    other = {**body, "name": "Another"} if "name" in body else {"every": "2h"}
+    refused(await api.post(path, other, key="once"), 422, "key_reused", "Idempotency-Key")
+    refused(await api.post(path, body, key="x" * 201), 422, "invalid_key", "Idempotency-Key")
+    assert len(await listed(api, path)) == before + 1
+
+
+async def test_a_secret_is_shown_once_so_a_repeat_of_what_made_it_is_refused_and_makes_no_second(api: Api) -> None:
+    before = len(await listed(api, "/tokens"))
+    token = made(await api.post("/tokens", TOKEN, key="once"))
+    told = refused(await api.post("/tokens", TOKEN, key="once"), 409, "shown_once", "Idempotency-Key")
+    assert told["id"] == token["id"]
+    assert token["secret"] not in str(told)
+    assert len(await listed(api, "/tokens")) == before + 1
+
+
+async def test_a_webhook_that_is_added_twice_with_one_key_keeps_its_secret(api: Api) -> None:
+    made(await api.post("/automations", example()))
+    first, again = [made(await api.post(TRIGGERS, {"webhook": {}}, key="once")) for _ in range(2)]
+    assert (first["id"], again["secret"]) == (again["id"], None)
+    renewing = f"{TRIGGERS}/{first['id']}/secret"
+    assert made(await api.post(renewing, key="anew"))["secret"] not in {None, first["secret"]}
+    refused(await api.post(renewing, key="anew"), 409, "shown_once", "Idempotency-Key")
+
+
+async def test_a_repeat_that_comes_after_the_thing_was_taken_away_finds_nothing_and_makes_nothing(api: Api) -> None:
+    made(await api.post("/automations", example()))
+    trigger = made(await api.post(TRIGGERS, {"every": "1h"}, key="once"))
+    await api.delete(f"{TRIGGERS}/{trigger['id']}")
+    refused(await api.post(TRIGGERS, {"every": "1h"}, key="once"), 404, "not_found")
+    assert trigger["id"] not in {each["id"] for each in await listed(api, TRIGGERS)}
+
+
+async def test_a_key_is_its_persons_own(office: Office, api: Api) -> None:
+    made(await api.post("/tokens", TOKEN, key="once"))
+    other = await office.api("member")
+    refused(await other.post("/tokens", TOKEN, key="once"), 422, "key_reused", "Idempotency-Key")
+
+
+async def test_what_was_refused_is_judged_anew(api: Api) -> None:
+    made(await api.post("/accounts", {"name": "Research"}))
+    refused(await api.post("/accounts", {"name": "Research"}, key="once"), 409, "name_taken", "name")
+    made(await api.post("/accounts", {"name": "Travel"}, key="once"))
+
+
+async def test_every_route_that_makes_something_takes_a_key(site: Site) -> None:
+    root = "/api/v1/workspaces/{workspace}"
+    without = {
+        path.removeprefix(root)
+        for path, methods in site.app.openapi()["paths"].items()
+        if path.startswith(root) and "201" in methods.get("post", {}).get("responses", {})
+        and not any(each["name"] == "Idempotency-Key" for each in methods["post"].get("parameters", []))
+    }  # fmt: skip
+    assert without == BY_NAME
