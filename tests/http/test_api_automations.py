@@ -639,6 +639,21 @@ async def test_a_change_that_postgresql_ends_for_anothers_sake_is_made_again(off
     assert actions[1] == ("event.create", 202)
 
 
+async def test_a_failure_is_written_in_the_order_of_locks_in_which_others_fire(office: Office, api: Api) -> None:
+    """Who fires has the automation and then looks at its runs. A settler that had the run by then, and waited for the
+    automation, would close a circle, which PostgreSQL finds after a second."""
+    saved = made(await api.post("/automations", example()))
+    made(await api.post(f"/automations/{saved['id']}/run"))
+    claimed = await office.claim()
+    async with office.db.connection() as other, other.transaction():
+        await other.execute("SELECT FROM automations WHERE id = %s FOR NO KEY UPDATE", [saved["id"]])
+        failing = asyncio.create_task(office.fail(claimed))
+        await office.site.waiting_for_a_lock(1)
+        await other.execute("SELECT FROM runs WHERE id = %s FOR SHARE NOWAIT", [claimed.id])
+    await failing
+    assert made(await api.get(f"/runs/{claimed.id}"), 200)["status"] == "failed"
+
+
 async def test_what_runs_goes_on_when_it_is_paused(office: Office, api: Api) -> None:
     saved = made(await api.post("/automations", example(schedule=DAILY)))
     await fire(office, saved["id"])

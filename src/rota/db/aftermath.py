@@ -66,8 +66,7 @@ counted AS (
 SELECT workspace_id, id FROM counted WHERE status = 'paused' AND before = 'active'
 """
 
-LOCK_DELETED = """
--- In a statement of its own: of two last runs that end at once the second then sees that the first has ended.
+HOLD = """
 SELECT a.id
   FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
        JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
@@ -116,6 +115,11 @@ async def concerned(
     return [Concerned(*row) for row in await rows.fetchall()]
 
 
+async def hold(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> None:
+    """Lock these, in the order in which everybody does."""
+    await conn.execute(HOLD, {"automations": _given(automations)})
+
+
 async def count_failures(
     conn: Connection, outcomes: Sequence[dict[str, Any]]
 ) -> list[tuple[WorkspaceId, AutomationId]]:
@@ -125,6 +129,6 @@ async def count_failures(
 
 
 async def revoke_of_deleted(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> None:
-    given = {"automations": _given(automations)}
-    await conn.execute(LOCK_DELETED, given)
-    await conn.execute(REVOKE_OF_DELETED, given)
+    automations = list(automations)
+    await hold(conn, automations)  # first: of two last runs that end at once the second then sees that the first ended
+    await conn.execute(REVOKE_OF_DELETED, {"automations": _given(automations)})

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from rota.db import abandonments, run_status
+from rota.db import abandonments, aftermath, run_status
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.outcome import Outcome, Parked
@@ -23,7 +23,9 @@ class Result(NamedTuple):
 
 async def settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result]:
     """Write the outcomes; those that were accepted. The others had lost their lease, and nothing of them is kept."""
-    ended = await run_status.settle(conn, [_row(each) for each in results])
+    rows = [_row(each) for each in results]
+    await _hold_failing(conn, results, rows)
+    ended = await run_status.settle(conn, rows)
     await ending.end(conn, ended)
     accepted = results if len(ended) == len(results) else _accepted(results, ended)
     handed_back = [each.run for each in accepted if each.outcome is None]
@@ -34,6 +36,14 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result
         asked = {each.run.id: each for each in results}
         await parking.follow_up(conn, [_parked(each, asked[each.id]) for each in parked])
     return accepted
+
+
+async def _hold_failing(conn: Connection, results: Sequence[Result], rows: Sequence[dict[str, Any]]) -> None:
+    """Failures are counted in automations, which come before runs: or who fires and who settles wait for each other."""
+    failing = [each.run for each, row in zip(results, rows, strict=True) if row["status"] == Status.FAILED]
+    held = [(run.workspace_id, run.automation_id) for run in failing if run.automation_id]
+    if held:
+        await aftermath.hold(conn, held)
 
 
 def _accepted(results: Sequence[Result], ended: Sequence[Ended]) -> Sequence[Result]:
