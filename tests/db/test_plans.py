@@ -101,6 +101,8 @@ HOT = {
     "who is concerned": aftermath.CONCERNED,
     "a run": runs.FIND,
     "the ledger": runs.LIST + " AND r.automation_id = %(automation_id)s ORDER BY r.id DESC LIMIT %(limit)s",
+    "runs of an agent": f"{runs.LIST} AND {runs.OF_AGENT} ORDER BY {runs.BY_AGENT} DESC LIMIT %(limit)s",
+    "the last runs of agents": runs.LATEST_OF_AGENTS,
     "runs of a workspace": runs.LIST + " ORDER BY r.id DESC LIMIT %(limit)s",
     "automations": automations.SHOWN + " AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s",
     "sessions": sessions.SHOWN + " AND s.id < %(before)s ORDER BY s.id DESC LIMIT %(limit)s",
@@ -129,6 +131,8 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
     for query in (triggers.NEXT, triggers.DUE):
         assert "triggers_due" in await indexes(stored, query)
     assert "live_runs_ready" in await indexes(stored, claiming.CLAIM)
+    for query in (HOT["runs of an agent"], runs.LATEST_OF_AGENTS):
+        assert "runs_of_agent" in await indexes(stored, query)
     assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED
 
 

@@ -145,7 +145,7 @@ async def test_what_is_used_stays_and_says_by_whom(admin: AsyncClient, house: An
 
 async def test_it_is_run_with_a_prompt_and_leads_to_the_session(admin: AsyncClient, house: Any) -> None:
     home = f"{HOME}/worker-bee"
-    assert "None lately" in (await admin.get(HOME)).text
+    assert "None yet" in (await admin.get(HOME)).text
     ran = await submit(admin, f"{home}/run", prompt=f"Say {NASTY}")
     session = await house.value("SELECT session_id FROM runs")
     assert (ran.status_code, ran.headers["Location"]) == (303, f"/w/default/sessions/{session}")

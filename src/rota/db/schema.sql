@@ -885,6 +885,7 @@ CREATE INDEX rate_buckets_by_time ON rate_buckets USING btree (filled_at);
 CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
 CREATE INDEX runs_cancelled ON runs USING btree (workspace_id, id) WHERE (error_class = ANY (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
 CREATE INDEX runs_failed ON runs USING btree (workspace_id, id) WHERE (error_class <> ALL (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
+CREATE INDEX runs_of_agent ON runs USING btree (workspace_id, agent_id, id);
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
 CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
 CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
