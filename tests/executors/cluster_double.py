@@ -201,7 +201,7 @@ class Double:
         self.requests: list[str] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.streams: set[asyncio.Task[Any]] = set()
-        self.watches, self.expiring = 0, False
+        self.watches, self.expiring, self.babbling = 0, False, False
         self.down = False
         self.refused = 0
 
@@ -337,13 +337,16 @@ class Double:
                 await asyncio.wait_for(changed.wait(), until - time.monotonic())
         if self.expiring:
             yield json.dumps({"type": "ERROR", "object": self._too_old(after).status}).encode() + b"\n"
+        if self.babbling:
+            yield b"upstream request timeout\n"
 
     def _too_old(self, version: object) -> Refusal:
         return Refusal(410, "Expired", f"too old resource version: {version} ({self.store.compacted})")
 
-    def _end_watches(self, *, expiring: bool) -> None:
-        """As they end after a while; or with the word that what was missed is no longer known."""
-        self.watches, self.expiring = self.watches + 1, expiring
+    def _end_watches(self, *, expiring: bool = False, babbling: bool = False) -> None:
+        """As they end after a while; or with the word that what was missed is no longer known; or with the words of
+        something in between."""
+        self.watches, self.expiring, self.babbling = self.watches + 1, expiring, babbling
         self.store.wake()
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
@@ -640,7 +643,8 @@ class Double:
     async def _act(self, request: web.Request) -> web.Response:
         acts: dict[str, Callable[[Any], None]] = {
             "compact": lambda _: self.store.compact(),
-            "finish": lambda _: self._end_watches(expiring=False),
+            "finish": lambda _: self._end_watches(),
+            "babble": lambda _: self._end_watches(babbling=True),
             "expire": lambda _: self._end_watches(expiring=True),
             "cut": lambda _: [task.cancel() for task in tuple(self.streams)],
             "token": lambda query: setattr(self, "token", query["token"]),

@@ -626,7 +626,7 @@ async def test_the_deadline_moves_on_while_a_worker_attends(
 # ── A cluster that does not always answer ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("troubles", [["finish"], ["compact", "finish"], ["expire"], ["cut"]], ids="-".join)
+@pytest.mark.parametrize("troubles", [["finish"], ["compact", "finish"], ["expire"], ["cut"], ["babble"]], ids="-".join)
 async def test_a_run_survives_what_happens_to_watches_and_logs(
     cluster: Cluster, run: Run, directory: Path, behave: Any, desk: RecordingDesk, troubles: list[str]
 ) -> None:

@@ -292,6 +292,63 @@ async def test_a_reader_outlives_a_failure_of_the_database(
     await reader.close()
 
 
+async def test_what_comes_while_a_reader_looks_for_what_was_pruned_is_not_passed_over(
+    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PAGE", 2)
+    monkeypatch.setattr(follow, "KEPT", 2)
+    readers = Readers(house.db, listener, asyncio.Event())
+    quick = Follower(house, listener, session, readers=readers)
+    await quick.until_seen(1)
+    await write(house, session, *"abc")
+    wakes.send(session_channel(session))
+    await quick.until_seen(4)
+    async with house.db.connection() as conn:
+        await conn.execute("DELETE FROM events WHERE session_id = %s", [session])
+    looked, told = asyncio.Event(), asyncio.Event()
+    real = follow.Feed.stored_after
+
+    async def slow(feed: follow.Feed, after: int) -> follow.Told:
+        found = await real(feed, after)
+        if after == 0:
+            looked.set()
+            await told.wait()
+        return found
+
+    monkeypatch.setattr(follow.Feed, "stored_after", slow)
+    late = Follower(house, listener, session, readers=readers)
+    page = asyncio.create_task(late.until_seen(9))
+    await looked.wait()
+    for text in "defgh":
+        await write(house, session, text)
+        wakes.send(session_channel(session))
+    await quick.until_seen(9)
+    told.set()
+    assert await page == [5, 6, 7, 8, 9] == await table(house, session)
+    await quick.close()
+    await late.close()
+
+
+async def test_a_reader_outlives_a_failure_that_nobody_expects(
+    house: House,
+    listener: Listener,
+    wakes: Wakes,
+    session: SessionId,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.05)
+    reader = Follower(house, listener, session)
+    await reader.until_seen(1)
+    waiting = asyncio.create_task(reader.page())
+    await house.execute("ALTER TABLE events RENAME TO elsewhere")
+    await until(lambda: _true("trace.unread" in caplog.messages))
+    await house.execute("ALTER TABLE elsewhere RENAME TO events")
+    await write(house, session, "after all")
+    assert [event.seq for event in await waiting] == [2]
+    await reader.close()
+
+
 async def _written(house: House, session: SessionId, text: str) -> bool:
     """The pool may still hand out connections that were just cut."""
     try:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rota.db import events, isolation
 from rota.db.events import Event
 from rota.db.listener import Listener, session_channel
-from rota.db.pool import PASSING, Database
+from rota.db.pool import Database
 from rota.db.together import Together
 from rota.model.ids import SessionId, WorkspaceId
 
@@ -70,13 +70,14 @@ class Readers:
         """
         async with self._feed(workspace_id, session_id) as feed:
             while not self._closing.is_set():
-                changed = feed.changed  # taken before the look, so that what comes meanwhile is not slept over
-                told = feed.kept_after(after) if after >= feed.floor else await feed.stored_after(after)
+                # Both are taken before the look: what comes meanwhile is not slept over, and not passed over.
+                changed, floor = feed.changed, feed.floor
+                told = feed.kept_after(after) if after >= floor else await feed.stored_after(after)
                 if told:
                     after = told.events[-1].seq
                     yield told
-                elif after < feed.floor:
-                    after = feed.floor  # what stood between was pruned
+                elif after < floor:
+                    after = floor  # what stood between was pruned
                 elif not await _within(BEAT_SECONDS, changed) and not self._closing.is_set():
                     yield Told()
 
@@ -150,8 +151,8 @@ class Feed:
             self._woken.clear()
             try:
                 told = await self.stored_after(self._head)
-            except PASSING as failure:
-                log.warning("trace.unread", extra={"error": str(failure).strip()})
+            except Exception as failure:  # the top of a loop: nobody else reads on for those who follow
+                log.warning("trace.unread", extra={"error": f"{type(failure).__name__}: {failure}".strip()})
                 told = Told()
             if told:
                 self._keep(told)

@@ -1,6 +1,7 @@
 """The Job of one run and its pod as the cluster last told them: listed once, then watched, listed anew when need be."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
@@ -8,6 +9,8 @@ from rota.executors.kubernetes.cluster import JOBS, PODS, Cluster, Refused
 from rota.executors.kubernetes.gateway import Unreachable
 from rota.executors.kubernetes.manifest import RUN, Object, name_of
 from rota.model.ids import RunId
+
+log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 GONE = 410
@@ -96,6 +99,8 @@ class Mirror:
                     return
             except Unreachable:
                 pass
+            except Exception as failure:  # somebody else's words: who waits for news must not wait for ever
+                log.warning("cluster.unread", extra={"kind": kind, "error": f"{type(failure).__name__}: {failure}"})
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
