@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 PARTS = ("api", "watch", "scheduler", "worker")
 EMBEDDED_CHECK_SECONDS = 2.0
 AWAY_CHECK_SECONDS = 1.0
+LAST_MESSAGES_SECONDS = 3.0  # for messages to people that are on their way; the next watch sends them again
 AWAY = (DatabaseAway, psycopg.OperationalError, psycopg.InterfaceError, Busy)
 
 T = TypeVar("T")
@@ -202,14 +203,16 @@ async def _ready(
 
 
 @asynccontextmanager
-async def _looping(service: Service) -> AsyncIterator[Loop]:
+async def _looping(service: Service, *, lets_go_after: float | None = None) -> AsyncIterator[Loop]:
+    """A service that waits for others, and is taken up by whoever comes next, is cut off when it does not end soon."""
     loop = Loop(service)
     task = asyncio.create_task(loop.run())
     try:
         yield loop
     finally:
         loop.stop()
-        await task
+        await asyncio.wait({task}, timeout=lets_go_after)
+        await _end(task)
 
 
 @asynccontextmanager
@@ -232,7 +235,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
     async with (
-        _looping(outward) as sending,
+        _looping(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),

@@ -142,6 +142,21 @@ async def test_a_notification_that_arrives_while_another_channel_is_added_is_not
         await ear.hears("meanwhile")
 
 
+async def test_who_balks_at_a_notification_keeps_it_from_nobody(
+    listener: Listener, notify: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who may connect may notify, with any words."""
+    ear = Ear()
+    listener.on("rota_test_ids", lambda payload: int(payload, 16) and None)  # at once, with nothing to read
+    listener.on("rota_test_ids", ear)
+    await ear.hears("")
+    for payload in ("no id", "ab12"):
+        notify("rota_test_ids", payload)
+    await ear.hears("ab12")
+    assert ear.heard == ["", "no", "ab12"]
+    assert caplog.messages.count("wake.unheard") == 2
+
+
 async def test_a_cut_connection_is_opened_again_and_everybody_is_woken_once(
     db: Database, listener: Listener, notify: Any
 ) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from rota import daemon
 from rota.db import targets
 from rota.db.listener import OUTWARD
 from rota.model.ids import AutomationId, new_id
@@ -152,6 +153,26 @@ async def test_a_service_that_refuses_is_tried_again_and_given_up_for_all_to_see
         found = await shown(api)
         assert (found["error"], found["given_up"]) == (None, 1)
     assert [delay(tries).total_seconds() for tries in (1, 2, 3, 8)] == [30, 60, 120, 1800]
+
+
+async def test_who_stops_does_not_wait_for_a_service_that_says_nothing(office: Office, api: Api) -> None:
+    """Whoever watches next sends it again."""
+    called, silence = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.set()
+        await silence.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        await target(office, api, f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        await fail(office, made(await api.post("/automations", example()))["id"])
+        async with asyncio.timeout(20), daemon._looping(sender(office), lets_go_after=0.01):
+            await called.wait()
+        stands = await shown(api)
+        assert (stands["waiting"], stands["tries"], stands["error"]) == (1, 1, None)
+        silence.set()
 
 
 @pytest.mark.parametrize("path", ["direct", "redirect"])

@@ -125,6 +125,10 @@ def _together(names: Iterable[str]) -> Iterator[str]:
     return (",".join(given[at : at + MOST_NAMED]) for at in range(0, len(given), MOST_NAMED))
 
 
+def _told(failure: Exception) -> str:
+    return f"{type(failure).__name__}: {failure}".strip()
+
+
 class Listener:
     """The process's one LISTEN connection. After every (re)connect it wakes everybody, who then read the tables.
 
@@ -162,7 +166,10 @@ class Listener:
     def dispatch(self, channel: str, payload: str) -> None:
         if handlers := self._handlers.get(channel):
             for handler in tuple(handlers):
-                handler(payload)
+                try:
+                    handler(payload)
+                except Exception as failure:  # anybody may notify, with any words: one who balks costs nobody a wake
+                    log.warning("wake.unheard", extra={"channel": channel, "error": _told(failure)})
 
     def hear(self, channel: str, names: Iterable[str]) -> None:
         """Something happened to each of these."""
@@ -179,8 +186,8 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except (OSError, psycopg.Error) as failure:
-                log.warning("listener.lost", extra={"error": str(failure).strip()})
+            except Exception as failure:  # the top of a loop: nobody else would listen
+                log.warning("listener.lost", extra={"error": _told(failure)})
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:

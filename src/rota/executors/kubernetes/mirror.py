@@ -100,7 +100,7 @@ class Mirror:
             except Unreachable:
                 pass
             except Exception as failure:  # somebody else's words: who waits for news must not wait for ever
-                log.warning("cluster.unread", extra={"kind": kind, "error": f"{type(failure).__name__}: {failure}"})
+                log.warning("kubernetes.unread", extra={"kind": kind, "error": f"{type(failure).__name__}: {failure}"})
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
