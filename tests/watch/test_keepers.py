@@ -1,17 +1,22 @@
 """The house keepers: what is old goes, what must stay stays, and the house is counted."""
 
+import asyncio
 import inspect
 from datetime import timedelta
 
 import pytest
 from house import House
+from waiting import until
 
-from rota.db import artifacts, pruning
+from rota.db import artifacts, memory, pruning
 from rota.db.pool import Database
+from rota.model.ids import AutomationId
+from rota.model.memory import Remembered
 from rota.watch import prune
 from rota.watch.prune import Prune
 from rota.watch.snapshot import Snapshot
 
+WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 EVENTS = """
 INSERT INTO events (workspace_id, session_id, seq, kind, data, created_at)
 SELECT w.id, w.id, n, 'output', '{}', now() - %s FROM workspaces w, generate_series(%s::integer, %s::integer) n
@@ -111,3 +116,18 @@ async def test_every_table_is_either_pruned_or_kept_on_purpose(house: House) -> 
     assert set(found) == GROWING | KEPT
     source = inspect.getsource(pruning) + inspect.getsource(artifacts)
     assert [table for table in GROWING if f"DELETE FROM {table}" not in source] == []
+
+
+async def test_what_is_renewed_while_it_is_pruned_stays(house: House, db: Database) -> None:
+    """The pruning waits for who renews it, and then looks at it anew."""
+    automation_id = AutomationId(await house.automation())
+    where = house.caller.workspace_id, automation_id
+    async with house.db.transaction() as conn:
+        await memory.put(conn, *where, Remembered("seen", 1, ttl=timedelta(hours=1)))
+    await house.execute("UPDATE memory SET expires_at = now() - interval '1 day'")
+    async with house.db.transaction() as conn:
+        await memory.put(conn, *where, Remembered("seen", 2, ttl=timedelta(hours=1)))
+        pruning = asyncio.create_task(keeper(db).once())
+        await until(lambda: house.value(WAITING))
+    await pruning
+    assert await house.value("SELECT value FROM memory") == 2
