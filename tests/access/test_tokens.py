@@ -67,6 +67,18 @@ async def test_a_refused_scope_is_told_in_the_audit_log(office: Office, api: Api
     assert (row["action"], row["code"]) == ("automation.create", "scope_missing")
 
 
+async def test_saving_starts_nothing_with_a_token_that_may_not_run(office: Office, api: Api) -> None:
+    writer, both = await token(api, "write"), await token(api, "write", "run")
+    told = refused(
+        await writer.post("/automations", example(run_immediately=True)), 403, "scope_missing", "run_immediately"
+    )
+    assert told["needs_scope"] == "run"
+    assert await office.ledger() == []
+    made(await writer.post("/automations", example(run_immediately=False)))
+    made(await both.post("/automations", example(run_immediately=True)))
+    assert len(await office.ledger()) == 1
+
+
 async def test_a_page_needs_its_scope_too(office: Office, api: Api, site: Site) -> None:
     reader = await token(api, "read")
     headers = {"Authorization": f"Bearer {reader.token}"}

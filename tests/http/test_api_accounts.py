@@ -138,6 +138,18 @@ async def test_a_renewed_grant_may_charge_another_account_and_those_after_it_do_
     refused(await api.post(f"{path}/renew-grant", {"account": theirs["id"]}), 422, "unknown_account", "account")
 
 
+async def test_a_member_keeps_to_the_account_that_their_automation_charges(office: Office, api: Api) -> None:
+    member, first = await office.api("member"), await account_of(api)
+    other = made(await api.post("/accounts", {"name": "The board", "budget": TEN}))
+    path = f"/automations/{made(await member.post('/automations', example()))['id']}/renew-grant"
+    told = refused(await member.post(path, {"account": other["id"]}), 403, "forbidden", "account")
+    assert told["needs"] == "admin"
+    made(await member.post(path, {"account": first["id"]}), 200)
+    made(await api.post(path, {"account": other["id"]}), 200)
+    renewed = made(await member.post(path, {"account": other["id"]}), 200)
+    assert made(await api.get(f"/grants/{renewed['grant_id']}"), 200)["account_id"] == other["id"]
+
+
 async def test_the_forecast_counts_what_the_schedules_will_still_fire(office: Office, api: Api) -> None:
     automation = made(await api.post("/automations", example(schedule={**DAILY, "max_fires": 3})))
     for amount in (10, 20):

@@ -241,7 +241,8 @@ async def test_a_retry_never_has_old_words_done_on_the_authority_of_who_has_chan
     old = await failed(office, owner)
     account = made(await admin.post("/accounts", {"name": "Research"}))["id"]
     path = f"/automations/{old['automation_id']}"
-    made(await owner.post(f"{path}/renew-grant", {"account": account}), 200)
+    made(await admin.post(f"{path}/renew-grant", {"account": account}), 200)
+    made(await owner.post(f"{path}/renew-grant"), 200)
     made(await admin.patch(path, {"prompt": "As the admin", "accept_grant": True}), 200)
     new = made(await owner.post(f"/runs/{old['id']}/retry"))
     acts_as = "SELECT user_id FROM grants WHERE id = %s"

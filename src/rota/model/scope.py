@@ -33,10 +33,10 @@ def needed(method: str, path: str) -> Scope:
     return Scope.WRITE if noun in OF_PEOPLE else Scope.ADMIN
 
 
-def check(scopes: Iterable[str] | None, scope: Scope) -> None:
-    """None stands for a person, who needs no scopes."""
+def check(scopes: Iterable[str] | None, scope: Scope, *, field: str | None = None) -> None:
+    """None stands for a person, who needs no scopes. `field`: what asks for it, where the route alone does not."""
     if scopes is not None and scope not in scopes:
         raise Forbidden(
             f"This token has no scope `{scope}`. Make one that has: `rota tokens create NAME --scope {scope}`.",
-            code="scope_missing", needs_scope=scope,
+            code="scope_missing", field=field, needs_scope=scope,
         )  # fmt: skip

@@ -11,12 +11,13 @@ from rota.db import automations, triggers
 from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
-from rota.model import budget
+from rota.model import budget, scope
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
 from rota.model.duration import format_duration
 from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
+from rota.model.scope import Scope
 from rota.roster import agents, running, slugs
 from rota.roster import triggers as trigger_forms
 from rota.runs import budgeting, cancelling, ending, passing
@@ -39,6 +40,8 @@ async def create(
 ) -> AutomationId:
     """Save a new automation with its grant, triggers and first revision, all in one transaction."""
     caller.must_be(Level.MEMBER, "create an automation")
+    if values.get("run_immediately"):
+        scope.check(caller.scopes, Scope.RUN, field="run_immediately")
     now = await now_of(conn)
     agent = await _agent(conn, caller, values["agent"])
     automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}

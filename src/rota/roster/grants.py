@@ -8,7 +8,7 @@ from rota.access import grants
 from rota.db import accounts, automations
 from rota.db import grants as rows
 from rota.db.pool import Connection
-from rota.errors import Invalid, NotFound
+from rota.errors import Forbidden, Invalid, NotFound
 from rota.model.caller import Caller, Level
 from rota.model.ids import AccountId, AgentId, AutomationId, GrantId, UserId
 from rota.runs import cancelling
@@ -36,9 +36,15 @@ async def revoke_all_of(conn: Connection, caller: Caller, user_id: UserId) -> No
     await cancelling.stop_grants(conn, caller.workspace_id, ended)
 
 
-async def _account(conn: Connection, caller: Caller, account: UUID) -> AccountId:
+async def _account(conn: Connection, caller: Caller, account: UUID, before: GrantId) -> AccountId:
+    """The account that an automation shall charge: admins decide who pays, others keep to what it charges."""
     if not await accounts.find(conn, caller.workspace_id, AccountId(account)):
         raise Invalid("There is no such account.", code="unknown_account", field="account")
+    if not caller.is_admin and account != await rows.account_to_charge(conn, caller.workspace_id, before):
+        raise Forbidden(
+            "Only an admin may let it charge another account; leave `account` out to keep the one it charges.",
+            field="account", needs=Level.ADMIN,
+        )  # fmt: skip
     return AccountId(account)
 
 
@@ -46,13 +52,13 @@ async def renew(
     conn: Connection, caller: Caller, ref: str, *, lasts: timedelta | None = None, account: UUID | None = None
 ) -> AutomationId:
     """Give an automation a new grant of the caller, in place of the one it has, which stays in the history. It charges
-    the same account unless another is named."""
+    the same account unless an admin names another."""
     found = await automations.find(conn, caller.workspace_id, ref, lock=True)
     if not found or found["deleted_at"]:
         raise NotFound("There is no such automation.")
     caller.must_own(found["owner_id"], "renew this grant")
     automation_id = AutomationId(found["id"])
-    account_id = await _account(conn, caller, account) if account else None
+    account_id = await _account(conn, caller, account, found["grant_id"]) if account else None
     grant_id = await grants.make(
         conn, caller.workspace_id, caller.user_id, AgentId(found["agent_id"]), lasts=lasts,
         automation_id=automation_id, replaces=found["grant_id"], account_id=account_id,

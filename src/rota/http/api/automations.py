@@ -145,7 +145,7 @@ async def restore_automation(unit: InUnit, automation: str) -> AutomationOut:
 @router.post("/{automation}/renew-grant")
 async def renew_grant(unit: InUnit, automation: str, body: RenewGrantIn | None = None) -> AutomationOut:
     """Give it a new grant of yours, for good or as long as `lasts` says, which charges the same account or the one that
-    `account` names. The grant before stays in the history."""
+    an admin names as `account`. The grant before stays in the history."""
     automation_id = await grants.renew(unit.conn, unit.caller, automation, **(body.given() if body else {}))
     return await _shown(unit, automation_id)
 

@@ -50,7 +50,9 @@ class AutomationIn(Policies):
     schedule: TriggerIn | None = Field(default=None, examples=[{"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}])
     triggers: list[TriggerIn] | None = Field(default=None, max_length=MOST_TRIGGERS)
     status: Literal["active", "paused"] = "active"
-    run_immediately: bool = False
+    run_immediately: bool = Field(
+        default=False, description="Also start a run now; a token needs the scope `run` for it too"
+    )
 
     def forms(self) -> list[dict[str, Any]]:
         return trigger_forms(self.schedule, self.triggers) or []

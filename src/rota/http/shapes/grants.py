@@ -12,7 +12,7 @@ from rota.http.shapes.fields import Duration, In, Out
 class RenewGrantIn(In):
     lasts: Duration | None = Field(default=None, description="For good unless told", examples=["90d"])
     account: Annotated[UUID, Field(strict=False)] | None = Field(
-        default=None, description="Which to charge; the one before unless told"
+        default=None, description="Which to charge; the one before unless an admin names another"
     )
 
 
