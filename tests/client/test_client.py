@@ -72,6 +72,7 @@ def told(code_of_http: int, /, **body: Any) -> Answer:
         data = json.dumps(body).encode()
         request.send_response(code_of_http)
         request.send_header("Content-Length", str(len(data)))
+        request.send_header("Connection", "close")  # or the next request may be sent just before the line is closed
         if "retry_after" in body:
             request.send_header("Retry-After", str(body["retry_after"]))
         request.end_headers()
