@@ -28,6 +28,9 @@ setup: $(VENV)/.dev ## Install everything into .venv, nothing else
 up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 	@exec $(BIN)/rota up $(ARGS)
 
+# Hundreds of processes are started, and each would compile Rota anew where nothing may be kept.
+test soak: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.dev ## Install and run the whole test suite
 	@sh scripts/chromium.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/soak $(ARGS)
