@@ -1,7 +1,5 @@
 """Pages for people: plain forms and links, which htmx makes live where it can."""
 
-from fastapi import FastAPI
-
 from rota.http.ui import (
     accounts,
     agent_editor,
@@ -31,17 +29,14 @@ from rota.http.ui import (
 )
 from rota.http.ui.rendering import problem_page
 
-__all__ = ["install", "problem_page"]
+__all__ = ["PAGES", "SECTIONS", "problem_page"]
 
+_WORK = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
+_WHO = (agent_editor.editing, agents.router)
+_TALK = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
+_TOLD = (runs.router, *_TALK, fleet.router, live.router)
+_PEOPLE = (oneself.router, members.router, tokens.router)
+_LOOKED_AFTER = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
 
-def install(app: FastAPI) -> None:
-    work = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
-    talk = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
-    who = (agent_editor.editing, agents.router)
-    told = (runs.router, *talk, fleet.router, live.router)
-    people = (oneself.router, members.router, tokens.router)
-    looked_after = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
-    pages = (*work, *who, *told, *people, *looked_after)
-    app.state.sections = sections.existing(pages)
-    for each in pages:
-        app.include_router(each)
+PAGES = (*_WORK, *_WHO, *_TOLD, *_PEOPLE, *_LOOKED_AFTER)
+SECTIONS = sections.existing(PAGES)
