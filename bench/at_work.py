@@ -13,7 +13,7 @@ from rota.db.listener import RUNS, Listener
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import Outcome, Succeeded
 from rota.scheduler.tick import Scheduler
-from rota.service import Loop, look_for_cycles_rarely
+from rota.service import Loop, keep_for_good, look_for_cycles_rarely
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
 
@@ -81,7 +81,8 @@ async def at_work(
     loop = Loop(worker)
     worker.listen(listener, loop)
     tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]
-    look_for_cycles_rarely()  # as every process of Rota does once it has started
+    look_for_cycles_rarely()
+    keep_for_good()  # as every process of Rota does once it has started
     try:
         yield AtWork(stage, worker, executor, listener)
     finally:

@@ -23,7 +23,7 @@ from rota.db.listener import Listener
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.http.shapes.pages import cursor_of
-from rota.service import look_for_cycles_rarely
+from rota.service import keep_for_good, look_for_cycles_rarely
 from rota.settings import Settings
 
 GOAL_MS = 50.0
@@ -75,7 +75,8 @@ async def look(stage: Stage, *, times: int) -> dict[str, Seen]:
             async with stage.db.transaction() as conn:
                 link = await signing_in.create_link(conn, stage.caller.user_id)
             await browser.get("/sign-in", params={"token": link})
-            look_for_cycles_rarely()  # as a server does once it has started
+            look_for_cycles_rarely()
+            keep_for_good()  # as a server does once it has started
             return {name: await _seen(browser, path, times) for name, path in (await addresses(stage)).items()}
 
 

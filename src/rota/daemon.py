@@ -31,7 +31,7 @@ from rota.errors import Busy, CannotStart, DatabaseAway
 from rota.hiding import hide
 from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
-from rota.service import Loop, Service, look_for_cycles_rarely
+from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
 from rota.watch.prune import Prune, PruneArtifacts
@@ -74,6 +74,7 @@ async def serve(
     started: Callable[[Ready], Awaitable[None]] | None = None,
 ) -> None:
     """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
+    look_for_cycles_rarely()
     hide(secret_variables())
     stop, hurry = asyncio.Event(), asyncio.Event()
     _catch_signals(stop, hurry)
@@ -89,7 +90,7 @@ async def serve(
         for part in PARTS:
             if part in parts:
                 await stack.enter_async_context(_START[part](ready))
-        look_for_cycles_rarely()
+        keep_for_good()
         log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
         if started:
             await patience.reach(lambda: started(ready))
