@@ -79,8 +79,15 @@ def test_no_line_is_wider_than_the_terminal(within: int) -> None:
     for line in table(COLUMNS, items, within=within):
         shown = line.replace("\x1b[1m", "").replace("\x1b[0m", "")
         assert width_of(shown) <= within
-    if within >= 30:
-        assert "evening-haiku " in list(table(COLUMNS, items, within=within))[1]
+    assert any("evening-haiku" in line for line in table(COLUMNS, items, within=within)) or within < 13
+
+
+def test_where_a_row_has_no_room_its_name_stands_above_it() -> None:
+    items = [{"slug": "evening-haiku", "name": "An evening's haiku", "said": "a word and " * 3}]
+    lines = [click.unstyle(line) for line in table(COLUMNS, items, within=30)]
+    assert [line.split()[0] for line in lines] == ["SLUG", "NAME", "evening-haiku", "An"]
+    assert len(list(table(COLUMNS, items, within=40))) == 2
+    assert list(table(COLUMNS, [], within=30)) == list(table(COLUMNS, []))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from rota.model.text import plain
 Item = Mapping[str, Any]
 
 NARROWEST = 6
+READABLE = 10
 BETWEEN = "  "
 NOTHING = "-"
 # What turns the direction of writing could show a name as another one.
@@ -143,15 +144,51 @@ def room() -> int | None:
 
 
 def table(columns: Sequence[Column], items: Iterable[Item], *, within: int | None = None) -> Iterator[str]:
-    """Lines of aligned columns under their titles, none wider than `within`."""
-    rows = [[column.cell(item) for column in columns] for item in items]
-    titles = [column.title.upper() for column in columns]
-    widths = [max(map(width_of, cells)) for cells in zip(titles, *rows, strict=True)]
+    """Lines of aligned columns under their titles, none wider than `within`. Where a row would be cut to pieces that
+    nobody can read, what is whole stands in a line of its own, above the rest."""
+    cells = [
+        [column.title.upper() for column in columns],
+        *([column.cell(item) for column in columns] for item in items),
+    ]
+    if not within or not _crowded(columns, cells, within):
+        return _lines(columns, cells, within)
+    whole, rest = ([at for at, column in enumerate(columns) if column.whole is whole] for whole in (True, False))
+    return _above_each_other(
+        _lines([columns[at] for at in whole], [[row[at] for at in whole] for row in cells], within),
+        _lines([columns[at] for at in rest], [[row[at] for at in rest] for row in cells], within - len(BETWEEN)),
+    )
+
+
+def _crowded(columns: Sequence[Column], cells: Sequence[Sequence[str]], within: int) -> bool:
+    """Whether columns that can be cut would have to be, so far that a status is none any more."""
+    widths = [
+        width if column.whole else min(width, READABLE) for column, width in zip(columns, _widths(cells), strict=True)
+    ]
+    return any(column.whole for column in columns) and _together(widths) > within
+
+
+def _above_each_other(first: Iterable[str], second: Iterable[str]) -> Iterator[str]:
+    for above, below in zip(first, second, strict=True):
+        yield above
+        yield BETWEEN + below
+
+
+def _lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], within: int | None) -> Iterator[str]:
+    titles, *rows = cells
+    widths = _widths(cells)
     if within:
         _narrow(widths, columns, within)
     yield _line(titles, widths, within, lambda title: click.style(title, bold=True))
     for row in rows:
         yield _line(row, widths, within, coloured)
+
+
+def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+
+
+def _together(widths: Sequence[int]) -> int:
+    return sum(widths) + len(BETWEEN) * (len(widths) - 1)
 
 
 def listed(columns: Sequence[Column], items: Sequence[Item], *, as_lines: bool) -> Iterator[str]:
@@ -164,7 +201,7 @@ def listed(columns: Sequence[Column], items: Sequence[Item], *, as_lines: bool) 
 def _narrow(widths: list[int], columns: Sequence[Column], within: int) -> None:
     """Take from the widest column that may be cut until all fit, or nothing is left to take."""
     free = [at for at, column in enumerate(columns) if not column.whole]
-    while sum(widths) + len(BETWEEN) * (len(widths) - 1) > within:
+    while _together(widths) > within:
         widest = max(free, key=lambda at: widths[at], default=None)
         if widest is None or widths[widest] <= NARROWEST:
             return
