@@ -26,8 +26,12 @@ SELECT count(*) FROM (
 """
 
 PAGE = """
+-- Behind the last one shown, which may be pruned by now, with all that would follow it.
 SELECT id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb FROM snapshots
- WHERE taken_at < coalesce(%(before)s::timestamptz, 'infinity') ORDER BY taken_at DESC LIMIT %(limit)s
+ WHERE taken_at < coalesce(%(before)s::timestamptz, 'infinity')
+   AND (%(last)s::uuid IS NULL
+        OR (taken_at, id) < (SELECT shown.taken_at, shown.id FROM snapshots shown WHERE shown.id = %(last)s))
+ORDER BY taken_at DESC, id DESC LIMIT %(limit)s
 """
 
 
@@ -45,9 +49,11 @@ async def take(
     await conn.execute(TAKE, {**given, "cpu_percent": cpu_percent, "memory_mb": memory_mb})
 
 
-async def page(conn: Connection, *, before: datetime | None, limit: int) -> list[dict[str, Any]]:
+async def page(
+    conn: Connection, *, before: datetime | None, last: UUID | None = None, limit: int
+) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(PAGE, {"before": before, "limit": limit})
+        await cursor.execute(PAGE, {"before": before, "last": last, "limit": limit})
         return await cursor.fetchall()
 
 

@@ -33,6 +33,18 @@ ENDED = "rota.ended"  # in the scope of a try after which there may be another: 
 AGAIN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)  # another was first; who looks again sees it
 
 MOST_ERRORS = 20
+# By how the kinds of pydantic's errors begin.
+_OBJECT = "Give a JSON object: names and values in braces."
+_INSTANT = "Give an instant with its offset, such as “2026-06-01T09:00:00Z”."
+IN_OUR_WORDS = {
+    "extra_forbidden": "There is no such field.",
+    "model_attributes_type": _OBJECT, "model_type": _OBJECT, "dict_type": _OBJECT,
+    "list_type": "Give a JSON list: values in brackets.",
+    "uuid_parsing": "Give an id such as 01a1e0db-2cd9-7826-809d-0931e0e98709.",
+    "uuid_type": "Give an id such as 01a1e0db-2cd9-7826-809d-0931e0e98709.",
+    "datetime_": _INSTANT, "timezone_": _INSTANT,
+    "date_": "Give a day, such as “2026-06-01”.",
+}  # fmt: skip
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 MCP_PATH = "/mcp"
 
@@ -87,15 +99,13 @@ def _field(location: Sequence[Any]) -> str:
 
 
 def _message(error: dict[str, Any]) -> str:
-    if error["type"] == "extra_forbidden":
-        return "There is no such field."
-    if error["type"] == "missing":
+    kind = error["type"]
+    known = next((told for beginning, told in IN_OUR_WORDS.items() if kind.startswith(beginning)), None)
+    if known:
+        return known
+    if kind == "missing":
         return "Send a body: a JSON object." if tuple(error["loc"]) == ("body",) else "This field is required."
-    if error["type"] in {"model_attributes_type", "model_type", "dict_type"}:
-        return "Give a JSON object: names and values in braces."
-    if error["type"] in {"uuid_parsing", "uuid_type"}:
-        return "Give an id such as 01a1e0db-2cd9-7826-809d-0931e0e98709."
-    if error["type"] == "too_short":
+    if kind == "too_short":
         return f"Give at least {error['ctx']['min_length']}."
     message = str(error["msg"]).removeprefix("Value error, ")
     return message[:1].upper() + message[1:] + ("" if message.endswith((".", "?", "!")) else ".")

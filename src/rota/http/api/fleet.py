@@ -1,15 +1,15 @@
 """The fleet: workers, and which kinds of agents somebody serves."""
 
-from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
 
 from rota.db import snapshots, workers
-from rota.http.api.paging import DEFAULT_LIMIT, Limit
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared
+from rota.http.shapes.fields import Instant
 from rota.http.shapes.fleet import SnapshotOut, WorkerOut
-from rota.http.shapes.pages import Page
+from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model import agent_config
 from rota.model.agent_guide import guide_to
 
@@ -25,11 +25,11 @@ async def list_workers(unit: InUnit, shared: Shared) -> Page[WorkerOut]:
 
 @router.get("/snapshots")
 async def list_snapshots(
-    unit: InUnit, limit: Limit = DEFAULT_LIMIT, before: datetime | None = None
+    unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, before: Instant | None = None
 ) -> Page[SnapshotOut]:
-    """How the house was doing, newest first; page on with `before` set to the last `taken_at` you have."""
-    found = await snapshots.page(unit.conn, before=before, limit=limit)
-    return Page(items=[SnapshotOut.model_validate(each) for each in found])
+    """How the house was doing, newest first; with `before`, only what was taken before that instant."""
+    found = await snapshots.page(unit.conn, before=before, last=read_cursor(cursor), limit=limit + 1)
+    return page_of(found, limit, SnapshotOut)
 
 
 @router.get("/executors")
