@@ -1,7 +1,10 @@
 """The nouns of administration on the command line: grants, accounts, credentials, members, notifications, audit."""
 
+from pathlib import Path
+
 import pytest
 
+from ..http.api_client import Office
 from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -71,3 +74,61 @@ async def test_notifications_are_listed_and_read(rota: Command, answer: Answer) 
     [row] = rows((await rota("notifications", "list", "--read")).stdout)
     assert row[0] == told["id"]
     assert (await rota("notifications", "read")).stdout == "All are read.\n"
+
+
+async def test_the_workspace_and_oneself_are_shown_and_changed(rota: Command, answer: Answer) -> None:
+    await rota("workspace", "edit", "--timezone", "Europe/Berlin", "--max-schedules", "7")
+    told = await answer("workspace", "edit", "--set", "max_schedules=null")
+    assert (told["timezone"], told["max_schedules"]) == ("Europe/Berlin", None)
+    assert ["your", "level", "admin"] in rows((await rota("workspace", "show")).stdout)
+    assert (await rota("me", "edit", "--name", "Ada L.")).stdout == "You are Ada L..\n"
+    me = await answer("me", "show")
+    assert ["level", "admin"] in rows((await rota("members", "show", me["id"])).stdout)
+    assert (await rota("me", "sign-out")).stdout == "Logins ended: 0.\n"
+    assert (await answer("me", "logins"))["items"] == []
+    assert "two lines" in (await rota("me", "password", stdin="only one", code=2)).stderr
+    assert "12 to 256" in (await rota("me", "password", stdin="old\nshort", code=2)).stderr
+
+
+async def test_what_one_hears_of_is_chosen_and_where(rota: Command, answer: Answer) -> None:
+    chosen = await answer("notifications", "choose", "paused", "--no-outward")
+    assert chosen["paused"] == {"bell": True, "outward": False}
+    assert ["paused", "yes", "no"] in rows((await rota("notifications", "choices")).stdout)
+    assert "Say what is to change" in (await rota("notifications", "choose", "paused", code=2)).stderr
+    target = (await rota("notifications", "add-target", "Mail", stdin="mailto://ada:word@example.org\n")).stdout.strip()
+    [row] = rows((await rota("notifications", "targets")).stdout)
+    assert row[:2] == [target, "Mail"]
+    assert (await rota("notifications", "delete-target", target)).stdout == f"{target} is deleted.\n"
+
+
+async def test_the_house_and_its_costs_are_told(rota: Command, answer: Answer) -> None:
+    assert "rota[acp]" in (await rota("executors", "list")).stdout
+    assert '"executor": "acp"' in (await rota("executors", "show", "acp")).stdout
+    assert "there are acp, command" in (await rota("executors", "show", "nope", code=2)).stderr
+    assert (await answer("snapshots", "list", "--all"))["next_cursor"] is None
+    assert "Give an instant" in (await rota("snapshots", "list", "--before", "noon", code=2)).stderr
+    assert (await answer("usage", "list"))["items"] == []
+    assert "Give a day" in (await rota("usage", "list", "--since", "2026-13-01", code=2)).stderr
+    assert rows((await rota("usage", "forecast")).stdout)[0][0] == "until"
+
+
+async def test_snapshots_of_one_instant_are_listed_page_by_page(rota: Command, answer: Answer, office: Office) -> None:
+    async with office.db.transaction() as conn:
+        await conn.execute(
+            """INSERT INTO snapshots (id, taken_at, host, workers, sessions, running, queued)
+               SELECT gen_random_uuid(), '2026-01-01Z', 'host-' || n, 1, 0, 0, 0 FROM generate_series(1, 5) n"""
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rota.cli.noun.PAGE", 2)
+        found = await answer("snapshots", "list", "--all", "--before", "2026-01-02T00:00:00Z")
+    assert sorted(each["host"] for each in found["items"]) == [f"host-{n}" for n in range(1, 6)]
+    assert len(rows((await rota("snapshots", "list", "--limit", "2")).stdout)) == 2
+
+
+async def test_the_audit_log_is_exported_to_a_new_file(rota: Command, tmp_path: Path) -> None:
+    await rota("workspace", "edit", "--name", "Office")
+    file = tmp_path / "audit.csv"
+    await rota("audit", "export", "--action", "workspace.change", "--format", "csv", "-o", str(file))
+    assert len(file.read_text().splitlines()) == 2
+    assert "is there already" in (await rota("audit", "export", "-o", str(file), code=2)).stderr
+    assert '"action":"workspace.change"' in (await rota("audit", "export", "--done")).stdout

@@ -60,6 +60,16 @@ async def test_a_table_is_no_wider_than_the_terminal_and_coloured_unless_unwante
     assert not COLOUR.search(piped)
 
 
+async def test_a_content_is_read_out_and_nothing_of_it_obeyed(rota: Command) -> None:
+    session = (await rota("sessions", "open", "worker-bee")).stdout.strip()
+    await rota("artifacts", "add", session, "-", "--name", "notes.txt", stdin="\x1b]0;owned\x07All is \x1b[31mwell.")
+    await rota("artifacts", "add", session, "-", "--name", "notes.zip", stdin="PK")
+    read = await asyncio.to_thread(at_a_terminal, 72, "artifacts", "download", session, "notes.txt", "-o", "-")
+    assert read == ["All is well."]
+    with pytest.raises(AssertionError):
+        await asyncio.to_thread(at_a_terminal, 72, "artifacts", "download", session, "notes.zip", "-o", "-")
+
+
 def left(*arguments: str) -> tuple[int, str]:
     """How it ends when somebody presses Ctrl-C after its first words."""
     program = subprocess.Popen([str(ROTA), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

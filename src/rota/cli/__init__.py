@@ -11,6 +11,7 @@ from rota import __version__
 from rota.cli.showing import clean, wants_colour
 from rota.errors import RotaError
 
+INTERRUPTED = 130
 COMMANDS = {
     "up": "Run everything, on the embedded PostgreSQL unless ROTA_DATABASE_URL is set.",
     "serve": "Run chosen parts of Rota: api, scheduler, worker, watch.",
@@ -20,17 +21,26 @@ COMMANDS = {
     "apply": "Create and change the agents and automations that files of YAML describe.",
     "agents": "List, show, save, run, pause and delete agents.",
     "automations": "List, show, save, run, pause and delete automations; ask what a schedule would do.",
+    "triggers": "List, show, add, change and delete triggers of an automation.",
     "runs": "List, show, follow, cancel and retry runs.",
     "sessions": "List, show, open and follow sessions, speak in them, export and import them.",
+    "messages": "List, show, publish and acknowledge messages of a session.",
+    "artifacts": "List, download and add what is left in a session.",
+    "memory": "List, read, set and delete what an automation remembers.",
     "approvals": "List, show and answer what agents ask.",
     "events": "Post events.",
     "workers": "List workers.",
+    "executors": "List and show the kinds of agents, and who serves them.",
+    "snapshots": "List how machines and workers were doing.",
     "grants": "List, show and revoke grants.",
     "accounts": "List, show and save accounts, and see what they were charged with.",
+    "usage": "See what was spent, and what this month will cost.",
     "credentials": "List, save and delete secrets for agents. Never shows a value.",
-    "members": "List, invite, change and remove members.",
-    "notifications": "List your notifications, and mark them as read.",
-    "audit": "List the audit log. For admins.",
+    "workspace": "Show and change the workspace: its name, zone and limits.",
+    "members": "List, show, invite, change and remove members.",
+    "me": "Show and change who you are: name, password, where you are signed in.",
+    "notifications": "List and read your notifications, and choose what you hear of and where.",
+    "audit": "List and export the audit log. For admins.",
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
     "mcp": "Give Claude and other clients of the Model Context Protocol Rota's abilities as tools.",
     "sign-in": "Print a new link to sign in with.",
@@ -59,6 +69,10 @@ class Commands(click.Group):
             for line in _told(refused):
                 click.secho(line, fg="red", err=True)
             sys.exit(2)
+        except KeyboardInterrupt:  # somebody's own wish, so nothing went wrong
+            if sys.stderr.isatty():
+                click.echo(err=True)
+            sys.exit(INTERRUPTED)
 
 
 def _told(refused: RotaError) -> Iterator[str]:
@@ -74,8 +88,8 @@ def _told(refused: RotaError) -> Iterator[str]:
 def _with_field(refused: RotaError) -> str:
     """Options and settings are named in their refusals; a field of the API may have to be."""
     field = refused.field or ""
-    last = field.rpartition(".")[2].replace("_", " ")
-    named = field.startswith(("-", "ROTA_")) or last.lower() in refused.message.lower()
+    last, told = field.rpartition(".")[2].lower(), refused.message.lower()
+    named = field.startswith(("-", "ROTA_")) or last in told or last.replace("_", " ") in told
     return refused.message if not field or named else f"{field}: {refused.message}"
 
 

@@ -10,6 +10,16 @@ from rota.cli.showing import Column, Item, figure, local
 command = click.Group("accounts", help="List, show and save accounts, and see what they were charged with.")
 
 
+def amounts(used: Item) -> str:
+    return ", ".join(f"{unit} {figure(amount)}" for unit, amount in used.items())
+
+
+def days(function: Any) -> Any:
+    """The options that say of which days."""
+    until = click.option("--until", help="The last day [today]")
+    return click.option("--since", help="The first day: 2027-01-31 [30 days ago]")(until(function))
+
+
 def _spending(account: Item) -> str:
     spending = account["spending"].items()
     return ", ".join(f"{unit} {figure(each['spent'])} of {figure(each['cap'])}" for unit, each in spending)
@@ -25,7 +35,7 @@ ACCOUNTS = [
 USAGE = [
     Column("day", "day"),
     Column("automation", lambda used: used["automation"] or "(none)"),
-    Column("used", lambda used: ", ".join(f"{unit} {figure(amount)}" for unit, amount in used["usage"].items())),
+    Column("used", lambda used: amounts(used["usage"])),
 ]
 
 
@@ -79,8 +89,7 @@ def edit(rota: Rota, account: str, **given: Any) -> None:
 
 @command.command()
 @click.argument("account", type=REF)
-@click.option("--since", help="The first day: 2027-01-31 [30 days ago]")
-@click.option("--until", help="The last day [today]")
+@days
 @pages
 @asks_rota
 def usage(rota: Rota, account: str, limit: int | None, since: str | None, until: str | None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from rota.cli.following import answered
-from rota.cli.noun import JSON, REF, Rota, asks_rota, fields, pages, pairs_of, text_of, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, fields, once, pages, pairs_of, text_of, with_fields
 from rota.cli.runs import RUNS
 from rota.cli.showing import Column, Item, brief, local
 
@@ -128,14 +128,17 @@ def delete(rota: Rota, agent: str) -> None:
 @click.option("--input", "given", type=JSON, help="An input as JSON, beside the prompt or in its place")
 @click.option("--timeout", help="How long it may take: 30m")
 @click.option("--follow", is_flag=True, help="Print what it says, until it has ended")
+@once
 @asks_rota
-def run(rota: Rota, agent: str, prompt: str | None, given: Any, timeout: str | None, follow: bool) -> None:
+def run(
+    rota: Rota, agent: str, prompt: str | None, given: Any, timeout: str | None, follow: bool, key: str | None
+) -> None:
     """Run an agent directly, in a session of its own; `-` takes the PROMPT from the standard input.
 
     Prints the run's id. With --follow it ends with 0 if the run succeeded, else with 1.
     """
     body = {"prompt": text_of(prompt) if prompt else None, "input": given, "timeout": timeout}
-    answered(rota, rota.ask("POST", f"/agents/{agent}/runs", body), follow=follow)
+    answered(rota, rota.ask("POST", f"/agents/{agent}/runs", body, key=key), follow=follow)
 
 
 @command.command()

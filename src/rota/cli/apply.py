@@ -10,8 +10,8 @@ from rota.cli import showing
 from rota.cli.applying import telling
 from rota.cli.applying.planning import Change, Planner, located
 from rota.cli.applying.reading import STDIN, read_all
-from rota.cli.automations import tell_secrets
 from rota.cli.noun import Rota, asks_rota
+from rota.cli.triggers import tell_secrets
 from rota.errors import Invalid, RotaError
 
 WOULD_CHANGE = 3
@@ -74,7 +74,7 @@ def _written(rota: Rota, pending: Sequence[Change]) -> list[dict[str, Any]]:
         answers.append(answer)
         if not rota.as_json:
             click.echo(f"{showing.one_line(change.item)} is {'created' if change.there is None else 'changed'}.")
-            tell_secrets(answer)
+            tell_secrets(answer.get("triggers", ()))
     return answers
 
 

@@ -5,11 +5,13 @@ from typing import Any
 import click
 
 from rota.cli import showing
+from rota.cli.applying.telling import field
 from rota.cli.following import answered
-from rota.cli.noun import JSON, REF, Rota, asks_rota, each_of, fields, pages, pairs_of, text_of, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, each_of, fields, once, pages, pairs_of, text_of, with_fields
 from rota.cli.runs import LEDGER
 from rota.cli.showing import Column, Item, brief, local
-from rota.errors import Invalid
+from rota.cli.triggers import WHEN, parked, schedule_of, schedules, tell_secrets
+from rota.errors import Invalid, NotFound
 
 command = click.Group(
     "automations", help="List, show, save, run, pause and delete automations; ask what a schedule would do."
@@ -57,7 +59,7 @@ def _facts(automation: Item) -> list[tuple[str, object]]:
         ("input", automation["input"]),
         ("credentials", automation["credentials"]),
         ("schedule", automation["schedule_text"]),
-        ("triggers", "\n".join(_trigger(each) for each in automation["triggers"])),
+        ("triggers", "\n".join([*map(_trigger, automation["triggers"]), ""])),
         ("next fires", "\n".join(local(each) for each in automation["next_fires"])),
         ("last run", _last_run(automation)),
         ("owner", automation["owner"]),
@@ -69,25 +71,8 @@ def _facts(automation: Item) -> list[tuple[str, object]]:
 
 
 def _trigger(trigger: Item) -> str:
-    parts = [
-        trigger["id"], trigger["text"], trigger["hook_path"],
-        trigger["parked_error"], f"secret: {trigger['secret']}" if trigger["secret"] else None,
-    ]  # fmt: skip
-    return showing.BETWEEN.join(filter(None, [*parts, ""]))
-
-
-def _schedules(function: Any) -> Any:
-    """The options that say when."""
-    for option in (
-        click.option("--cron", help='A cron expression: "0 9 * * 1-5"'),
-        click.option("--every", help="So often: 15m, 2d"),
-        click.option("--time", help="With --every in days, at this time of day: 09:00"),
-        click.option("--at", help="Once: 2027-01-01T09:00"),
-        click.option("--timezone", help="Of the schedule: Europe/Berlin [the workspace's]"),
-        click.option("--schedule", type=JSON, help="Any form of a schedule or trigger, as JSON"),
-    )[::-1]:
-        function = option(function)
-    return function
+    parts = [trigger["id"], trigger["text"], trigger["hook_path"], parked(trigger)]
+    return showing.BETWEEN.join(filter(None, parts))
 
 
 def _saves(function: Any) -> Any:
@@ -96,7 +81,7 @@ def _saves(function: Any) -> Any:
         click.option("--agent", help="Who works"),
         click.option("--prompt", help="What is asked; `-`: from the standard input"),
         click.option("--input", "input_", type=JSON, help="An input as JSON, beside the prompt or in its place"),
-        _schedules,
+        schedules,
         click.option("--trigger", "triggers", type=JSON, multiple=True, help="A trigger, as JSON. Repeatable"),
         click.option("--credential", "credentials", multiple=True, metavar="VAR=NAME", help="Give it one. Repeatable"),
         click.option("--slug", help="Its short name for addresses [made from the name]"),
@@ -104,17 +89,6 @@ def _saves(function: Any) -> Any:
     )[::-1]:
         function = option(function)
     return function
-
-
-def _schedule(
-    cron: str | None, every: str | None, time: str | None, at: str | None, timezone: str | None, schedule: Any
-) -> Any:
-    """What the options say of when, as the API takes it; None if they say nothing."""
-    said = {"cron": cron, "every": every, "time": time, "at": at, "timezone": timezone}
-    given = {name: value for name, value in said.items() if value is not None}
-    if schedule is not None and given:
-        raise Invalid(f"Give --schedule or --{next(iter(given))}, not both.", field="schedule")
-    return schedule if schedule is not None else (given or None)
 
 
 def _body(
@@ -125,12 +99,12 @@ def _body(
     fields: tuple[str, ...],
     **given: Any,
 ) -> dict[str, Any]:
-    when = {name: given.pop(name) for name in ("cron", "every", "time", "at", "timezone", "schedule")}
+    when = {name: given.pop(name) for name in WHEN}
     saved = {
         **given,
         "prompt": text_of(prompt) if prompt is not None else None,
         "input": input_,
-        "schedule": _schedule(**when),
+        "schedule": schedule_of(**when),
         "triggers": list(triggers) or None,
         "credentials": pairs_of(credentials, "--credential"),
     }
@@ -159,15 +133,16 @@ def show(rota: Rota, automation: str) -> None:
 @_saves
 @click.option("--paused", is_flag=True, help="Save it paused")
 @click.option("--run-now", is_flag=True, help="Run it once when it is saved")
+@once
 @asks_rota
-def create(rota: Rota, name: str, paused: bool, run_now: bool, **given: Any) -> None:
+def create(rota: Rota, name: str, paused: bool, run_now: bool, key: str | None, **given: Any) -> None:
     """Save an automation called NAME. A webhook's secret is shown this once."""
     body = {**_body(**given), "name": name}
     if paused:
         body["status"] = "paused"
     if run_now:
         body["run_immediately"] = True
-    _saved(rota, rota.ask("POST", "/automations", body))
+    _saved(rota, rota.ask("POST", "/automations", body, key=key))
 
 
 @command.command()
@@ -187,28 +162,22 @@ def _saved(rota: Rota, automation: Item) -> None:
     told = f", next {local(due)}" if due else ""
     rota.said(automation, f"{automation['slug']} is saved, revision {automation['revision']}{told}.")
     if not rota.as_json:
-        tell_secrets(automation)
-
-
-def tell_secrets(saved: Item) -> None:
-    """Webhooks that are new have a secret, in this answer only."""
-    for trigger in saved.get("triggers", ()):
-        if trigger["secret"]:
-            click.echo(f"{trigger['hook_path']} has the secret {trigger['secret']}, which is never shown again.")
+        tell_secrets(automation["triggers"])
 
 
 @command.command()
 @click.argument("automation", type=REF)
 @click.option("--payload", type=JSON, help="Given to the agent, as JSON (`-`: from the standard input)")
 @click.option("--follow", is_flag=True, help="Print what it says, until it has ended")
+@once
 @asks_rota
-def run(rota: Rota, automation: str, payload: Any, follow: bool) -> None:
+def run(rota: Rota, automation: str, payload: Any, follow: bool, key: str | None) -> None:
     """Run it now, also while it is paused. Prints the run's id.
 
     With --follow it ends with 0 if the run succeeded, else with 1.
     """
     body = None if payload is None else {"payload": payload}
-    answered(rota, rota.ask("POST", f"/automations/{automation}/run", body), follow=follow)
+    answered(rota, rota.ask("POST", f"/automations/{automation}/run", body, key=key), follow=follow)
 
 
 def _verb(name: str, says: str, told: str) -> None:
@@ -269,19 +238,58 @@ def revisions(rota: Rota, automation: str, limit: int | None) -> None:
 
 
 @command.command()
-@_schedules
+@click.argument("automation", type=REF)
+@click.argument("old", type=click.IntRange(1), required=False)
+@click.argument("new", type=click.IntRange(1), required=False)
+@asks_rota
+def diff(rota: Rota, automation: str, old: int | None, new: int | None) -> None:
+    """What changed from the revision OLD to NEW; to the newest, or by it, unless told."""
+    was, became = _two_revisions(rota, automation, old, new)
+    names = [name for name in was["spec"] | became["spec"] if was["spec"].get(name) != became["spec"].get(name)]
+    changed = {name: {"from": was["spec"].get(name), "to": became["spec"].get(name)} for name in names}
+    if rota.as_json:
+        rota.said({"from": was["revision"], "to": became["revision"], "changed": changed}, "")
+        return
+    click.echo(f"Revision {was['revision']} → {became['revision']}, saved by {showing.one_line(became['created_by'])}")
+    for name, each in changed.items():
+        for line in field(showing.one_line(name), each["from"], each["to"]):
+            click.echo(line)
+    if not changed:
+        click.secho("Nothing changed.", dim=True, err=True)
+
+
+def _two_revisions(rota: Rota, automation: str, old: int | None, new: int | None) -> tuple[Item, Item]:
+    kept: dict[int, Item] = {}
+    for each in rota.all_of(f"/automations/{automation}/revisions"):
+        kept[each["revision"]] = each
+        new = new or each["revision"]
+        old = old or new - 1
+        if each["revision"] <= min(old, new):
+            break
+    for wanted in (old, new):
+        if wanted not in kept:
+            told = f"has no revision {wanted}" if wanted else "has no revision before the first"
+            raise NotFound(f"The automation {told}; `rota automations revisions` lists them.")
+    assert old
+    assert new
+    return kept[old], kept[new]
+
+
+@command.command()
+@schedules
 @click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="How many fires")
+@click.option("--after", help="Those after this instant: 2027-03-27T00:00:00Z [now]")
 @click.option("--automation", help="Warn if this one usually takes longer than the interval")
 @asks_rota
-def preview(rota: Rota, count: int, automation: str | None, **when: Any) -> None:
+def preview(rota: Rota, count: int, after: str | None, automation: str | None, **when: Any) -> None:
     """Say what a schedule would do, without saving it: in words, with its next fires and warnings."""
-    schedule = _schedule(**when)
+    schedule = schedule_of(**when)
     if schedule is None:
         raise Invalid("Say when: --cron, --every, --at or --schedule.", field="schedule")
     told = rota.ask(
         "POST",
         "/automations/preview",
-        with_fields({"schedule": schedule, "automation": automation}, ()) | {"count": count},
+        with_fields({"schedule": schedule, "after": after, "automation": automation}, ()) | {"count": count},
     )
     if rota.as_json:
         rota.said(told, "")

@@ -1,10 +1,8 @@
 """`rota credentials`: secrets for agents. Values go in and never come out."""
 
-import sys
-
 import click
 
-from rota.cli.noun import REF, Rota, asks_rota, each_of, pages, standard_input, with_fields
+from rota.cli.noun import REF, Rota, asks_rota, each_of, pages, secret, with_fields
 from rota.cli.showing import Column, Item, brief, local
 
 command = click.Group("credentials", help="List, save and delete secrets for agents. Never shows a value.")
@@ -33,13 +31,6 @@ def _facts(credential: Item) -> list[tuple[str, object]]:
     ]
 
 
-def _value() -> str:
-    """Never an argument, which every process of the machine could read: asked for, or from the standard input."""
-    if sys.stdin.isatty():
-        return str(click.prompt("Value", hide_input=True, err=True))
-    return standard_input().removesuffix("\n")
-
-
 @command.command("list")
 @pages
 @asks_rota
@@ -64,7 +55,7 @@ def show(rota: Rota, credential: str) -> None:
 def create(rota: Rota, name: str, description: str | None, usable_by: str | None) -> None:
     """Save a secret under a NAME. Its value is asked for, or read from the standard input."""
     given = with_fields({"name": name, "description": description, "usable_by": usable_by}, ())
-    saved = rota.ask("POST", "/credentials", given | {"value": _value()})
+    saved = rota.ask("POST", "/credentials", given | {"value": secret("Value")})
     rota.said(saved, f"{saved['name']} is saved.")
 
 
@@ -77,7 +68,7 @@ def create(rota: Rota, name: str, description: str | None, usable_by: str | None
 def edit(rota: Rota, credential: str, anew: bool, description: str | None, usable_by: str | None) -> None:
     """Give it another value, which the next attempt gets, or say anew who may use it."""
     given = with_fields({"description": description, "usable_by": usable_by}, ())
-    saved = rota.ask("PATCH", f"/credentials/{credential}", given | ({"value": _value()} if anew else {}))
+    saved = rota.ask("PATCH", f"/credentials/{credential}", given | ({"value": secret("Value")} if anew else {}))
     rota.said(saved, f"{saved['name']} is saved.")
 
 

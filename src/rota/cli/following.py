@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 import click
 
-from rota.cli import showing
+from rota.cli import INTERRUPTED, showing
 from rota.cli.noun import Rota
 from rota.cli.showing import Item
 from rota.model.run import TERMINAL
 
-NOT_YET, INTERRUPTED = 3, 130
+NOT_YET = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 
 
@@ -101,5 +101,7 @@ def _printed(rota: Rota, event: dict[str, Any]) -> str:
 
 def said_in(data: Item) -> object:
     """What of an event is worth a line."""
+    if data.get("task") and "role" in data:
+        return f"{data['task']} {data['status']}"
     known = ("text", "body", "prompt", "question", "status", "name")
     return next((data[name] for name in known if data.get(name)), "")

@@ -5,10 +5,12 @@ from urllib.parse import quote
 import click
 
 from rota.cli.noun import Rota, asks_rota, pages, with_fields
-from rota.cli.showing import Column, Item, brief
+from rota.cli.showing import Column, Item, brief, local
 from rota.errors import NotFound
 
-command = click.Group("members", help="List, invite, change and remove members; a person is named by e-mail or id.")
+command = click.Group(
+    "members", help="List, show, invite, change and remove members; a person is named by e-mail or id."
+)
 
 LEVELS = ("viewer", "member", "admin")
 MEMBERS = [
@@ -19,6 +21,17 @@ MEMBERS = [
     Column("account", lambda member: "off" if member["disabled"] else "on"),
     Column("since", lambda member: brief(member["created_at"])),
 ]
+
+
+def _facts(member: Item) -> list[tuple[str, object]]:
+    return [
+        ("name", member["name"]),
+        ("e-mail", member["email"]),
+        ("id", member["id"]),
+        ("level", member["level"]),
+        ("account", "off" if member["disabled"] else "on"),
+        ("since", local(member["created_at"])),
+    ]
 
 
 def _id(rota: Rota, given: str) -> str:
@@ -36,6 +49,14 @@ def _id(rota: Rota, given: str) -> str:
 def list_(rota: Rota, limit: int | None) -> None:
     """Members, newest account first. E-mail addresses are shown to admins."""
     rota.listed("/members", MEMBERS, limit=limit)
+
+
+@command.command()
+@click.argument("member")
+@asks_rota
+def show(rota: Rota, member: str) -> None:
+    """One member."""
+    rota.shown(rota.ask("GET", f"/members/{_id(rota, member)}"), _facts)
 
 
 @command.command()

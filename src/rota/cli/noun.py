@@ -19,6 +19,7 @@ from rota.errors import Invalid
 
 PAGE = 100  # as many as the API gives at once
 PATIENCE = 10.0
+MEGABYTE = 1_000_000
 Command = Callable[..., Any]
 
 
@@ -29,8 +30,8 @@ class Rota:
     client: Client
     as_json: bool
 
-    def ask(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
-        return self.client.request(method, path, body, params=params)
+    def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None, **params: Any) -> Any:
+        return self.client.request(method, path, body, params=params, key=key)
 
     def listed(self, path: str, columns: Sequence[Column], *, limit: int | None, **filters: Any) -> None:
         """Print the first so many items of a list, or all of them."""
@@ -57,9 +58,10 @@ class Rota:
             items += page["items"]
             cursor = page["next_cursor"]
             if cursor is None or len(items) == limit:
-                _count("")
+                if len(items) > len(page["items"]):
+                    _tell("")
                 return {**page, "items": items}
-            _count(f"{len(items)} read …")
+            _tell(f"{len(items)} read …")
 
     def all_of(self, path: str, **filters: Any) -> Iterator[Item]:
         """Every item, read page by page as they are needed."""
@@ -87,10 +89,27 @@ class Rota:
             click.echo(showing.as_json(answer))
 
 
-def _count(told: str) -> None:
-    """How far a long list is, on a terminal; at its end the line is left empty."""
+def _tell(told: str) -> None:
+    """How far something long is, on a terminal; at its end the line is left empty."""
     if sys.stderr.isatty():
-        click.echo(f"\r{told:<20}\r", nl=False, err=True)
+        click.echo(f"\r{told:<30}\r", nl=False, err=True)
+
+
+@contextmanager
+def counted(label: str) -> Iterator[Callable[[int], None]]:
+    """The same for bytes of which nobody knows how many will come; nothing where they come to the same terminal."""
+    read, shown = 0, 0
+
+    def add(more: int) -> None:
+        nonlocal read, shown
+        read += more
+        if read - shown >= MEGABYTE and not sys.stdout.isatty():
+            shown = read
+            _tell(f"{label}: {read / MEGABYTE:,.0f} MB …")
+
+    yield add
+    if shown:
+        _tell("")
 
 
 def asks_rota(function: Command) -> Command:
@@ -120,6 +139,9 @@ def pages(function: Command) -> Command:
     return called
 
 
+once = click.option("--key", help="Asked again with it, it is done once")
+
+
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], None]]:
     """A bar that is told of each step, on a terminal; nothing where nobody looks."""
@@ -131,13 +153,14 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], None]]:
 
 
 class Ref(click.ParamType):  # type: ignore[type-arg]
-    """An id or a slug, which becomes part of an address."""
+    """What names something and becomes part of an address."""
 
-    name = "ref"
+    def __init__(self, name: str, told: str) -> None:
+        self.name, self._told = name, told
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if str(value).strip() in {"", ".", ".."}:
-            self.fail("Give an id or a slug.", param, ctx)
+            self.fail(f"Give {self._told}.", param, ctx)
         return quote(str(value).strip(), safe="")
 
 
@@ -154,7 +177,7 @@ class Json(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"This is no JSON: {wrong}.", param, ctx)
 
 
-REF, JSON = Ref(), Json()
+REF, KEY, JSON = Ref("ref", "an id or a slug"), Ref("key", "a key"), Json()
 
 
 def text_of(given: str) -> str:
@@ -162,11 +185,26 @@ def text_of(given: str) -> str:
     return standard_input() if given == "-" else given
 
 
+def json_of(text: str, what: str, hint: str = "") -> Any:
+    """What a text says as JSON, where an option tells whether it is any."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise Invalid(f"{what} is no JSON: {wrong}{hint}.", field=what) from None
+
+
 def standard_input() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError:
         raise Invalid("What stands on the standard input is not UTF-8.", field="-") from None
+
+
+def secret(label: str) -> str:
+    """Never an argument, which every process of the machine could read: asked for, or from the standard input."""
+    if sys.stdin.isatty():
+        return str(click.prompt(label, hide_input=True, err=True))
+    return standard_input().removesuffix("\n")
 
 
 fields = click.option(

@@ -4,7 +4,7 @@ import click
 
 from rota.cli import showing
 from rota.cli.following import answered, followed, waited
-from rota.cli.noun import REF, Rota, asks_rota, pages
+from rota.cli.noun import REF, Rota, asks_rota, once, pages
 from rota.cli.options import Seconds
 from rota.cli.showing import Column, Item, brief, lasted, local
 from rota.errors import NotFound
@@ -137,7 +137,8 @@ def cancel(rota: Rota, run: str) -> None:
 @command.command()
 @click.argument("run", type=REF)
 @click.option("--follow", is_flag=True, help="Print what it says, until it has ended")
+@once
 @asks_rota
-def retry(rota: Rota, run: str, follow: bool) -> None:
+def retry(rota: Rota, run: str, follow: bool, key: str | None) -> None:
     """Start a new run in place of one that failed, was cancelled or skipped. Prints its id."""
-    answered(rota, rota.ask("POST", f"/runs/{run}/retry"), follow=follow)
+    answered(rota, rota.ask("POST", f"/runs/{run}/retry", key=key), follow=follow)

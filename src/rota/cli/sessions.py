@@ -2,16 +2,30 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
 from rota.cli import showing
-from rota.cli.following import INTERRUPTED, followed, said_in
-from rota.cli.noun import JSON, REF, Rota, asks_rota, each_of, pages, pairs_of, progress, text_of, with_fields
+from rota.cli.following import followed, said_in
+from rota.cli.noun import (
+    JSON,
+    REF,
+    Rota,
+    asks_rota,
+    counted,
+    each_of,
+    once,
+    pages,
+    pairs_of,
+    progress,
+    text_of,
+    with_fields,
+)
+from rota.cli.saving import STANDARD_OUTPUT, output, saved_to
 from rota.cli.showing import Column, Item, brief, local
 from rota.client import Client
 from rota.errors import Conflict, Invalid
@@ -34,6 +48,18 @@ TASKS = [
     Column("status", "status"),
     Column("after", "after"),
     Column("outcome", lambda task: task["summary"] or task["error_detail"] or task["reason"]),
+]
+
+ROLES = [
+    Column("role", "name", whole=True),
+    Column("agent", "agent"),
+    Column("since", lambda role: brief(role["created_at"])),
+]
+EVENTS = [
+    Column("seq", "seq", whole=True),
+    Column("kind", "kind"),
+    Column("when", lambda event: brief(event["created_at"])),
+    Column("said", lambda event: said_in(event["data"])),
 ]
 
 
@@ -89,12 +115,13 @@ def transcript(rota: Rota, session: str, limit: int | None) -> None:
 @click.argument("prompt", required=False)
 @click.option("--title", help="What it is called")
 @click.option("--input", "given", type=JSON, help="An input as JSON, beside the prompt or in its place")
+@once
 @asks_rota
-def open_(rota: Rota, agent: str, prompt: str | None, title: str | None, given: Any) -> None:
+def open_(rota: Rota, agent: str, prompt: str | None, title: str | None, given: Any, key: str | None) -> None:
     """Open a conversation with AGENT, perhaps with a first PROMPT. Prints the session's id."""
     said = text_of(prompt) if prompt is not None else None
     body = with_fields({"agent": agent, "prompt": said, "title": title, "input": given}, ())
-    opened = rota.ask("POST", "/sessions", body)
+    opened = rota.ask("POST", "/sessions", body, key=key)
     rota.said(opened, str(opened["id"]))
 
 
@@ -104,15 +131,18 @@ def open_(rota: Rota, agent: str, prompt: str | None, title: str | None, given: 
 @click.option("--tasks", type=JSON, help="The first tasks: a list as the API takes it (`-`: from the standard input)")
 @click.option("--title", help="What it is called")
 @click.option("--draft", is_flag=True, help="Start nothing until it is enabled")
+@once
 @asks_rota
-def goal(rota: Rota, goal: str, roles: tuple[str, ...], tasks: Any, title: str | None, draft: bool) -> None:
+def goal(
+    rota: Rota, goal: str, roles: tuple[str, ...], tasks: Any, title: str | None, draft: bool, key: str | None
+) -> None:
     """Let several agents pursue a GOAL together, each in a role. Prints the session's id.
 
     A task has a key, a role, a prompt, and perhaps depends_on: the keys of those that it waits for.
     """
     seats = [{"name": role, "agent": agent} for role, agent in (pairs_of(roles, "--role") or {}).items()]
     told = {"kind": "background", "goal": goal, "title": title, "roles": seats, "tasks": tasks, "draft": draft or None}
-    opened = rota.ask("POST", "/sessions", with_fields(told, ()))
+    opened = rota.ask("POST", "/sessions", with_fields(told, ()), key=key)
     rota.said(opened, str(opened["id"]))
 
 
@@ -130,13 +160,66 @@ def tasks(rota: Rota, session: str, limit: int | None) -> None:
     rota.tabled(page, TASKS)
 
 
+@command.command("add-task")
+@click.argument("session", type=REF)
+@click.argument("role")
+@click.argument("prompt", required=False)
+@click.option("--input", "given", type=JSON, help="An input as JSON, beside the prompt or in its place")
+@click.option("--name", "key", help="Its key: what later tasks call it")
+@click.option("--after", "depends_on", multiple=True, help="Key or id of a task that must be done before. Repeatable")
+@click.option("--timeout", help="How long it may run: 30m")
+@click.option("--max-attempts", type=int, help="How often it may be tried")
+@asks_rota
+def add_task(
+    rota: Rota, session: str, prompt: str | None, given: Any, depends_on: tuple[str, ...], **task: Any
+) -> None:
+    """Give a ROLE of the session a task: PROMPT, or `-` for the standard input. Prints its key."""
+    said = text_of(prompt) if prompt is not None else None
+    told = with_fields({**task, "prompt": said, "input": given, "depends_on": list(depends_on) or None}, ())
+    _added(rota, session, [told])
+
+
+@command.command("add-tasks")
+@click.argument("session", type=REF)
+@click.argument("tasks", type=JSON)
+@asks_rota
+def add_tasks(rota: Rota, session: str, tasks: Any) -> None:
+    """Add TASKS, all or none: a list as `goal --tasks` takes it (`-`: from the standard input). Prints their keys."""
+    _added(rota, session, tasks)
+
+
+def _added(rota: Rota, session: str, tasks: Any) -> None:
+    added = rota.ask("POST", f"/sessions/{session}/tasks", {"tasks": tasks})
+    rota.said(added, "\n".join(task["key"] for task in added["items"]))
+
+
+@command.command()
+@click.argument("session", type=REF)
+@asks_rota
+def roles(rota: Rota, session: str) -> None:
+    """Who takes part in a session, and as what."""
+    rota.tabled(rota.ask("GET", f"/sessions/{session}/roles"), ROLES)
+
+
+@command.command("add-role")
+@click.argument("session", type=REF)
+@click.argument("role")
+@click.argument("agent")
+@asks_rota
+def add_role(rota: Rota, session: str, role: str, agent: str) -> None:
+    """Give AGENT the ROLE of a session, so that tasks and messages can go to it."""
+    added = rota.ask("POST", f"/sessions/{session}/roles", {"name": role, "agent": agent})
+    rota.said(added, f"{added['name']} is {added['agent']}.")
+
+
 @command.command()
 @click.argument("session", type=REF)
 @click.argument("text")
 @click.option("--to", help="Send a message to this role, to `user` or to `all`, in place of a prompt to the agent")
 @click.option("--follow", is_flag=True, help="Print the agent's answer as it comes")
+@once
 @asks_rota
-def say(rota: Rota, session: str, text: str, to: str | None, follow: bool) -> None:
+def say(rota: Rota, session: str, text: str, to: str | None, follow: bool, key: str | None) -> None:
     """Say TEXT to the session's agent (`-`: from the standard input), which answers with a run. Prints its id.
 
     With --follow it ends with 0 if the run succeeded, else with 1.
@@ -145,7 +228,7 @@ def say(rota: Rota, session: str, text: str, to: str | None, follow: bool) -> No
     if to is not None and follow:
         raise Invalid("A message starts no run to follow; leave out --follow or --to.", field="--follow")
     body = {"prompt": said} if to is None else {"body": said, "to": to}
-    sent = rota.ask("POST", f"/sessions/{session}/messages", body)
+    sent = rota.ask("POST", f"/sessions/{session}/messages", body, key=key)
     if follow:
         followed(rota, sent)
     rota.said(sent, str(sent["id"]))
@@ -176,11 +259,8 @@ _verb("archive", "Put a session away that is done or failed: from then on it can
 @asks_rota
 def follow(rota: Rota, session: str, after: int) -> None:
     """Print what is said in a SESSION, stored and live, until Ctrl-C; with --json whole events, one a line."""
-    try:
-        for event in rota.client.follow(session, after=after):
-            click.echo(showing.as_json(event, indent=None) if rota.as_json else _told(event))
-    except KeyboardInterrupt:  # the way to end it, so nothing went wrong
-        sys.exit(INTERRUPTED)
+    for event in rota.client.follow(session, after=after):
+        click.echo(showing.as_json(event, indent=None) if rota.as_json else _told(event))
 
 
 def _told(event: dict[str, Any]) -> str:
@@ -189,11 +269,43 @@ def _told(event: dict[str, Any]) -> str:
 
 @command.command()
 @click.argument("session", type=REF)
-@click.option("-o", "--output", type=click.File("wb"), default="-", help="A file; stdout unless told")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only what comes after this number")
+@pages
 @asks_rota
-def export(rota: Rota, session: str, output: BinaryIO) -> None:
+def events(rota: Rota, session: str, limit: int | None, after: int) -> None:
+    """What is stored of a session's log, oldest first. `follow` goes on with what comes."""
+    rota.listed(f"/sessions/{session}/events", EVENTS, limit=limit, after=after)
+
+
+@command.command()
+@click.argument("session", type=REF)
+@asks_rota
+def origin(rota: Rota, session: str) -> None:
+    """Which automation started a session, by which run and why."""
+    rota.shown(rota.ask("GET", f"/sessions/{session}/origin"), _origin)
+
+
+def _origin(origin: Item) -> list[tuple[str, object]]:
+    return [
+        ("automation", origin["automation_name"]),
+        ("id", origin["automation_id"]),
+        ("run", origin["run_id"]),
+        ("source", origin["source"]),
+        ("slot", local(origin["slot"])),
+        ("started", local(origin["started_at"])),
+    ]
+
+
+@command.command()
+@click.argument("session", type=REF)
+@output("stdout")
+@asks_rota
+def export(rota: Rota, session: str, output: Path | None) -> None:
     """Write a whole SESSION as lines of JSON."""
-    output.writelines(rota.client.export(session))
+    with saved_to(output or STANDARD_OUTPUT) as written, counted("Exporting") as told:
+        for piece in rota.client.export(session):
+            written.write(piece)
+            told(len(piece))
 
 
 @command.command("import")

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,19 @@ from urllib.parse import quote
 import httpx
 
 from rota.client.events import Events
-from rota.client.wire import PASSING, AsyncWire, Call, Line, Wire, bearer, checked, opened, pause_after, unreachable
+from rota.client.wire import (
+    PASSING,
+    AsyncWire,
+    Call,
+    Line,
+    Wire,
+    bearer,
+    broken_off,
+    checked,
+    opened,
+    pause_after,
+    unreachable,
+)
 
 LONGEST_WAIT = 30.0
 QUIET_SECONDS = 60.0  # a trace says at least every 15 s that it is still there
@@ -63,9 +76,17 @@ class AsyncClient:
         await self.request("POST", f"/sessions/{session}/messages/{message}/ack", {"role": role})
 
     async def add_artifact(
-        self, session: str, name: str, content: bytes | str | Path, *, media_type: str | None = None
+        self,
+        session: str,
+        name: str,
+        content: bytes | str | Path,
+        *,
+        media_type: str | None = None,
+        key: str | None = None,
+        told: Callable[[int], object] = lambda _: None,
     ) -> dict[str, Any]:
-        with opened(content) as body:
+        """Keep a content; a `Path` is read in pieces, and `told` of the bytes of each."""
+        with opened(content, told) as body:
             headers = {"Content-Type": media_type} if media_type else {}
             call = Call(
                 "POST",
@@ -73,6 +94,7 @@ class AsyncClient:
                 params={"name": name},
                 headers=headers,
                 content=body,
+                key=key,
             )
             added: dict[str, Any] = await self.line.json(call)
         return added
@@ -84,16 +106,23 @@ class AsyncClient:
 
     async def export(self, session: str) -> AsyncIterator[bytes]:
         """A whole session as lines of JSON, piece by piece."""
-        call = Call("GET", f"{self._prefix}/sessions/{session}/export", within=QUIET_SECONDS)
+        async with aclosing(self.pieces(f"/sessions/{session}/export")) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def pieces(self, path: str, *, params: Mapping[str, Any] | None = None) -> AsyncGenerator[bytes]:
+        """What a route of the workspace gives, piece by piece, however long: a content, an export."""
+        call, begun = Call("GET", self._prefix + path, params=params or {}, within=QUIET_SECONDS), False
         try:
             async with self.line.wire.streaming(call, call.options()) as stream:
                 if not stream.answer.is_success:
                     await stream.read()
                     checked(stream.answer)
                 async for piece in stream.pieces:
+                    begun = True
                     yield piece
         except httpx.TransportError as failure:
-            raise unreachable(failure) from failure
+            raise (broken_off(failure) if begun else unreachable(failure)) from failure
 
     async def follow(self, session: str, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Every event of a session after a number: stored, then live, on and on; each once, over any number of

@@ -240,6 +240,10 @@ def unreachable(failure: httpx.TransportError) -> Unreachable:
     return Unreachable(f"Nobody answers{where}: {told}. Is Rota up, and ROTA_URL right?")
 
 
+def broken_off(failure: httpx.TransportError) -> Unreachable:
+    return Unreachable(f"The answer broke off before its end: {str(failure) or type(failure).__name__}. Ask again.")
+
+
 def checked(answer: httpx.Response) -> httpx.Response:
     if answer.is_success:
         return answer
@@ -259,14 +263,19 @@ def refusal(answer: httpx.Response) -> RotaError:
 
 
 @contextmanager
-def opened(content: bytes | str | Path) -> Iterator[Callable[[], bytes | Iterable[bytes]]]:
-    """A body that can be sent anew for each try."""
+def opened(
+    content: bytes | str | Path, told: Callable[[int], object] = lambda _: None
+) -> Iterator[Callable[[], bytes | Iterable[bytes]]]:
+    """A body that can be sent anew for each try. `told` hears how much of a file was sent in the last."""
     if isinstance(content, Path):
         with content.open("rb") as file:
 
             def pieces() -> Iterator[bytes]:
+                told(-file.tell())
                 file.seek(0)
-                yield from iter(lambda: file.read(PIECE), b"")
+                for piece in iter(lambda: file.read(PIECE), b""):
+                    yield piece
+                    told(len(piece))
 
             yield pieces
     else:

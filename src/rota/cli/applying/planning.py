@@ -11,7 +11,7 @@ from rota.cli.applying.reading import Item
 from rota.cli.noun import Rota, progress
 from rota.errors import Invalid, NotFound, Refused, RotaError
 
-TRIAL = {"dry_run": True}
+TRIAL: dict[str, Any] = {"dry_run": True}
 WHEN = ("schedule", "triggers")
 STATUS_VERBS = {"active": "resume", "paused": "pause"}
 TIMED = ("cron", "every", "at", "mode")

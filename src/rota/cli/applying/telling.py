@@ -18,13 +18,14 @@ def told(changes: Sequence[Change]) -> Iterator[str]:
         mark, colour = MARKS[change.action]
         yield click.style(f"{mark} {showing.one_line(change.item)}  {change.action}", fg=colour, bold=bool(colour))
         for name, (old, new) in change.differences.items():
-            yield from _field(showing.one_line(name), old, new, new_thing=change.action == "create")
+            yield from field(showing.one_line(name), old, new, new_thing=change.action == "create")
         yield from (click.style(f"    {showing.clean(each)}", fg="yellow") for each in change.warnings)
     counts = {action: sum(change.action == action for change in changes) for action in MARKS}
     yield f"{counts['create']} to create, {counts['change']} to change, {counts['unchanged']} unchanged."
 
 
-def _field(name: str, old: Any, new: Any, *, new_thing: bool) -> Iterator[str]:
+def field(name: str, old: Any, new: Any, *, new_thing: bool = False) -> Iterator[str]:
+    """What it was, and what it is to be."""
     if new_thing and not _long(new):
         yield click.style(f"    {name}: {_value(new)}", fg="green")
     elif _long(old) or _long(new):
