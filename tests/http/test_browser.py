@@ -285,6 +285,7 @@ def every_page(rota: Any) -> list[str]:
     one = f"{LIST}/disk-and-memory-report"
     pages = [LIST, one, f"{one}?view=calendar&at=2026-11-15T09:00", f"{one}/edit", f"{LIST}/new", "/w/default/fleet"]
     kinds = [f"/w/default/sessions?kind={kind}" for kind in ("interactive", "background", "automation")]
+    kinds += [f"/w/default/sessions/new{each}" for each in ("", "?kind=background")]
     settings = [
         f"/w/default/settings/{each}"
         for each in (

@@ -325,6 +325,42 @@ async def test_an_unknown_session_is_a_page_that_says_so(admin: AsyncClient, ref
     assert "All automations" in answer.text
 
 
+async def test_a_problem_of_who_is_signed_in_stands_in_the_usual_frame(
+    admin: AsyncClient, guest: AsyncClient, house: Any
+) -> None:
+    problems = {
+        await admin.get(f"/w/default/sessions/{UNKNOWN}"): 404, await admin.get("/w/default/nothing"): 404,
+        await admin.get("/nothing"): 404, await admin.get("/w/nowhere/runs"): 404,
+        await admin.get("/w/default/runs?cursor=x"): 422, await admin.get(f"{LIST}/errand/pause"): 405,
+        await admin.post(f"{LIST}/errand/pause", headers={"Origin": "https://evil.test"}): 403,
+    }  # fmt: skip
+    for answer, status in problems.items():
+        assert answer.status_code == status
+        links = [each.get("href") for each in Page(answer).all("a")]
+        assert {"/w/default/automations", "/w/default/settings/me"} <= {*links}, answer.url
+        assert Page(answer).form("/sign-out")
+    for stranger in (await guest.get("/nothing"), await guest.get("/nothing", headers={"Cookie": f"{COOKIE}=ended"})):
+        assert stranger.status_code == 404
+        assert 'aria-label="Pages"' not in stranger.text
+    await house.execute("DELETE FROM members")
+    homeless = await admin.get("/nothing")
+    assert (homeless.status_code, 'aria-label="Pages"' in homeless.text) == (404, False)
+
+
+SPENT = """
+INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
+SELECT r.workspace_id, r.id, 1, 'money', 0.25, a.id FROM runs r, accounts a
+"""
+
+
+async def test_money_is_told_with_its_currency(admin: AsyncClient, house: Any) -> None:
+    run = await house.ended(await house.automation())
+    await house.execute(SPENT)
+    await house.execute("UPDATE accounts SET currency = 'SEK'")
+    for path in (f"{LIST}/errand?view=calendar", f"/w/default/sessions/{run['session_id']}"):
+        assert "Money, SEK<" in (await admin.get(path)).text, path
+
+
 async def test_pages_are_pages_whatever_is_accepted(admin: AsyncClient, guest: AsyncClient) -> None:
     plain = {"Accept": "*/*"}
     assert (await guest.get(LIST, headers=plain)).status_code == 303

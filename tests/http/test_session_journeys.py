@@ -128,6 +128,49 @@ async def test_a_graph_of_tasks_changes_while_they_are_done(rota: Any, sit: Any,
     assert await page.locator("#tasks").inner_text() == grown
 
 
+async def test_a_goal_is_given_and_more_is_added_to_it(rota: Any, sit: Any) -> None:
+    slug = agent(rota, "Asks before it helps", f"{DESK} ask 'May I?' --key may")
+    reader = await sit()
+    page = await reader.page(f"{SESSIONS}?kind=background")
+    await page.get_by_role("link", name="New session").click()
+    await page.get_by_label("Goal").fill("\n".join(f"Line {at}" for at in range(40)))
+    await page.locator("[name='roles.0.agent']").select_option(slug)
+    await page.get_by_role("button", name="Add another role").click()
+    second = page.locator("[name='roles.1.name']")
+    await expect(second).to_be_focused()
+    await second.fill("worker")
+    await page.locator("[name='roles.1.agent']").select_option(slug)
+    await page.locator("[name='tasks.0.prompt']").fill("Begin.")
+    await page.locator("[name='tasks.0.key']").fill("begin")
+    await page.get_by_role("button", name="Start", exact=True).click()
+    await expect(page.locator("[id='roles.1.name-new-error']")).to_contain_text("has a role 'worker' already")
+    await expect(second).to_be_focused()
+    await second.fill("judge")
+    await page.get_by_role("button", name="Start", exact=True).click()
+    await expect(page.locator("h1")).to_contain_text("Line 0")
+    assert [each for each in reader.complaints if "409" not in each] == []
+    goal = page.locator(".goal-of")
+    folded = (await goal.bounding_box() or {})["height"]
+    await page.locator(".goal-box summary").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".goal-box summary")).to_have_text(re.compile("Show less"))
+    assert (await goal.bounding_box() or {})["height"] > 3 * folded
+    await page.get_by_text("Add a task").click()
+    await page.locator("[name='tasks.0.role']").select_option("judge")
+    await page.get_by_label("After").fill("begun")
+    await page.locator("#adding [name='tasks.0.prompt']").fill("Judge.")
+    await page.get_by_role("button", name="Add task").click()
+    await expect(page.locator("[id='tasks.0.depends_on-task-error']")).to_contain_text("There is no task 'begun'")
+    await page.get_by_label("After").fill("begin")
+    await page.get_by_role("button", name="Add task").click()
+    await expect(page.locator(".graph .node")).to_have_count(2)
+    while not await page.locator(".graph .awaiting_approval").count():
+        await page.reload()
+    await page.get_by_role("link", name="Answer begin").click()
+    await expect(page.locator("#tail .question")).to_be_in_viewport()
+    rota.rest()
+
+
 async def test_a_goal_is_paused_and_goes_on(rota: Any, sit: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     agent(rota, "Slow step", when(gate, 1, "echo stepped"))

@@ -10,13 +10,14 @@ from httpx import ASGITransport, AsyncClient
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.http.ui import sessions, speech, words
+from rota.http.ui.controls import fold
 from rota.http.ui.graph import DRAWN, graph
 from rota.model.artifact import preview_of
 from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
 from rota.sessions import memory
 
-from .test_pages import NASTY, Page, submit
+from .test_pages import NASTY, Page, live, submit
 
 UNKNOWN = "01a1e0db-2cd9-7826-809d-0931e0e98709"
 ROOT = "/w/default"
@@ -53,7 +54,7 @@ def test_a_long_key_is_cut_and_told_whole() -> None:
     first = task("x" * 60)
     drawn = graph([first, task("y", first)])
     assert drawn
-    assert drawn.nodes[0].key == "x" * 17 + "…"
+    assert drawn.nodes[0].key == "x" * 15 + "…"
     assert "x" * 60 in drawn.nodes[0].told
 
 
@@ -190,6 +191,177 @@ async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house
     assert "Archived" in page
     assert "Retry" not in page
     assert "<textarea" not in page
+
+
+# ── A goal ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GOAL = {
+    "kind": "background", "goal": "Know what changed", "title": "", "roles.0.name": "reader",
+    "roles.0.agent": "worker-bee", "roles.1.name": "judge", "roles.1.agent": "worker-bee", "tasks.0.key": "look",
+    "tasks.0.role": "", "tasks.0.prompt": "Look at it.", "tasks.0.depends_on": "", "tasks.1.key": "",
+    "tasks.1.role": "judge", "tasks.1.prompt": "Judge it.", "tasks.1.depends_on": "look",
+}  # fmt: skip
+
+
+async def goal(admin: AsyncClient, house: Any, **fields: str) -> str:
+    """The address of a goal that was begun by its form."""
+    begun = await submit(admin, f"{ROOT}/sessions", **{**GOAL, **fields})
+    address = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
+    assert (begun.status_code, begun.headers["Location"]) == (303, address)
+    return address
+
+
+def shown(page: Page, name: str) -> str | None:
+    return next(each["value"] for each in page.all("input") if each.get("name") == name)
+
+
+async def test_a_goal_is_begun_with_its_roles_and_first_tasks(admin: AsyncClient, house: Any) -> None:
+    form = await admin.get(f"{ROOT}/sessions/new?kind=background")
+    assert Page(form).form("/sessions")["method"] == "post"
+    address = await goal(admin, house, **{"roles.2.name": " ", "tasks.2.key": ""})  # rows that nobody wrote in
+    assert await house.value("SELECT kind || ' ' || status FROM sessions") == "background active"
+    told = "SELECT string_agg(name, ' ' ORDER BY name) FROM session_roles"
+    assert await house.value(told) == "judge reader"
+    told = "SELECT string_agg(role || ' ' || status, ', ' ORDER BY id) FROM tasks"
+    assert await house.value(told) == "reader ready, judge pending"
+    page = (await admin.get(address)).text
+    assert "<strong>judge</strong>" in page
+    assert "Add a task" in page
+
+
+async def test_a_draft_starts_nothing(admin: AsyncClient, house: Any) -> None:
+    page = await admin.get(await goal(admin, house, draft="on"))
+    assert "Draft" in page.text
+    assert await house.value("SELECT count(*) FROM runs") == 0
+
+
+WRONG = [
+    ({"goal": " "}, "goal", "Say what is to be achieved"),
+    ({"roles.0.name": "", "roles.1.name": ""}, "roles.0.name", "A role has 1 to 63 small letters"),
+    ({"roles.1.name": "reader"}, "roles.1.name", "has a role &#39;reader&#39; already"),
+    ({"roles.1.agent": "nobody"}, "roles.1.agent", "There is no agent &#39;nobody&#39;"),
+    ({"tasks.1.role": "cook"}, "tasks.1.role", "it has judge, reader"),
+    ({"tasks.1.depends_on": "lock"}, "tasks.1.depends_on", "There is no task &#39;lock&#39;"),
+    ({"tasks.0.prompt": ""}, "tasks.0.prompt", "Give a prompt"),
+    ({"tasks.0.key": "look!"}, "tasks.0.key", "A key has 1 to 100 letters"),
+]
+
+
+async def test_a_goal_that_is_refused_comes_back_with_what_was_typed(admin: AsyncClient, house: Any) -> None:
+    for changed, field, told in WRONG:
+        answer = await submit(admin, f"{ROOT}/sessions", **{**GOAL, "title": NASTY, **changed})
+        assert answer.status_code in {409, 422}, field
+        assert re.search(rf'id="{re.escape(field)}-new-error">[^<]*{re.escape(told)}', answer.text), field
+        assert f'aria-describedby="{field}-new-error" autofocus' in answer.text
+        assert shown(Page(answer), "title") == NASTY
+        assert NASTY not in answer.text
+        assert "Judge it." in answer.text
+    for table in ("sessions", "grants", "session_roles", "runs"):
+        assert await house.value(f"SELECT count(*) FROM {table}") == 0, table
+    told = "SELECT count(*) FROM audit WHERE action = 'session.create' AND status >= 400"
+    assert await house.value(told) == len(WRONG)
+
+
+async def test_rows_come_and_go_without_a_script_and_save_nothing(admin: AsyncClient, house: Any) -> None:
+    more = Page(await submit(admin, f"{ROOT}/sessions", **GOAL, do="add-roles"))
+    assert [shown(more, f"roles.{at}.name") for at in range(3)] == ["reader", "judge", ""]
+    assert "autofocus" in next(each for each in more.all("input") if each.get("name") == "roles.2.name")
+    less = Page(await submit(admin, f"{ROOT}/sessions", **GOAL, do="remove-tasks.0"))
+    assert shown(less, "tasks.0.role") == "judge"
+    for strange in ("add-cooks", "remove-roles.99", "remove-x", "add-"):
+        assert (await submit(admin, f"{ROOT}/sessions", **GOAL, do=strange)).status_code == 200
+    assert await house.value("SELECT count(*) FROM sessions") + await house.value("SELECT count(*) FROM audit") == 0
+
+
+async def test_a_conversation_that_is_refused_comes_back_with_what_was_typed(admin: AsyncClient, house: Any) -> None:
+    answer = await submit(admin, f"{ROOT}/sessions", agent="nobody", prompt="Hello there")
+    assert answer.status_code == 422
+    assert "Hello there</textarea>" in answer.text
+    assert 'id="agent-new-error"' in answer.text
+    assert 'id="prompt-new-error"' in (await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt=" ")).text
+
+
+async def test_a_role_and_a_task_are_added_on_the_page_of_a_goal(admin: AsyncClient, house: Any) -> None:
+    address = await goal(admin, house)
+    added = await submit(admin, f"{address}/roles", name="cook", agent="worker-bee")
+    assert (added.status_code, added.headers["Location"]) == (303, address)
+    task = {"tasks.0.key": "serve", "tasks.0.role": "cook", "tasks.0.prompt": "Serve.", "tasks.0.depends_on": "look"}
+    assert (await submit(admin, f"{address}/tasks", **task)).headers["Location"] == address
+    assert "serve: waiting, after look" in (await admin.get(address)).text
+    wrong = await submit(admin, f"{address}/tasks", **{**task, "tasks.0.depends_on": "cook, look"})
+    assert wrong.status_code == 409
+    assert re.search('id="tasks.0.key-task-error">[^<]*a task &#39;serve&#39; already', wrong.text)
+    assert shown(Page(wrong), "tasks.0.depends_on") == "cook, look"
+    wrong = await submit(admin, f"{address}/roles", name="All", agent="worker-bee")
+    assert re.search('id="name-role-error">A role has', wrong.text)
+    place = await admin.post(f"{address}/roles", data={"name": "All", "agent": "worker-bee"}, headers=live())
+    assert (place.status_code, place.headers["HX-Retarget"]) == (422, "#adding")
+    assert "<html" not in place.text
+
+
+async def test_only_who_may_is_offered_to_add_anything(admin: AsyncClient, house: Any) -> None:
+    address = await goal(admin, house)
+    await house.execute("UPDATE sessions SET status = 'archived'")
+    assert "Add a task" not in (await admin.get(address)).text
+    assert (await submit(admin, f"{address}/roles", name="cook", agent="worker-bee")).status_code == 409
+    await house.execute("UPDATE sessions SET status = 'active'")
+    await house.execute("UPDATE members SET level = 'viewer'")
+    page = (await admin.get(address)).text
+    assert "<strong>judge</strong>" in page
+    assert "Add a task" not in page
+    assert "New session" not in (await admin.get(f"{ROOT}/sessions")).text
+    refused = [
+        await admin.get(f"{ROOT}/sessions/new"), await submit(admin, f"{ROOT}/sessions", **GOAL),
+        await submit(admin, f"{address}/tasks"), await submit(admin, f"{address}/roles"),
+    ]  # fmt: skip
+    assert [each.status_code for each in refused] == [403] * 4
+
+
+WAITS = "UPDATE runs SET status = 'awaiting_approval', started_at = now(), attempt = 1 WHERE status = 'queued'"
+ASKS = """
+INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
+SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', 'pending', now() + interval '1 day' FROM runs
+"""
+
+
+async def test_a_task_that_waits_for_an_answer_says_so_and_leads_to_it(admin: AsyncClient, house: Any) -> None:
+    address = await goal(admin, house)
+    await house.execute(WAITS)
+    await house.execute(ASKS)
+    asked = await house.value("SELECT id FROM approvals")
+    text = (await admin.get(address)).text
+    page = Page(await admin.get(address))
+    assert "1 waits for an answer, 1 waiting" in text
+    assert 'class="node awaiting_approval"' in text
+    assert "look: waits for an answer" in text  # for who cannot see the picture
+    assert f"{address}#a-{asked}" in [each.get("href") for each in page.all("a")]
+    assert f"a-{asked}" in [each.get("id") for each in page.all("section")]
+    assert 'class="node running"' not in text
+    await house.execute("UPDATE runs SET status = 'running', worker_id = 'w', lease_until = now() + interval '1 hour'")
+    text = (await admin.get(address)).text
+    assert 'class="node running"' in text
+    assert "1 running, 1 waiting" in text
+
+
+# ── What is long ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_long_words_of_people_are_folded_and_all_of_them_are_there(admin: AsyncClient, house: Any) -> None:
+    long = "\n".join(f"line {at} <b>" for at in range(60))
+    address = await goal(admin, house, **{"goal": long, "tasks.0.prompt": long})
+    page = await admin.get(address)
+    assert page.text.count("Show all 60 lines") == 2  # the goal and the prompt
+    assert page.text.count("line 59 &lt;b&gt;") == 2
+    assert page.text.count('<details class="fold">') == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("a\n" * 11 + "a", ""), ("a\n" * 12 + "a", "Show all 13 lines"), ("a" * 1000, ""), ("a" * 1001, ">Show all<")],
+)
+def test_what_is_folded(text: str, told: str) -> None:
+    assert told in fold(text)
+    assert bool(fold(text)) == bool(told)
 
 
 # ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────

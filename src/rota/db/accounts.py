@@ -8,7 +8,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db.pool import Connection
-from rota.model.ids import AccountId, WorkspaceId
+from rota.model.ids import AccountId, GrantId, WorkspaceId
 
 SHOWN = """
 SELECT id, name, currency, budget, created_at, updated_at FROM accounts WHERE workspace_id = %(workspace_id)s
@@ -18,6 +18,11 @@ FIND = f"{SHOWN} AND id = %(id)s"
 
 PAGE = f"""
 {SHOWN} AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY id DESC LIMIT %(limit)s
+"""
+
+CURRENCY = """
+SELECT a.currency FROM grants g JOIN accounts a ON a.workspace_id = g.workspace_id AND a.id = g.account_id
+ WHERE g.workspace_id = %(workspace_id)s AND g.id = %(grant_id)s
 """
 
 NAMED = "SELECT id FROM accounts WHERE workspace_id = %(workspace_id)s AND name = %(name)s"
@@ -50,6 +55,12 @@ async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dic
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), given)
         return await cursor.fetchall()
+
+
+async def currency(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> str:
+    """Of the account that a grant charges."""
+    rows = await _rows(conn, CURRENCY, {"workspace_id": workspace_id, "grant_id": grant_id})
+    return str(rows[0]["currency"]) if rows else ""
 
 
 async def find(

@@ -158,6 +158,15 @@ SELECT CASE WHEN t.status = 'ready' AND r.status IN ('running', 'awaiting_approv
 GROUP BY 1
 """
 
+ASKING = """
+-- Those whose run waits for an answer, each with its first question.
+SELECT t.id, (SELECT a.id FROM approvals a
+               WHERE a.workspace_id = r.workspace_id AND a.run_id = r.id AND a.status = 'pending'
+            ORDER BY a.id LIMIT 1)
+  FROM tasks t JOIN runs r ON r.workspace_id = t.workspace_id AND r.id = t.run_id AND r.status = 'awaiting_approval'
+ WHERE t.workspace_id = %(workspace_id)s AND t.session_id = %(session_id)s AND t.status = 'ready'
+"""
+
 
 class Changed(NamedTuple):
     """A task whose status has just changed."""
@@ -289,3 +298,9 @@ async def counts(conn: Connection, where: Where) -> dict[str, int]:
     """How many tasks stand how."""
     rows = await conn.execute(COUNTS, {"workspace_id": where[0], "session_id": where[1]})
     return dict(await rows.fetchall()) or await imports.counts(conn, where)
+
+
+async def asking(conn: Connection, where: Where) -> dict[UUID, UUID | None]:
+    """Those that wait for an answer, and the question of each; none where it was answered just now."""
+    rows = await conn.execute(ASKING, {"workspace_id": where[0], "session_id": where[1]})
+    return dict(await rows.fetchall())

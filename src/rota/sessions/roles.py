@@ -11,6 +11,8 @@ from rota.errors import Conflict, Invalid
 from rota.model.caller import Caller
 from rota.model.ids import AgentId, SessionId, WorkspaceId
 from rota.model.message import AGENT, ALL, ROLE, USER
+from rota.model.session import SessionStatus, extended
+from rota.sessions import changing
 
 NOT_ROLES = frozenset({ALL, USER, AGENT, "rota", "tool"})  # words with a meaning of their own where roles are named
 GRANT_LASTS = timedelta(days=7)  # the tasks of a session may take longer than one run
@@ -24,6 +26,14 @@ async def agent_named(conn: Connection, workspace_id: WorkspaceId, ref: str, fie
     if agent["status"] == "paused":
         raise Conflict("This agent is paused.", code="agent_paused", field=field)
     return agent
+
+
+async def give(conn: Connection, caller: Caller, session_id: SessionId, name: str, agent: str) -> None:
+    """Give an agent one more role in a session that goes on, or may."""
+    session = await changing.find(conn, caller.workspace_id, session_id)
+    caller.must_own(session["owner_id"], "give roles in this session")
+    extended(SessionStatus(session["status"]))
+    await add(conn, caller, session_id, [(name, agent)])
 
 
 async def add(

@@ -24,7 +24,7 @@ from rota.http.shapes.sessions import EventOut, ImportIn, ImportMoreIn, LineOut,
 from rota.http.shapes.tasks import RoleIn, RoleOut, TaskOut, TasksIn
 from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
-from rota.model.session import SessionStatus, Verb, extended
+from rota.model.session import SessionStatus, Verb
 from rota.roster import running
 from rota.sessions import changing, opening, replay, roles, tasks, transcript
 from rota.trace.follow import Told
@@ -168,10 +168,7 @@ async def list_roles(unit: InUnit, session_id: UUID) -> Page[RoleOut]:
 @router.post("/{session_id}/roles", status_code=201)
 async def add_role(unit: InUnit, session_id: UUID, body: RoleIn) -> RoleOut:
     """Give an agent a role in the session."""
-    session = await find(unit.conn, unit.caller.workspace_id, session_id)
-    unit.caller.must_own(session["owner_id"], "give roles in this session")
-    extended(SessionStatus(session["status"]))
-    await roles.add(unit.conn, unit.caller, SessionId(session_id), [(body.name, body.agent)])
+    await roles.give(unit.conn, unit.caller, SessionId(session_id), body.name, body.agent)
     found = await sessions.roles(unit.conn, unit.caller.workspace_id, SessionId(session_id))
     return RoleOut.model_validate(next(each for each in found if each["name"] == body.name))
 

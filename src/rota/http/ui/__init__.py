@@ -2,6 +2,7 @@
 
 from rota.http.ui import (
     accounts,
+    adding,
     agent_editor,
     agents,
     approvals,
@@ -17,6 +18,7 @@ from rota.http.ui import (
     live,
     members,
     memory,
+    new_session,
     notifications,
     oneself,
     runs,
@@ -33,7 +35,8 @@ __all__ = ["PAGES", "SECTIONS", "problem_page"]
 
 _WORK = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
 _WHO = (agent_editor.editing, agents.router)
-_TALK = (session_list.router, artifacts.router, sessions.router, approvals.router, notifications.router)
+_SESSIONS = (session_list.router, new_session.router, artifacts.router, adding.router, sessions.router)
+_TALK = (*_SESSIONS, approvals.router, notifications.router)
 _TOLD = (runs.router, *_TALK, fleet.router, live.router)
 _PEOPLE = (oneself.router, members.router, tokens.router)
 _LOOKED_AFTER = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)

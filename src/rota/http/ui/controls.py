@@ -21,6 +21,21 @@ def pill(status: str, words: str = "") -> Markup:
     return Markup('<span class="pill {}">{}</span>').format(status, words or STATUS[status])
 
 
+MANY_LINES, MANY_LETTERS = 12, 1_000  # of what somebody wrote, from where on it is folded
+
+
+def fold(text: str) -> Markup:
+    """The switch that unfolds a long text, which stands right behind it and is cut by the style until then; nothing
+    where it is short. All of the text is in the page, so that it is found and read aloud."""
+    lines = text.count("\n") + 1
+    if lines <= MANY_LINES and len(text) <= MANY_LETTERS:
+        return Markup()
+    return Markup(
+        '<details class="fold"><summary><span class="folded">Show all{}</span><span class="unfolded">Show less</span>'
+        "</summary></details>"
+    ).format(f" {lines:,} lines" if lines > MANY_LINES else "")
+
+
 def act(
     guard: Markup,
     action: str,

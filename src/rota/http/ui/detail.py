@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from rota.db import memory, runs, triggers
+from rota.db import accounts, memory, runs, triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
@@ -87,7 +87,7 @@ async def _detail(
     rows = await triggers.of_automations(conn, workspace_id, [found["id"]])
     [shown] = views.told([found], rows)
     remembered = await memory.page(conn, workspace_id, automation_id, after="", limit=REMEMBERED)
-    drawn = await _pictures(conn, caller, automation_id, zone) if view == "calendar" else {}
+    drawn = await _pictures(conn, caller, found, zone) if view == "calendar" else {}
     return {
         "automation": standing(shown),
         "fires": fires(shown["triggers"], datetime.now(UTC)),
@@ -121,8 +121,9 @@ def fires(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[Fire]:
     return sorted(found)[:FIRES]
 
 
-async def _pictures(conn: Connection, caller: Caller, automation_id: AutomationId, zone: str) -> dict[str, Any]:
+async def _pictures(conn: Connection, caller: Caller, found: Mapping[str, Any], zone: str) -> dict[str, Any]:
     """The calendar of half a year, and what a month of runs took."""
+    automation_id = AutomationId(found["id"])
     today = datetime.now(load_zone(zone)).date()
     start = datetime.combine(charts.first_day(today), time(), load_zone(zone))
     counts = await runs.by_day(conn, caller.workspace_id, automation_id, since=id_at(start), zone=zone, limit=COUNTED)
@@ -130,10 +131,11 @@ async def _pictures(conn: Connection, caller: Caller, automation_id: AutomationI
     begin = id_at(datetime.combine(month[0], time(), load_zone(zone)))
     spent = await runs.spent_by_day(conn, caller.workspace_id, automation_id, since=begin, zone=zone, limit=SPENT)
     total = sum(row["count"] for row in counts)
+    currency = await accounts.currency(conn, caller.workspace_id, found["grant_id"])
     return {
         "calendar": charts.calendar(counts, today),
         "counted": total if total >= COUNTED else None,
-        "spent": [_spent(unit, spent, month) for unit in _units(spent)],
+        "spent": [_spent(unit, spent, month, currency) for unit in _units(spent)],
     }
 
 
@@ -142,12 +144,15 @@ def _units(spent: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(found, key=lambda unit: (unit != "run time", unit))[:4]
 
 
-def _spent(unit: str, spent: Sequence[Mapping[str, Any]], month: Sequence[date]) -> tuple[str, str, charts.Chart]:
+def _spent(
+    unit: str, spent: Sequence[Mapping[str, Any]], month: Sequence[date], currency: str
+) -> tuple[str, str, charts.Chart]:
     by_day = {row["day"]: row["amount"] for row in spent if row["unit"] == unit}
     shown = "s" if unit in {"run time", "seconds"} else ""
     total = charts.figure(sum(by_day.values()), shown)
     days = [(day, by_day.get(day, 0.0)) for day in month]
-    return unit, total, charts.bars(days, unit=shown, told=f"{unit} by day, {total} in {SPENT_DAYS} days")
+    name = words.unit_named(unit, currency)
+    return name, total, charts.bars(days, unit=shown, told=f"{name} by day, {total} in {SPENT_DAYS} days")
 
 
 async def _answer(conn: Connection, caller: Caller, found: Mapping[str, Any], asked: str, zone: str) -> Answer:

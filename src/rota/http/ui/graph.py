@@ -11,7 +11,7 @@ from rota.model.task import levels
 
 DRAWN = 60  # of more tasks no eye makes anything; they are in the table
 WIDE, TALL, ACROSS, DOWN, EDGE = 156, 48, 40, 16, 4
-LETTERS = 18
+LETTERS = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,14 +21,16 @@ from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from rota import __version__
+from rota.access import signing_in
 from rota.access.signing_in import csrf_of
-from rota.db import glance, people
-from rota.errors import RotaError
+from rota.db import glance, isolation, people
+from rota.db.pool import PASSING
+from rota.errors import RotaError, Unauthenticated
 from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, Web, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
-from rota.http.ui.controls import act, icon, pill
+from rota.http.ui.controls import act, fold, icon, pill
 from rota.http.ui.markdown import inline, markdown
 from rota.http.ui.sections import sections
 from rota.http.ui.strip import strip
@@ -108,6 +111,8 @@ NEXT_STEPS = {
 }
 
 
+UNASKED = (429, 503)  # problems that are told without another look at the database
+
 # What a form must carry, of whoever reads the page that is made in this context: their secret, and the field with it.
 _csrf: ContextVar[tuple[str, Markup]] = ContextVar("csrf", default=("", Markup()))
 
@@ -161,6 +166,7 @@ templates.filters |= {
 }
 templates.globals |= {
     "act": lambda *told, **more: act(csrf_field(), *told, **more),
+    "fold": fold,
     "icon": icon,
     "pill": pill,
     "asset": address,
@@ -188,6 +194,7 @@ templates.globals |= {
     "answered": words.answered,
     "made_up_for": words.made_up_for,
     "offset": words.offset,
+    "unit_named": words.unit_named,
     "utc_offset": words.utc_offset,
     "strip": strip,
 }
@@ -289,12 +296,12 @@ def theme(request: Request) -> str:
     return chosen if chosen in THEMES else "auto"
 
 
-PASSING = ("live", "seen", "gone")  # what an address says about one visit, not about the page
+OF_A_VISIT = ("live", "seen", "gone")  # what an address says about one visit, not about the page
 
 
 def here(request: Request) -> str:
     """The page that is shown, also when only a part of it is asked for."""
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in PASSING]
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_A_VISIT]
     return request.url.path + (f"?{urlencode(kept)}" if kept else "")
 
 
@@ -349,7 +356,31 @@ async def problem_page(request: Request, told: dict[str, Any]) -> Response:
         response.headers.update({"HX-Retarget": "#notice", "HX-Reswap": "innerHTML"})
         return response
     step = NEXT_STEPS.get(told["code"]) or NEXT_STEPS.get(told["status"], "Go back and try again.")
-    return show(request, "problem.html", status=told["status"], problem=told, step=step, back=back(request))
+    facts = {"status": told["status"], "problem": told, "step": step, "back": back(request)}
+    if told["status"] not in UNASKED:
+        try:
+            async with _reader_of(request) as unit:
+                return await page(unit, request, "problem.html", **facts)
+        except (RotaError, *PASSING):
+            pass  # a stranger, or the database is away
+    return show(request, "problem.html", **facts)
+
+
+@asynccontextmanager
+async def _reader_of(request: Request) -> AsyncIterator[Unit]:
+    """Who is signed in, in the workspace that the address names; if they are in none of that name, in their first, so
+    that nobody learns whether there is one."""
+    shared: Web = request.app.state.web
+    login = request.cookies.get(COOKIE)
+    if not login:
+        raise Unauthenticated("Nobody is signed in.")
+    async with shared.db.transaction() as conn:
+        user_id = await signing_in.user_by_login(conn, login)
+        theirs = [each["slug"] for each in await people.workspaces_of(conn, user_id)]
+        named = [each for each in theirs if request.url.path.startswith(f"/w/{each}/")]
+        caller = await signing_in.caller_by_login(conn, (named or theirs or [""])[0], login)
+        role = await isolation.confine(shared.db, conn, caller.workspace_id)
+        yield Unit(conn, caller, role)
 
 
 def _to_sign_in(request: Request) -> Response:

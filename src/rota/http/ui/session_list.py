@@ -1,30 +1,27 @@
-"""The list of sessions: conversations, goals that several agents pursue, and what automations left; and new ones."""
+"""The list of sessions: conversations, goals that several agents pursue, and what automations left."""
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Form, Request
-from starlette.responses import RedirectResponse, Response
+from fastapi import APIRouter, Request
+from starlette.responses import Response
 
-from rota.db import agents, runs, sessions
-from rota.db.listener import RUNS
+from rota.db import runs, sessions
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
-from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Shared
-from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import PageRoute, fingerprint, is_live
+from rota.http.ui.new_session import offered
+from rota.http.ui.rendering import PageRoute, fingerprint
 from rota.http.ui.words import SESSION_KINDS, SESSIONS
-from rota.model.caller import Caller, Level
+from rota.model.caller import Caller
 from rota.model.session import SessionStatus
-from rota.sessions import opening
 
-LISTED, OFFERED = 50, 200
+LISTED = 50
 
 Kind = Literal["interactive", "background", "automation"]
 
@@ -60,7 +57,7 @@ async def _list(
     return {
         "sessions": found,
         "latest": latest,
-        "agents": await _agents(conn, caller) if kind == "interactive" and before is None else [],
+        "agents": await offered(conn, caller) if kind == "interactive" and before is None else [],
         "kind": kind,
         "kinds": list(SESSION_KINDS.items()),
         "chosen": status,
@@ -70,28 +67,3 @@ async def _list(
         "lives": before is None,
         "seen": fingerprint(found, latest, older),
     }
-
-
-async def _agents(conn: Connection, caller: Caller) -> list[dict[str, Any]]:
-    """Whom this reader may talk to."""
-    if caller.level == Level.VIEWER:
-        return []
-    found = await agents.page(conn, caller.workspace_id, before=None, limit=OFFERED)
-    return sorted((each for each in found if each["status"] == "active"), key=lambda each: each["name"].lower())
-
-
-@router.post("")
-async def converse(
-    unit: InUnit, request: Request, agent: Annotated[str, Form()] = "", prompt: Annotated[str, Form()] = ""
-) -> Response:
-    """A new conversation, which begins with this prompt; on to its page."""
-    said = clean_text(prompt, "prompt").strip()
-    if not said or len(said) > LONGEST_PROMPT:
-        raise Invalid(f"Write something, of at most {LONGEST_PROMPT:,} characters.", field="prompt")
-    session_id = await opening.converse(unit.conn, unit.caller, clean_text(agent, "agent"), prompt=said)
-    unit.about(session_id)
-    unit.wake(RUNS, unit.caller.workspace_id)
-    address = f"/w/{unit.caller.workspace_slug}/sessions/{session_id}"
-    if is_live(request):
-        return Response(status_code=200, headers={"HX-Redirect": address})
-    return RedirectResponse(address, 303)

@@ -2,27 +2,31 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
-from fastapi import APIRouter, Form, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request
+from fastapi import Form as FormField
 from starlette.responses import Response
 
-from rota.db import approvals, artifacts, events, isolation, runs, sessions, tasks
+from rota.db import accounts, approvals, artifacts, events, isolation, runs, sessions, tasks
 from rota.db.events import Event
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
 from rota.http.bodies import clean_text
-from rota.http.context import InUnit, Shared, Signed, Web
+from rota.http.context import InUnit, Shared, Signed, Unit, Web
 from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import speech
+from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.graph import graph
 from rota.http.ui.live import message, with_top
+from rota.http.ui.new_session import offered
 from rota.http.ui.rendering import PageRoute, done, is_live, page, part, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.http.ui.words import TASK_WORDS
@@ -57,6 +61,11 @@ DONE = {
 
 Seq = Annotated[int, Query(ge=0, le=LARGEST_SEQ)]
 
+
+def address_of(caller: Caller, session_id: SessionId) -> str:
+    return f"/w/{caller.workspace_slug}/sessions/{session_id}"
+
+
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/sessions", include_in_schema=False)
 
 
@@ -70,33 +79,64 @@ async def session_page(
 ) -> Response:
     """The newest part of the transcript, which goes on live; with `before` an earlier part, with `after` a later one,
     which don't. For htmx that part alone, which is put among what is read."""
-    session_id, workspace_id = _id(session), unit.caller.workspace_id
+    head, told = await _look(unit, id_of(session), before, after)
+    if is_live(request) and not told["newest"]:
+        template = "sessions/_earlier.html" if after is None else "sessions/_later.html"
+        return part(unit, request, template, **head, **told, before=before)
+    return await page(unit, request, "sessions/session.html", **await _whole(unit, head), **told, form=UNTOUCHED)
+
+
+async def refused(unit: Unit, request: Request, session_id: SessionId, form: Form) -> Response:
+    """The page again, or for htmx the forms of its goal, with what was typed beside what is wrong with it."""
+    head, told = await _look(unit, session_id)
+    facts = {**await _whole(unit, head), **told, "form": form}
+    if is_live(request):
+        response = part(unit, request, "sessions/_adding.html", **facts)
+        response.headers.update({"HX-Retarget": "#adding", "HX-Reswap": "innerHTML"})
+    else:
+        response = await page(unit, request, "sessions/session.html", **facts)
+    response.status_code = form.status
+    return response
+
+
+async def _look(
+    unit: Unit, session_id: SessionId, before: int | None = None, after: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the session stands, and a part of what was said in it."""
     # First the events, then the run: so the run's status is never older than the last line shown.
-    found = await _part(unit.conn, workspace_id, session_id, before, after)
-    head = await _head(unit.conn, workspace_id, session_id)
+    found = await _part(unit.conn, unit.caller.workspace_id, session_id, before, after)
+    head = await _head(unit.conn, unit.caller.workspace_id, session_id)
     newest = before is None and after is None
     told = {
         "blocks": speech.blocks(found.shown, live=newest and not head["ended"]),
         "earlier": found.earlier,
         "later": found.later,
-        "address": f"/w/{unit.caller.workspace_slug}/sessions/{session_id}",
-    }
-    if is_live(request) and not newest:
-        template = "sessions/_earlier.html" if after is None else "sessions/_later.html"
-        return part(unit, request, template, **head, **told, before=before)
-    left = await artifacts.page(unit.conn, workspace_id, session_id, before=None, limit=SHOWN_ARTIFACTS + 1)
-    facts = {
-        **_seen_by(unit.caller, head),
-        "origin": await sessions.origin(unit.conn, workspace_id, session_id),
-        **told,
+        "address": address_of(unit.caller, session_id),
         "last": found.shown[-1].seq if found.shown else 0,
         "newest": newest,
         "lives": newest,
+    }
+    return head, told
+
+
+async def _whole(unit: Unit, head: dict[str, Any]) -> dict[str, Any]:
+    """What a whole page shows besides."""
+    session = head["session"]
+    where = (unit.caller.workspace_id, session["id"])
+    left = await artifacts.page(unit.conn, *where, before=None, limit=SHOWN_ARTIFACTS + 1)
+    extends = _may_extend(unit.caller, session)
+    seated = await sessions.roles(unit.conn, *where) if session["kind"] == "background" else []
+    return {
+        **_seen_by(unit.caller, head),
+        "origin": await sessions.origin(unit.conn, *where),
         "artifacts": left[:SHOWN_ARTIFACTS],
         "more_artifacts": len(left) > SHOWN_ARTIFACTS,
-        "may_write": _may_write(unit.caller, head["session"]),
+        "may_write": _may_write(unit.caller, session),
+        "may_extend": extends,
+        "roles": seated,
+        "role_names": [(each["name"], each["name"]) for each in seated],
+        "agents": await offered(unit.conn, unit.caller) if extends else [],
     }
-    return await page(unit, request, "sessions/session.html", **facts)
 
 
 class _Part(NamedTuple):
@@ -127,32 +167,42 @@ def _may_write(caller: Caller, session: dict[str, Any]) -> bool:
     return takes and caller.owns(session["owner_id"])
 
 
+def _may_extend(caller: Caller, session: dict[str, Any]) -> bool:
+    """Roles and tasks of a goal. In other sessions agents take their seats themselves."""
+    open_ = session["kind"] == "background" and session["status"] != SessionStatus.ARCHIVED
+    return open_ and caller.owns(session["owner_id"])
+
+
 async def _tasks(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
     """The first tasks, drawn as a graph if they are few, and how many there are of each status."""
     where = (workspace_id, session_id)
     counts = await tasks.counts(conn, where)
-    shown = await tasks.page(conn, where, limit=SHOWN_TASKS)
-    left_out = sum(counts.values()) - len(shown)
+    asking = await tasks.asking(conn, where) if counts.get("running") else {}
+    counts = Counter(counts) - Counter(running=len(asking)) + Counter(asking=len(asking))
+    found = await tasks.page(conn, where, limit=SHOWN_TASKS)
+    shown = [{**each, "status": "asking"} if each["id"] in asking else each for each in found]
+    left_out = counts.total() - len(shown)
     return {
         "tasks": shown,
         "graph": None if left_out else graph(shown),
         "task_counts": {status: counts[status] for status in TASK_WORDS if status in counts},
         "tasks_left_out": left_out,
+        "questions": asking,
         "seats": {each["run_id"]: each["role"] for each in shown if each["run_id"]},
     }
 
 
 @router.post("/{session}/messages")
-async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annotated[str, Form()] = "") -> Response:
+async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annotated[str, FormField()] = "") -> Response:
     """A message of a person: a turn of the session's agent."""
-    session_id = _id(session)
+    session_id = id_of(session)
     said = clean_text(prompt, "prompt").strip()
     if not said or len(said) > LONGEST_PROMPT:
         raise Invalid(f"Write something, of at most {LONGEST_PROMPT:,} characters.", field="prompt")
     await chat.turn(unit.conn, unit.caller, session_id, prompt=said)
     unit.wake(RUNS, unit.caller.workspace_id)
     unit.wake(session_channel(session_id))
-    answer = done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", "Sent.")
+    answer = done(request, address_of(unit.caller, session_id), "Sent.")
     if is_live(request):
         answer.headers["HX-Trigger"] = json.dumps({"said": {"target": "form.follow-up"}})
     return answer
@@ -161,17 +211,17 @@ async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annota
 @router.post("/{session}/{verb}")
 async def change(unit: InUnit, request: Request, session: str, verb: Verb) -> Response:
     """Enable, pause, resume, complete, fail or archive; the page looks again, since it may take no messages now."""
-    session_id = _id(session)
+    session_id = id_of(session)
     await changing.change(unit.conn, unit.caller, session_id, verb)
     unit.wake(RUNS, unit.caller.workspace_id)
     unit.wake(session_channel(session_id))
-    answer = done(request, f"/w/{unit.caller.workspace_slug}/sessions/{session_id}", DONE[verb])
+    answer = done(request, address_of(unit.caller, session_id), DONE[verb])
     if is_live(request):
         answer.headers["HX-Refresh"] = "true"
     return answer
 
 
-def _id(ref: str) -> SessionId:
+def id_of(ref: str) -> SessionId:
     found: UUID | None = as_uuid(ref)
     if found is None:
         raise NotFound("There is no such session.")
@@ -192,8 +242,13 @@ async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: Session
         "ended": run is not None and run["status"] in TERMINAL,
         "approvals": asked[::-1],
         "voice": session["agent_name"] or "Agent",
+        "currency": await _currency(conn, workspace_id, run) if run else "",
         **(await _tasks(conn, workspace_id, session_id) if session["has_tasks"] else {"tasks": [], "seats": {}}),
     }
+
+
+async def _currency(conn: Connection, workspace_id: WorkspaceId, run: Mapping[str, Any]) -> str:
+    return await accounts.currency(conn, workspace_id, run["grant_id"]) if "money" in run["usage"] else ""
 
 
 def _seen_by(caller: Caller, head: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +273,7 @@ async def session_stream(
     """What is said after `after`, rendered. Every message carries the number of its last event, so that a browser which
     lost the line goes on exactly where its page ends, also on another replica or after a restart.
     """
-    session_id = _id(session)
+    session_id = id_of(session)
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         found = await sessions.find(conn, caller.workspace_id, session_id)
         if not found:

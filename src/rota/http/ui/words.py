@@ -25,7 +25,9 @@ STATUS = {
     "parked": "Needs attention",
     "deleted": "Deleted",
 }
+# As people see a task. `asking` is one that runs and waits for an answer.
 TASK_WORDS = {
+    "asking": "Waits for an answer",
     "running": "Running",
     "ready": "Ready",
     "pending": "Waiting",
@@ -34,6 +36,7 @@ TASK_WORDS = {
     "skipped": "Skipped",
 }
 TASK_PILLS = {
+    "asking": "awaiting_approval",
     "running": "running",
     "ready": "queued",
     "pending": "queued",
@@ -110,6 +113,11 @@ def size_of(count: int) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
         count /= 1000  # type: ignore[assignment]
     return f"{count:.1f} GB"
+
+
+def unit_named(unit: str, currency: str = "") -> str:
+    """What was spent, as a heading; of money also which, where it is known."""
+    return f"{unit.capitalize()}, {currency}" if unit == "money" and currency else unit.capitalize()
 
 
 APPROVALS = {
