@@ -20,7 +20,7 @@ async def test_every_example_is_accepted_in_order(api: Api) -> None:
 
 
 def test_every_status_of_a_task_is_explained() -> None:
-    assert column(SESSIONS, "status of a task") == set(TASK_WORDS)
+    assert column(SESSIONS, "status of a task") == set(TASK_WORDS) - {"asking"}  # which only pages tell from `running`
 
 
 def test_every_verb_stands_in_the_picture() -> None:
