@@ -41,7 +41,8 @@ class Making:
         return made
 
     async def _make(self, body: BaseModel | None, make: Callable[[], Awaitable[Made]]) -> tuple[Made, bool]:
-        unit, asked = self._unit, body and body.model_dump(mode="json")  # which hides what is secret in it
+        # This hides what is secret. Fields whose reading made something else of them, such as budgets, are no mistake.
+        unit, asked = self._unit, body and body.model_dump(mode="json", warnings=False)
         request = {"by": unit.caller.user_id, "path": self._path, "body": asked}
         made, now = await repeats.made_once(unit.conn, unit.caller.workspace_id, self._key, request, make)
         unit.about(made)
