@@ -243,6 +243,12 @@ REFUSALS = [
     (["agents", "create", "X", "--executor", "command", "--set", "x"], "--set takes FIELD=VALUE"),
     (["agents", "create", "X", "--executor", "command", "--credential", "x"], "--credential takes NAME=VALUE"),
     (["agents", "create", "X"], "executor: This field is required."),
+    (["agents", "edit", "x"], "Say what is to change"),
+    (["automations", "edit", "x", "--accept-grant"], "Say what is to change"),
+    (["triggers", "edit", "x", str(uuid4())], "Say what is to change"),
+    (["credentials", "edit", "x"], "Say what is to change"),
+    (["automatoins", "list"], "No such command 'automatoins'. Did you mean 'automations'?"),
+    (["sessions", "follow", str(uuid4()), "--after", "-5"], "-5 is not in the range x>=0"),
     (["agents", "create", "X", "--executor", "command", "--set", "a=1", "--set", "b=2"], "2 fields are wrong."),
     (
         ["agents", "create", "X", "--executor", "command", "--config", '{"argv": "x"}'],

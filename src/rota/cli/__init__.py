@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.exceptions import NoSuchCommand
 
 from rota import __version__
 from rota.cli.showing import clean, wants_colour
@@ -57,6 +58,12 @@ class Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"rota.cli.{name.replace('-', '_')}").command
         return command
+
+    def resolve_command(self, context: click.Context, words: list[str]) -> Any:
+        try:
+            return super().resolve_command(context, words)
+        except NoSuchCommand:  # which knows only of commands that are imported
+            raise NoSuchCommand(words[0], possibilities=COMMANDS, ctx=context) from None
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

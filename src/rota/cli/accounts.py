@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rota.cli.noun import JSON, REF, Rota, asks_rota, pages, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, changing, pages, with_fields
 from rota.cli.showing import Column, Item, figure, local
 
 command = click.Group("accounts", help="List, show and save accounts, and see what they were charged with.")
@@ -83,7 +83,7 @@ def create(rota: Rota, name: str, **given: Any) -> None:
 @asks_rota
 def edit(rota: Rota, account: str, **given: Any) -> None:
     """Rename an account, or change its budget."""
-    saved = rota.ask("PATCH", f"/accounts/{account}", with_fields(given, ()))
+    saved = rota.ask("PATCH", f"/accounts/{account}", changing(with_fields(given, ())))
     rota.said(saved, f"{saved['name']} is saved.")
 
 

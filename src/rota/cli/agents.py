@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from rota.cli.following import answered
-from rota.cli.noun import JSON, REF, Rota, asks_rota, fields, once, pages, pairs_of, text_of, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, changing, fields, once, pages, pairs_of, text_of, with_fields
 from rota.cli.runs import RUNS
 from rota.cli.showing import Column, Item, brief, local
 
@@ -87,7 +87,7 @@ def create(rota: Rota, name: str, **given: Any) -> None:
 @asks_rota
 def edit(rota: Rota, agent: str, **given: Any) -> None:
     """Change an agent: a new revision of it and of each automation that uses it."""
-    _saved(rota, rota.ask("PATCH", f"/agents/{agent}", _body(**given)))
+    _saved(rota, rota.ask("PATCH", f"/agents/{agent}", changing(_body(**given))))
 
 
 def _saved(rota: Rota, agent: Item) -> None:

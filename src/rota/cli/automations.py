@@ -7,7 +7,20 @@ import click
 from rota.cli import showing
 from rota.cli.applying.telling import field
 from rota.cli.following import answered
-from rota.cli.noun import JSON, REF, Rota, asks_rota, each_of, fields, once, pages, pairs_of, text_of, with_fields
+from rota.cli.noun import (
+    JSON,
+    REF,
+    Rota,
+    asks_rota,
+    changing,
+    each_of,
+    fields,
+    once,
+    pages,
+    pairs_of,
+    text_of,
+    with_fields,
+)
 from rota.cli.runs import LEDGER
 from rota.cli.showing import Column, Item, brief, local
 from rota.cli.triggers import WHEN, parked, schedule_of, schedules, tell_secrets
@@ -153,7 +166,7 @@ def create(rota: Rota, name: str, paused: bool, run_now: bool, key: str | None, 
 @asks_rota
 def edit(rota: Rota, automation: str, accept_grant: bool, **given: Any) -> None:
     """Save a change as a new revision. A schedule or triggers replace all that it has."""
-    body = _body(**given) | ({"accept_grant": True} if accept_grant else {})
+    body = changing(_body(**given)) | ({"accept_grant": True} if accept_grant else {})
     _saved(rota, rota.ask("PATCH", f"/automations/{automation}", body))
 
 

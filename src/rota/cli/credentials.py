@@ -2,7 +2,7 @@
 
 import click
 
-from rota.cli.noun import REF, Rota, asks_rota, each_of, pages, secret, with_fields
+from rota.cli.noun import REF, Rota, asks_rota, changing, each_of, pages, secret, with_fields
 from rota.cli.showing import Column, Item, brief, local
 
 command = click.Group("credentials", help="List, save and delete secrets for agents. Never shows a value.")
@@ -67,8 +67,9 @@ def create(rota: Rota, name: str, description: str | None, usable_by: str | None
 @asks_rota
 def edit(rota: Rota, credential: str, anew: bool, description: str | None, usable_by: str | None) -> None:
     """Give it another value, which the next attempt gets, or say anew who may use it."""
-    given = with_fields({"description": description, "usable_by": usable_by}, ())
-    saved = rota.ask("PATCH", f"/credentials/{credential}", given | ({"value": secret("Value")} if anew else {}))
+    value = secret("Value") if anew else None
+    given = changing(with_fields({"description": description, "usable_by": usable_by, "value": value}, ()))
+    saved = rota.ask("PATCH", f"/credentials/{credential}", given)
     rota.said(saved, f"{saved['name']} is saved.")
 
 

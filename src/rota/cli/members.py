@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import click
 
-from rota.cli.noun import Rota, asks_rota, pages, with_fields
+from rota.cli.noun import Rota, asks_rota, changing, pages, with_fields
 from rota.cli.showing import Column, Item, brief, local
 from rota.errors import NotFound
 
@@ -81,7 +81,7 @@ def _invited(member: Item) -> str:
 @asks_rota
 def edit(rota: Rota, member: str, level: str | None, disabled: bool | None) -> None:
     """Raise or lower a member, or switch their account off or on."""
-    given = with_fields({"level": level, "disabled": disabled}, ())
+    given = changing(with_fields({"level": level, "disabled": disabled}, ()))
     changed = rota.ask("PATCH", f"/members/{_id(rota, member)}", given)
     rota.said(changed, f"{changed['name']} is a {changed['level']}{', switched off' if changed['disabled'] else ''}.")
 

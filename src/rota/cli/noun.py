@@ -227,6 +227,13 @@ def with_fields(given: dict[str, Any], more: Iterable[str]) -> dict[str, Any]:
     return body
 
 
+def changing(body: dict[str, Any]) -> dict[str, Any]:
+    """What a change is to be, if anything: saving nothing anew would be a revision of nothing."""
+    if not body:
+        raise Invalid("Say what is to change; --help lists the options.", field="--help")
+    return body
+
+
 def pairs_of(given: Iterable[str], option: str) -> dict[str, str] | None:
     """Options such as `--credential API_KEY=openai`, as an object; None if none was given."""
     found: dict[str, str] = {}

@@ -255,7 +255,7 @@ _verb("archive", "Put a session away that is done or failed: from then on it can
 
 @command.command()
 @click.argument("session", type=REF)
-@click.option("--after", default=0, help="Only what comes after this number")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only what comes after this number")
 @asks_rota
 def follow(rota: Rota, session: str, after: int) -> None:
     """Print what is said in a SESSION, stored and live, until Ctrl-C; with --json whole events, one a line."""

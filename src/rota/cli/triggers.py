@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rota.cli.noun import JSON, REF, Rota, asks_rota, fields, with_fields
+from rota.cli.noun import JSON, REF, Rota, asks_rota, changing, fields, with_fields
 from rota.cli.showing import Column, Item, brief, local
 from rota.errors import Invalid, NotFound
 
@@ -165,7 +165,7 @@ def add(rota: Rota, automation: str, **given: Any) -> None:
 @asks_rota
 def edit(rota: Rota, automation: str, trigger: str, **given: Any) -> None:
     """Change one trigger: hold it, let it fire, or give it another schedule, which counts from now."""
-    _saved(rota, rota.ask("PATCH", f"/automations/{automation}/triggers/{trigger}", _body(**given)))
+    _saved(rota, rota.ask("PATCH", f"/automations/{automation}/triggers/{trigger}", changing(_body(**given))))
 
 
 def _saved(rota: Rota, trigger: Item) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rota.cli.noun import Rota, asks_rota, fields, with_fields
+from rota.cli.noun import Rota, asks_rota, changing, fields, with_fields
 from rota.cli.showing import Item, local
 
 command = click.Group("workspace", help="Show and change the workspace: its name, zone and limits.")
@@ -41,5 +41,5 @@ def show(rota: Rota) -> None:
 @asks_rota
 def edit(rota: Rota, fields: tuple[str, ...], **given: Any) -> None:
     """Change the workspace; `--set max_schedules=null` takes a limit away. For admins."""
-    saved = rota.ask("PATCH", "", with_fields(given, fields))
+    saved = rota.ask("PATCH", "", changing(with_fields(given, fields)))
     rota.said(saved, f"{saved['slug']} is saved.")
