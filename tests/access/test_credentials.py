@@ -107,6 +107,8 @@ async def test_a_new_value_takes_the_place_of_the_old_and_the_rest_changes_by_it
     assert await office.value("SELECT sealed FROM credentials WHERE id = %s", saved["id"]) == sealed
     refused(await api.patch("/credentials/openai", {"name": "other"}), 422, "invalid", "name")
     refused(await api.patch("/credentials/openai", {"value": "short"}), 422, "invalid_value", "value")
+    told = refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
+    assert told["detail"] == "value: Give text, in quotes."
 
 
 def _place(office: Office, saved: dict[str, Any]) -> str:

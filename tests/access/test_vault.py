@@ -61,6 +61,38 @@ def test_the_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert os.listdir(file.parent) == ["vault.keys"]
 
 
+def test_two_first_starts_with_the_same_number_make_one_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in two containers that share a home: the second looked before the first had made the file."""
+    link, made = os.link, []
+
+    def just_before(new: Path, file: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        monkeypatch.setattr(Path, "exists", lambda _: False)
+        link(new, file)
+        made.append(file.read_text())
+        key_ring.open_ring(tmp_path)
+
+    monkeypatch.setattr(os, "link", just_before)
+    key_ring.open_ring(tmp_path)
+    assert [(tmp_path / key_ring.FILE).read_text()] == made
+    assert [each.name for each in tmp_path.iterdir()] == [key_ring.FILE]
+
+
+def test_a_ring_that_is_turned_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key_ring.open_ring(tmp_path)
+    read = key_ring._from_file
+
+    def overtaken(file: Path) -> key_ring.Keys:
+        found = read(file)
+        monkeypatch.setattr(key_ring, "_from_file", read)
+        key_ring.turn(tmp_path)
+        return found
+
+    monkeypatch.setattr(key_ring, "_from_file", overtaken)
+    vault = open_vault(tmp_path)
+    assert vault.newest == next(iter(read(tmp_path / key_ring.FILE)))
+
+
 def test_a_vault_at_work_notices_that_the_ring_was_turned(tmp_path: Path) -> None:
     at_work, elsewhere = open_vault(tmp_path), open_vault(tmp_path)
     before = at_work.seal("first", "here")

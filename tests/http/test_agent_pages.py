@@ -88,7 +88,7 @@ REFUSED = (
     ("credentials", "ROTA_HTTP_SECRET=nowhere", "ROTA_HTTP_SECRET: Only agents of the kind http"),
     ("pool", "No Pool", "small letters"),
     ("max_concurrent", "many", "Give a whole number"),
-    ("max_concurrent", "0", "greater than or equal to 1"),
+    ("max_concurrent", "0", "Give 1 or more"),
     ("instructions", "x" * 200_001, "at most 200000"),
 )
 

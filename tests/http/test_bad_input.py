@@ -69,6 +69,50 @@ def clearly(answer: Any, *statuses: int) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": 5}, "name: Give text, in quotes."),
+        ({"name": None}, "name: Give text, in quotes."),
+        ({"name": "x" * 201}, "name: Give at most 200 characters."),
+        ({"prompt": ["x"]}, "prompt: Give text, in quotes."),
+        ({"max_attempts": "5"}, "max_attempts: Give a whole number."),
+        ({"max_attempts": 1.5}, "max_attempts: Give a whole number."),
+        ({"max_attempts": 0}, "max_attempts: Give 1 or more."),
+        ({"max_rescues": 101}, "max_rescues: Give 100 or less."),
+        ({"run_immediately": "yes"}, "run_immediately: Give true or false."),
+        ({"overlap": "sometimes"}, "overlap: Give skip, queue_one, queue_all, allow or replace."),
+        ({"status": 1}, "status: Give active or paused."),
+        ({"pre_approvals": "all"}, "pre_approvals: Give a JSON list: values in brackets."),
+        ({"pre_approvals": ["x"] * 101}, "pre_approvals: Give at most 100."),
+        ({"pre_approvals": [""]}, "pre_approvals.0: Give at least 1 character."),
+        ({"credentials": []}, "credentials: Give a JSON object: names and values in braces."),
+        ({"timeout": 5}, None),
+        ({"triggers": [{"cron": "0 9 * * *", "starts_at": "soon"}]}, None),
+        ({"triggers": [{"cron": "0 9 * * *", "starts_at": "2027-01-01T09:00:00"}]}, None),
+        ({"triggers": [{"cron": "0 9 * * *", "max_fires": 0}]}, None),
+        ({"triggers": [{"cron": 5}]}, None),
+        ({"budget": {"per_run": {"tokens": "many"}}}, None),
+        ({"budget": {"per_run": {"money": "much"}}}, "budget.per_run.money: Give an amount, such as “0.50”."),
+        ({"budget": {"per_run": {"money": "0.1234567890123456789"}}}, None),
+        ({"budget": 5}, None),
+    ],
+)
+async def test_what_would_be_right_is_told_in_words_of_the_house(
+    api: Api, given: dict[str, Any], told: str | None
+) -> None:
+    refusal = clearly(await api.post("/automations", example(**given)), 422)
+    assert told in {None, refusal["detail"]}, refusal
+    words = json.dumps(refusal)
+    assert not any(each in words for each in ("Input should", "should be", "should have", "valid ")), refusal
+
+
+@pytest.mark.parametrize("query", [{"limit": "many"}, {"limit": 0}, {"limit": 101}, {"status": "odd"}, {"agent": ""}])
+async def test_what_would_be_right_in_an_address_is_told_in_words_of_the_house(api: Api, query: dict[str, Any]) -> None:
+    answer = await api.get("/runs", **query)
+    assert "should" not in answer.text, answer.text
+
+
 # Bodies -------------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
 from rota import executors
-from rota.db import rate_buckets
+from rota.db import people, rate_buckets
 from rota.http.app import create_app
 from rota.http.context import COOKIE, Web
 from rota.http.limiting import BURST_SECONDS, Limits, is_near
@@ -95,6 +95,23 @@ async def test_a_login_is_limited_too(site: Site, office: Office, api: Api) -> N
     beside = {"Cookie": f'seen={{"tour": true}}; {COOKIE}={login}'}  # of another application at the same host
     asked = (client.get(api.url("/agents"), headers=beside) for _ in count())
     refused(await ask_until_refused(asked), 429, "rate_limited")
+
+
+async def test_a_login_counts_for_the_workspace_that_it_asks(site: Site, office: Office, api: Api) -> None:
+    """Not for the first one that it was seen in."""
+    from rota.access import signing_in
+
+    other = await api_client.furnish(site)
+    async with office.db.transaction() as conn:
+        await people.add_member(conn, other.caller.workspace_id, office.caller.user_id, "viewer")
+        login = await signing_in.sign_in(conn, await signing_in.create_link(conn, office.caller.user_id))
+    _, client = limited(site, rate_limit=0, workspace_rate_limit=1)
+    cookie = {"Cookie": f"{COOKIE}={login}"}
+    made(await client.get(api.url("/agents"), headers=cookie), 200)
+    theirs = f"/api/v1/workspaces/{other.caller.workspace_slug}/agents"
+    answer = await ask_until_refused(client.get(theirs, headers=cookie) for _ in count())
+    assert "this workspace" in refused(answer, 429, "rate_limited")["detail"]
+    made(await client.get(api.url("/agents"), headers=cookie), 200)
 
 
 async def test_this_machine_agents_at_work_and_strangers_are_not_counted(site: Site, office: Office, api: Api) -> None:

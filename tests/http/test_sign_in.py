@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from argon2 import PasswordHasher
 from httpx import AsyncClient, Response
+from waiting import until
 
 from rota.access import passwords, signing_in, throttling
 from rota.db import people, throttles
@@ -24,6 +25,7 @@ REAL = passwords._hasher
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 HASHED = CHEAP.hash(PASSWORD)
 SECOND = timedelta(seconds=1)
+WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 API = "/api/v1/workspaces/default"
 
 
@@ -191,6 +193,38 @@ async def test_a_password_is_changed_by_who_knows_it_and_ends_the_other_logins(
         assert (await elsewhere.get(f"{API}/me")).status_code == 401
         assert (await sign_in(elsewhere)).status_code == 401
         assert (await sign_in(elsewhere, password="another long password")).status_code == 303
+
+
+async def test_a_sign_in_that_is_overtaken_by_a_change_of_the_password_is_none(
+    guest: AsyncClient, ada: UserId, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change ends all other logins: one with the old password must not begin behind it."""
+    judge = passwords.is_right
+
+    async def overtaken(*given: Any) -> bool:
+        right = await judge(*given)
+        await house.execute("UPDATE users SET password_hash = %s WHERE id = %s", CHEAP.hash("a new password"), ada)
+        return right
+
+    monkeypatch.setattr(passwords, "is_right", overtaken)
+    assert (await sign_in(guest)).status_code == 401
+    assert await house.value("SELECT count(*) FROM logins WHERE user_id = %s", ada) == 0
+
+
+async def test_a_change_of_the_password_ends_also_a_login_that_just_begins(ada: UserId, house: Any) -> None:
+    async with house.db.transaction() as conn:
+        assert await people.still_has_password(conn, ada, HASHED)
+        changing = asyncio.create_task(change(house, ada))
+        await until(lambda: house.value(WAITING))
+        await signing_in.open_login(conn, ada, signing_in.Visit())
+    await changing
+    assert await house.value("SELECT count(*) FROM logins WHERE user_id = %s", ada) == 0
+
+
+async def change(house: Any, user_id: UserId) -> None:
+    async with house.db.transaction() as conn:
+        assert await people.change_password(conn, user_id, HASHED, CHEAP.hash("a new password"))
+        await people.end_other_logins(conn, user_id, None)
 
 
 async def test_nobody_waits_for_a_connection_while_a_password_is_judged(

@@ -210,6 +210,28 @@ async def test_a_test_is_sent_at_once_by_whoever_is_woken(office: Office, api: A
     refused(await api.post(f"/notifications/targets/{UNKNOWN}/test"), 404, "not_found")
 
 
+async def test_who_is_switched_off_or_removed_is_told_nothing_more(office: Office, api: Api) -> None:
+    member = await office.api("member")
+    automation = made(await member.post("/automations", example()))
+    me = made(await member.get("/me"), 200)["id"]
+    async with open_desk() as desk:
+        await target(office, member, desk.url)
+        await fail(office, automation["id"])
+        made(await api.patch(f"/members/{me}", {"disabled": True}), 200)
+        await fail(office, automation["id"])
+        await sender(office).once()
+        assert desk.taken == []
+        made(await api.patch(f"/members/{me}", {"disabled": False}), 200)
+        waiting = "SELECT sum(count) FROM notification_outbox WHERE workspace_id = %s"
+        assert await office.value(waiting, office.caller.workspace_id) == 1, "of what came meanwhile nothing"
+        await api.delete(f"/members/{me}")
+        await sender(office).once()
+        assert desk.taken == []
+        left = "SELECT count(*) FROM notification_targets WHERE workspace_id = %s"
+        assert await office.value(left, office.caller.workspace_id) == 0
+        assert await office.value(waiting, office.caller.workspace_id) is None
+
+
 async def test_who_chose_not_to_hear_of_it_outward_does_not(office: Office, api: Api) -> None:
     automation = made(await api.post("/automations", example()))
     await target(office, api, "json://example.org/")

@@ -39,8 +39,7 @@ async def change(conn: Connection, vault: Vault, caller: Caller, ref: str, value
     """Give it another value, which the next attempt gets, or say anew what it is for. Its name stays."""
     caller.must_be(Level.ADMIN, "change a credential")
     found = await _found(conn, caller, ref, lock=True)
-    value = values.get("value")
-    sealed = None if value is None else _sealed(vault, caller, found["id"], value)
+    sealed = _sealed(vault, caller, found["id"], values["value"]) if "value" in values else None
     await rows.update(conn, {**found, **values, "workspace_id": caller.workspace_id, "sealed": sealed})
     return await find(conn, caller, str(found["id"]))
 

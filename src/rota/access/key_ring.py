@@ -5,6 +5,7 @@ import binascii
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,15 +17,23 @@ LONGEST_ID = 32
 FILE = "vault.keys"
 
 Keys = Mapping[str, bytes]
+State = tuple[int, int, int]
 
 
 class KeyRing:
     """The first key seals; every one of them opens what it sealed."""
 
-    def __init__(self, keys: Keys, file: Path | None = None) -> None:
+    def __init__(self, keys: Keys) -> None:
         self.keys = keys
-        self._file = file
-        self._seen = _state(file)
+        self._file: Path | None = None
+        self._seen: State | None = None
+
+    @classmethod
+    def of_file(cls, file: Path) -> "KeyRing":
+        seen = _state(file)  # before it is read: a turn in between is noticed at the next look
+        ring = cls(_from_file(file))
+        ring._file, ring._seen = file, seen
+        return ring
 
     @property
     def newest(self) -> str:
@@ -62,7 +71,7 @@ def open_ring(home: Path, given: str = "", *, may_make: bool = True) -> KeyRing:
     try:
         if may_make:
             _make(file)
-        return KeyRing(_from_file(file), file)
+        return KeyRing.of_file(file)
     except OSError as failure:
         raise CannotStart(f"Cannot keep the vault's keys in {file}: {failure.strerror}.", field="home") from None
 
@@ -106,9 +115,10 @@ def _make(file: Path) -> None:
 
 
 def _write(file: Path, keys: Keys) -> Path:
-    """Beside the file, for its owner only, and on the disk before anything is sealed with it."""
-    made = file.with_name(f"{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:
+    """Beside the file, for its owner only, and on the disk before anything is sealed with it. Under a name of its own:
+    in containers that share a home every process has the same number."""
+    made = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
         new.writelines(f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in keys.items())
         new.flush()
         os.fsync(new.fileno())
@@ -131,7 +141,7 @@ def _from_file(file: Path) -> Keys:
     return from_text(file.read_text().strip().replace("\n", ","), str(file))
 
 
-def _state(file: Path | None) -> tuple[int, int, int] | None:
+def _state(file: Path | None) -> State | None:
     with suppress(OSError):
         found = file.stat() if file else None
         return (found.st_ino, found.st_mtime_ns, found.st_size) if found else None

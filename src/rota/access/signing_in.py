@@ -108,11 +108,13 @@ async def sign_in_by_password(db: Database, email: str, password: str, visit: Vi
     async with db.connection() as conn:
         found = await people.find_password(conn, email)
     if not await passwords.is_right(found["password_hash"] if found else None, password) or not found:
-        raise Unauthenticated("The e-mail address or the password is wrong.", code="wrong_password")
+        raise _wrong_password()
     if found["disabled"]:
         raise _disabled()
     await throttling.succeed(db, email, visit.ip or "")
     async with db.transaction() as conn:
+        if not await people.still_has_password(conn, found["id"], found["password_hash"]):
+            raise _wrong_password()
         return await open_login(conn, UserId(found["id"]), visit)
 
 
@@ -158,6 +160,10 @@ async def find_login(conn: Connection, secret: str) -> dict[str, Any]:
     if found["disabled"]:
         raise _disabled()
     return found
+
+
+def _wrong_password() -> Unauthenticated:
+    return Unauthenticated("The e-mail address or the password is wrong.", code="wrong_password")
 
 
 def _disabled() -> Unauthenticated:

@@ -20,6 +20,7 @@ people AS MATERIALIZED (
            coalesce(c.bell, true) AS bell, coalesce(c.outward, true) AS outward
       FROM told t
            JOIN members m ON m.workspace_id = t.workspace_id AND m.user_id = t.user_id AND m.removed_at IS NULL
+           JOIN users u ON u.id = t.user_id AND u.disabled_at IS NULL
            LEFT JOIN notification_choices c
                   ON c.workspace_id = t.workspace_id AND c.user_id = t.user_id AND c.kind = t.kind
   ORDER BY t.workspace_id, t.user_id, t.kind, t.subject_id, t.id DESC),
@@ -78,7 +79,8 @@ WITH asked AS (
      WHERE p.workspace_id = %(workspace_id)s AND p.id = %(approval_id)s AND p.status = 'pending'),
 owners AS (
     SELECT m.user_id FROM asked JOIN members m ON m.workspace_id = asked.workspace_id AND m.level IN ('member', 'admin') AND m.removed_at IS NULL
-           AND m.user_id IN (asked.owner_id, asked.automation_owner_id)),
+           AND m.user_id IN (asked.owner_id, asked.automation_owner_id)
+           JOIN users u ON u.id = m.user_id AND u.disabled_at IS NULL),
 told AS (
     SELECT q.workspace_id, m.user_id, 'needs_approval' AS kind, q.id AS subject_id, %(id)s::uuid AS id, q.automation_id, q.run_id,
            q.session_id, q.id AS approval_id, NULL::uuid AS grant_id, NULL::uuid AS account_id, q.about,

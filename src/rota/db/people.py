@@ -115,6 +115,11 @@ END_OTHERS = "DELETE FROM logins WHERE user_id = %(user_id)s AND id IS DISTINCT 
 
 PASSWORD = "SELECT id, password_hash, disabled_at IS NOT NULL AS disabled FROM users WHERE email = %(email)s"
 
+STILL_RIGHT = """
+-- Held until the login stands: who changes the password waits for it, and then ends it with the others.
+SELECT FROM users WHERE id = %(id)s AND password_hash = %(hash)s AND disabled_at IS NULL FOR SHARE
+"""
+
 PERSON = "SELECT id, name, email, password_hash IS NOT NULL AS has_password, password_hash FROM users WHERE id = %(id)s"
 
 SET_PASSWORD = "UPDATE users SET password_hash = %(hash)s WHERE id = %(id)s"
@@ -263,6 +268,11 @@ async def end_other_logins(conn: Connection, user_id: UserId, but: UUID | None) 
 
 async def find_password(conn: Connection, email: str) -> dict[str, Any] | None:
     return await _one(conn, PASSWORD, {"email": email})
+
+
+async def still_has_password(conn: Connection, user_id: UserId, password_hash: str) -> bool:
+    """Whether it was not changed meanwhile; from now on nobody does."""
+    return (await conn.execute(STILL_RIGHT, {"id": user_id, "hash": password_hash})).rowcount == 1
 
 
 async def find_person(conn: Connection, user_id: UserId) -> dict[str, Any] | None:

@@ -30,6 +30,10 @@ DELETE = """
 DELETE FROM notification_targets WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s AND id = %(id)s
 """
 
+DELETE_OF_USER = """
+DELETE FROM notification_targets WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s
+"""
+
 TEST = """
 -- At once, unless a message was sent or tried just now; one that waits already is the same.
 WITH soon AS (
@@ -40,9 +44,10 @@ VALUES (%(workspace_id)s, %(id)s, 'test', %(id)s, '') ON CONFLICT DO NOTHING
 """
 
 CLAIM = """
--- Each target is one sender's until `not_before`, which is also what it proves by that it still is.
+-- Each target is one sender's until `not_before`, which is also what it proves by that it still is. What waits for somebody
+-- who is switched off rests with them.
 WITH due AS MATERIALIZED (
-    SELECT t.workspace_id, t.id FROM notification_targets t
+    SELECT t.workspace_id, t.id FROM notification_targets t JOIN users u ON u.id = t.user_id AND u.disabled_at IS NULL
      WHERE t.not_before <= now() AND EXISTS (
                SELECT FROM notification_outbox o WHERE o.workspace_id = t.workspace_id AND o.target_id = t.id)
   ORDER BY t.not_before LIMIT %(limit)s FOR NO KEY UPDATE OF t SKIP LOCKED),
@@ -117,6 +122,11 @@ async def insert(conn: Connection, target: dict[str, Any]) -> None:
 async def delete(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, target_id: UUID) -> bool:
     given = {"workspace_id": workspace_id, "user_id": user_id, "id": target_id}
     return (await conn.execute(DELETE, given)).rowcount == 1
+
+
+async def delete_of_user(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
+    """With what waits for them."""
+    await conn.execute(DELETE_OF_USER, {"workspace_id": workspace_id, "user_id": user_id})
 
 
 async def test(conn: Connection, workspace_id: WorkspaceId, target_id: UUID) -> None:

@@ -104,13 +104,13 @@ async def caller_of(request: Request, conn: Connection, workspace: str) -> Calle
     """Who asks, by bearer token, which must be for this kind of request, or by cookie."""
     if secret := bearer_of(request.headers.get("Authorization", "")):
         caller = request.state.caller = await signing_in.caller_by_token(conn, workspace, secret)
-        web(request).limits.know(secret, caller)
+        web(request).limits.know(secret, caller, workspace)
         scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
         return caller
     if cookie := request.cookies.get(COOKIE):
         await refuse_forged(request, cookie)
         caller = request.state.caller = await signing_in.caller_by_login(conn, workspace, cookie)
-        web(request).limits.know(cookie, caller)
+        web(request).limits.know(cookie, caller, workspace)
         return caller
     raise Unauthenticated(
         "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."

@@ -36,6 +36,7 @@ MOST_ERRORS = 20
 # By how the kinds of pydantic's errors begin.
 _OBJECT = "Give a JSON object: names and values in braces."
 _INSTANT = "Give an instant with its offset, such as “2026-06-01T09:00:00Z”."
+_AMOUNT = "Give an amount, such as “0.50”."
 IN_OUR_WORDS = {
     "extra_forbidden": "There is no such field.",
     "model_attributes_type": _OBJECT, "model_type": _OBJECT, "dict_type": _OBJECT,
@@ -44,6 +45,19 @@ IN_OUR_WORDS = {
     "uuid_type": "Give an id such as 01a1e0db-2cd9-7826-809d-0931e0e98709.",
     "datetime_": _INSTANT, "timezone_": _INSTANT,
     "date_": "Give a day, such as “2026-06-01”.",
+    "string_type": "Give text, in quotes.",
+    "string_too_short": "Give at least {min_length} character{s}.",
+    "string_too_long": "Give at most {max_length} characters.",
+    "string_pattern_mismatch": "Give text that fits {pattern}",
+    "too_short": "Give at least {min_length}.", "too_long": "Give at most {max_length}.",
+    "int_": "Give a whole number.", "float_": "Give a number.", "finite_number": "Give a number.",
+    "decimal_type": _AMOUNT, "decimal_parsing": _AMOUNT, "decimal_max_digits": "Give at most {max_digits} digits.",
+    "decimal_max_places": "Give at most {decimal_places} digits behind the point.",
+    "decimal_whole_digits": "Give at most {whole_digits} digits before the point.",
+    "bool_": "Give true or false.",
+    "literal_error": "Give {expected}.", "enum": "Give {expected}.",
+    "greater_than_equal": "Give {ge} or more.", "less_than_equal": "Give {le} or less.",
+    "greater_than": "Give more than {gt}.", "less_than": "Give less than {lt}.",
 }  # fmt: skip
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 MCP_PATH = "/mcp"
@@ -102,11 +116,10 @@ def _message(error: dict[str, Any]) -> str:
     kind = error["type"]
     known = next((told for beginning, told in IN_OUR_WORDS.items() if kind.startswith(beginning)), None)
     if known:
-        return known
+        facts = error.get("ctx", {})
+        return known.format(**facts, s="" if facts.get("min_length") == 1 else "s").replace("'", "")
     if kind == "missing":
         return "Send a body: a JSON object." if tuple(error["loc"]) == ("body",) else "This field is required."
-    if kind == "too_short":
-        return f"Give at least {error['ctx']['min_length']}."
     message = str(error["msg"]).removeprefix("Value error, ")
     return message[:1].upper() + message[1:] + ("" if message.endswith((".", "?", "!")) else ".")
 

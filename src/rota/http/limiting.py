@@ -6,6 +6,7 @@ write. Requests from this machine itself and those of agents at work are not cou
 
 import ipaddress
 import math
+import re
 from dataclasses import dataclass
 
 from starlette.requests import cookie_parser
@@ -24,6 +25,7 @@ BURST_SECONDS = 10
 DRAWS_A_SECOND = 5
 MOST_KNOWN = 10_000
 OF_THE_WORKSPACE = b""
+IN_WORKSPACE = re.compile(r"/(?:api/v1/workspaces|w)/([^/]+)")
 
 
 @dataclass(slots=True)
@@ -41,25 +43,27 @@ class Limits:
 
     def __init__(self, db: Database, *, rate: int, workspace_rate: int) -> None:
         self._db, self._rate, self._workspace_rate = db, rate, workspace_rate
-        self._known: dict[bytes, list[Bucket]] = {}
+        self._senders: dict[bytes, Bucket] = {}
+        self._shares: dict[tuple[bytes, str], Bucket] = {}  # by the workspace as addresses name it: a login has several
         self._workspaces: dict[WorkspaceId, Bucket] = {}
 
-    def know(self, secret: str, caller: Caller) -> None:
+    def know(self, secret: str, caller: Caller, workspace: str = "") -> None:
         sender = caller.token_id or caller.login_id
-        if sender is None or (known := hashed(secret)) in self._known:
+        if sender is None or ((known := hashed(secret)), workspace) in self._shares:
             return
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-            self._workspaces.clear()
-        own = Bucket(caller.workspace_id, sender.bytes, self._rate)
-        shared = self._workspaces.setdefault(
+        if len(self._shares) >= MOST_KNOWN:
+            for each in (self._senders, self._shares, self._workspaces):
+                each.clear()
+        self._senders.setdefault(known, Bucket(caller.workspace_id, sender.bytes, self._rate))
+        self._shares[known, workspace] = self._workspaces.setdefault(
             caller.workspace_id, Bucket(caller.workspace_id, OF_THE_WORKSPACE, self._workspace_rate)
         )
-        self._known[known] = [bucket for bucket in (own, shared) if bucket.rate]
 
-    async def take(self, secret: str) -> None:
+    async def take(self, secret: str, workspace: str = "") -> None:
         """Count a request, or refuse it until its bucket has something again."""
-        buckets = self._known.get(hashed(secret), [])
+        known = hashed(secret)
+        found = (self._senders.get(known), self._shares.get((known, workspace)))
+        buckets = [bucket for bucket in found if bucket and bucket.rate]
         for bucket in buckets:
             if bucket.left <= 0:
                 await self._draw(bucket)
@@ -92,7 +96,7 @@ class Limiting:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if secret := _counted(scope):
             try:
-                await self._limits.take(secret)
+                await self._limits.take(secret, _workspace(scope["path"]))
             except TooMany as refused:
                 return await answer(of_error(refused))(scope, receive, send)
             except PASSING:
@@ -103,6 +107,12 @@ class Limiting:
 def _counted(scope: Scope) -> str | None:
     """The secret that a request is counted by before anything else; None for those that are not."""
     return sender_of(scope) if scope["type"] == "http" and scope["path"].startswith(("/api/", "/w/")) else None
+
+
+def _workspace(path: str) -> str:
+    """As the address names it."""
+    match = IN_WORKSPACE.match(path)
+    return match[1] if match else ""
 
 
 def sender_of(scope: Scope) -> str | None:

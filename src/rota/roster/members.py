@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.access import signing_in
-from rota.db import audit, members, people, tokens
+from rota.db import audit, members, people, targets, tokens
 from rota.db import grants as grant_rows
 from rota.db.audit import Entry
 from rota.db.pool import Connection
@@ -102,12 +102,13 @@ async def switch(conn: Connection, caller: Caller, user_id: UUID, *, off: bool) 
 
 
 async def remove(conn: Connection, caller: Caller, user_id: UUID) -> None:
-    """Take somebody out: their grants and tokens end, and what runs on them. Their logins are ended by
-    `people.shut_out`."""
+    """Take somebody out: their grants and tokens end, and what runs on them, and they are told nothing more. Their
+    logins are ended by `people.shut_out`."""
     caller.must_be(Level.ADMIN, "remove a member")
     await _hold(conn, caller, user_id, loses_admin=True)
     await grants.revoke_all_of(conn, caller, UserId(user_id))
     await tokens.revoke_of_user(conn, caller.workspace_id, UserId(user_id))
+    await targets.delete_of_user(conn, caller.workspace_id, UserId(user_id))
     await members.remove(conn, caller.workspace_id, UserId(user_id))
 
 

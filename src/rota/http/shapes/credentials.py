@@ -17,7 +17,7 @@ class CredentialIn(In):
 
 
 class CredentialPatch(In):
-    value: SecretStr | None = Field(default=None, description="The next attempt gets it; null keeps the one there is")
+    value: SecretStr = Field(default=SecretStr(""), description="The next attempt gets it; left out, it stays")
     description: Line = ""
     usable_by: Literal["admin", "member"] = "admin"
 

@@ -75,7 +75,7 @@ async def change(unit: InUnit, request: Request, shared: Shared, credential: str
     try:
         async with unit.conn.transaction():
             CredentialPatch.model_validate(typed)
-            given = {**typed, "value": typed["value"] or None}
+            given = {name: text for name, text in typed.items() if name != "value" or text}
             saved = await credentials.change(unit.conn, shared.vault, unit.caller, str(found["id"]), given)
     except forms.WRONG as wrong:
         return await _list(unit, request, forms.rejected(request, wrong, found["id"], typed, "value"))
