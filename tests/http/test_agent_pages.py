@@ -221,7 +221,12 @@ async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house:
     await house.execute(
         "INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES ('w', 'north', 1, 1, '{command,oracle}', '{default}')"
     )
-    assert "Nobody serves this kind" not in (await admin.get(f"{HOME}/worker-bee")).text
+    assert "Nobody serves" not in (await admin.get(f"{HOME}/worker-bee")).text
+    await house.execute("UPDATE agents SET pool = 'gpu'")
+    assert "Nobody serves this pool" in (await admin.get(HOME)).text
+    assert "ROTA_POOLS=gpu" in (await admin.get(f"{HOME}/worker-bee")).text
+    await house.execute("UPDATE workers SET pools = '{default,gpu}'")
+    assert "Nobody serves" not in (await admin.get(HOME)).text
     assert 'new?kind=oracle"' in (await admin.get(f"{HOME}/new")).text
     assert (await submit(admin, HOME, **fields(executor="oracle", config=""))).status_code == 303
     object.__setattr__(web.settings, "local_agents", False)

@@ -15,7 +15,7 @@ TRIGGERS = "/automations/morning-digest/triggers"
 TOKEN = {"name": "script", "scopes": ["read"]}
 MADE: dict[str, dict[str, Any]] = {
     "/agents": {"name": "Scribe", "executor": "command", "config": {"argv": ["true"]}},
-    "/accounts": {"name": "Research"},
+    "/accounts": {"name": "Research", "budget": {"per_run": {"money": "0.50"}}},
     "/notifications/targets": {"name": "Desk", "url": "json://example.org/"},
     TRIGGERS: {"every": "1h"},
 }

@@ -28,7 +28,10 @@ SELECT id, host, pid, places, busy, kinds, pools, started_at, last_seen_at,
 ORDER BY started_at DESC
 """
 
-SERVED = "SELECT DISTINCT unnest(kinds) FROM workers WHERE stopped_at IS NULL AND last_seen_at >= clock_timestamp() - %(dead_after)s"
+SERVED = """
+SELECT kind, array_agg(DISTINCT pool) FROM workers, unnest(kinds) AS kind, unnest(pools) AS pool
+ WHERE stopped_at IS NULL AND last_seen_at >= clock_timestamp() - %(dead_after)s GROUP BY kind
+"""
 
 
 async def beat(
@@ -61,5 +64,6 @@ async def all_of(conn: Connection, workspace_id: WorkspaceId, *, dead_after: tim
         return await cursor.fetchall()
 
 
-async def served_kinds(conn: Connection, *, dead_after: timedelta) -> set[str]:
-    return {kind for (kind,) in await (await conn.execute(SERVED, {"dead_after": dead_after})).fetchall()}
+async def served(conn: Connection, *, dead_after: timedelta) -> dict[str, list[str]]:
+    """The kinds of agents that live workers serve, each with the pools in which they do."""
+    return dict(await (await conn.execute(SERVED, {"dead_after": dead_after})).fetchall())

@@ -111,7 +111,7 @@ async def doubts(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
 async def _check(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
     """Kinds that we don't know are for those workers to judge that serve them."""
     check_http_secret(agent["executor"], agent["credentials"])
-    served = await workers.served_kinds(conn, dead_after=SERVED_LATELY)
+    served = await workers.served(conn, dead_after=SERVED_LATELY)
     return agent_config.check(
         agent["executor"], agent["config"], which=shutil.which, has=_has_module, also=sorted(served)
     )

@@ -34,11 +34,15 @@ async def list_snapshots(
 
 @router.get("/executors")
 async def list_executors(unit: InUnit, shared: Shared) -> Page[dict[str, Any]]:
-    """Kinds of agents, and whether a live worker serves them. Those that Rota brings say what they run and need, with
-    an agent to begin with."""
-    served = await workers.served_kinds(unit.conn, dead_after=shared.settings.timeouts.dead)
-    kinds = sorted(served | set(agent_config.KINDS))
-    return Page(items=[{"kind": kind, "served": kind in served, **_guided(kind)} for kind in kinds])
+    """Kinds of agents, whether a live worker serves them, and in which pools. Those that Rota brings say what they run
+    and need, with an agent to begin with."""
+    served = await workers.served(unit.conn, dead_after=shared.settings.timeouts.dead)
+    kinds = sorted(served.keys() | set(agent_config.KINDS))
+    return Page(
+        items=[
+            {"kind": kind, "served": kind in served, "pools": served.get(kind, []), **_guided(kind)} for kind in kinds
+        ]
+    )
 
 
 def _guided(kind: str) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class Kind(NamedTuple):
 
 
 async def _kinds(unit: Unit, shared: Web) -> list[Kind]:
-    served = await workers.served_kinds(unit.conn, dead_after=shared.settings.timeouts.dead)
-    known = (*KINDS, *sorted(served - {*KINDS}))
+    served = await workers.served(unit.conn, dead_after=shared.settings.timeouts.dead)
+    known = (*KINDS, *sorted(served.keys() - {*KINDS}))
     return [Kind(each, guide_to(each), each in served, _barred(shared, each)) for each in known]
 
 

@@ -1,6 +1,6 @@
 """The pages of agents: who works here, how each stands, what it does, and what can be done with it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -60,16 +60,16 @@ async def _list(conn: Connection, caller: Caller, *, shared: Web, before: UUID |
     ids = [each["id"] for each in found]
     used = await rows.used_by(conn, caller.workspace_id, ids)
     latest = await runs.latest_of_agents(conn, caller.workspace_id, ids)
-    served = await workers.served_kinds(conn, dead_after=shared.settings.timeouts.dead)
+    served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     return {
-        "agents": [{**each, "ref": ref_of(each), "served": each["executor"] in served} for each in found],
+        "agents": [{**each, "ref": ref_of(each), "unserved": _unserved(each, served)} for each in found],
         "used": used,
         "latest": latest,
         "is_admin": caller.is_admin,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
         "lives": before is None,
-        "seen": fingerprint(found, used, latest, sorted(served), older),
+        "seen": fingerprint(found, used, latest, served, older),
     }
 
 
@@ -94,10 +94,11 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
     latest = await runs.latest_of_agents(conn, caller.workspace_id, [found["id"]], limit=RECENT)
     recent = latest.get(found["id"], [])
     subjects = await runs.subjects(conn, caller.workspace_id, [each["id"] for each in recent])
-    served = await workers.served_kinds(conn, dead_after=shared.settings.timeouts.dead)
+    served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
+    unserved = _unserved(found, served)
     doubts = await agents.doubts(conn, found) if caller.is_admin else []
     return {
-        "agent": {**found, "ref": ref_of(found), "served": found["executor"] in served},
+        "agent": {**found, "ref": ref_of(found), "unserved": unserved},
         "automations": [{**each, "ref": automation_ref(each)} for each in used[:NAMED]],
         "more": len(used) > NAMED,
         "doubts": doubts,
@@ -106,8 +107,14 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
         "is_admin": caller.is_admin,
         "form": UNTOUCHED,
         "lives": True,
-        "seen": fingerprint(found, used, recent, subjects, found["executor"] in served, doubts),
+        "seen": fingerprint(found, used, recent, subjects, unserved, doubts),
     }
+
+
+def _unserved(agent: Mapping[str, Any], served: Mapping[str, Collection[str]]) -> str | None:
+    """What of it no live worker serves: its kind, or that in its pool."""
+    pools = served.get(agent["executor"], ())
+    return None if agent["pool"] in pools else "pool" if pools else "kind"
 
 
 async def _refused(unit: Unit, request: Request, shared: Web, agent: str, form: Form) -> Response:
