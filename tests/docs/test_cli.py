@@ -1,5 +1,6 @@
 """docs/reference/cli.md and `rota --help` say the same: every command, every option, and examples that can be typed."""
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -14,6 +15,10 @@ LIKE_ANOTHER = {
     "agents edit": "agents create", "automations edit": "automations create", "triggers edit": "triggers add",
     "audit export": "audit list",
 }  # fmt: skip
+
+AT_THE_DATABASE = {"/tokens", "/tokens/{}"}
+FOR_PROGRAMS = {"/healthz", "/readyz", "/metrics", "/hooks/{}"}
+PATH = re.compile(r'"(?:\{self\._prefix\})?(/[^"]*)"')
 
 
 def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -69,3 +74,17 @@ def test_every_command_says_what_it_does_and_every_option_what_it_is_for() -> No
         for option in command.params:
             if isinstance(option, click.Option):
                 assert option.help or isinstance(option.type, click.Choice), (path, option.name)
+
+
+def anonymous(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", path)
+
+
+def test_every_route_of_the_api_has_a_command() -> None:
+    """But for agents at work, who have the desk, and for other programs."""
+    told = re.findall(r"^\| `[A-Z]+ (/\S+)` \|", text_of(ROOT / "docs" / "reference" / "api.md"), flags=re.MULTILINE)
+    files = [*(ROOT / "src" / "rota" / "cli").rglob("*.py"), ROOT / "src" / "rota" / "client" / "rota.py"]
+    asked = {anonymous(path) for file in files for path in PATH.findall(file.read_text())}
+    verbs = {f"/{path.replace(' ', '/{}/')}" for path, _ in leaves()}
+    missing = {anonymous(path) for path in told if "/desk/" not in path} - asked - verbs
+    assert missing == AT_THE_DATABASE | FOR_PROGRAMS
