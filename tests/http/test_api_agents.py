@@ -263,6 +263,18 @@ async def test_a_paused_agent_is_not_run(office: Office, api: Api) -> None:
     assert await office.count("runs", "sessions", "grants") == before
 
 
+async def test_an_agent_of_a_kind_that_is_gone_is_still_paused_and_renamed(office: Office, api: Api) -> None:
+    """Its package was uninstalled: nothing may keep an admin from stopping it."""
+    async with office.db.connection() as conn:
+        await conn.execute(
+            "UPDATE agents SET executor = 'oracle' WHERE workspace_id = %s", [office.caller.workspace_id]
+        )
+    paused = made(await api.patch("/agents/worker-bee", {"status": "paused", "name": "Old bee"}), 200)
+    assert (paused["status"], paused["name"]) == ("paused", "Old bee")
+    assert "oracle" in paused["warnings"][0]
+    refused(await api.patch("/agents/worker-bee", {"config": {"argv": ["sh"]}}), 422, "unknown_executor", "executor")
+
+
 async def test_the_same_key_and_body_give_the_same_run_by_slug_and_by_id_also_after_it_failed(
     office: Office, api: Api
 ) -> None:

@@ -57,7 +57,8 @@ async def change(
     caller.must_be(Level.ADMIN, "change an agent")
     found = await find(conn, caller, ref, lock=True)
     agent = {**found, **values, "workspace_id": caller.workspace_id}
-    warnings = await _check(conn, agent)
+    as_before = all(agent[name] == found[name] for name in ("executor", "config", "credentials"))
+    warnings = await (doubts if as_before else _check)(conn, agent)
     agent["credentials"] = await credentials.check_uses(conn, caller, agent["credentials"])
     if agent["slug"] != found["slug"]:
         await slugs.free(
