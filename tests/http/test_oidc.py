@@ -210,6 +210,40 @@ async def test_a_code_that_the_provider_does_not_know_and_an_error_lead_back_to_
     assert (await browser.get("/sign-in/oidc/callback", params={"error": "access_denied"})).status_code == 401
 
 
+async def test_a_provider_that_speaks_nonsense_lets_nobody_in(
+    browser: AsyncClient, provider: Provider, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, token = provider.get, provider.token
+    _, described = get("/")
+    for told in (None, [], "sign in", {}, {**described, "jwks_uri": None}, {**described, "token_endpoint": 7}):
+        monkeypatch.setattr(provider, "get", lambda _, told=told: (200, told))
+        left = await browser.get("/sign-in/oidc")
+        assert (left.status_code, "The identity provider" in left.text) == (401, True)
+    for keys in (None, {}, {"keys": ["k1"]}, {"keys": [{"kty": "RSA"}]}):
+        monkeypatch.setattr(provider, "get", lambda path, keys=keys: (200, keys) if path == "/keys" else get(path))
+        provider.will_say(sent := await leave(browser))
+        assert (await come_back(browser, sent)).status_code == 401
+    monkeypatch.setattr(provider, "get", get)
+    for said in (None, [], {"id_token": 5}):
+        monkeypatch.setattr(provider, "token", lambda _, said=said: (200, said))
+        provider.will_say(sent := await leave(browser))
+        assert (await come_back(browser, sent)).status_code == 401
+    monkeypatch.setattr(provider, "token", token)
+    assert await house.value("SELECT count(*) FROM logins") == 0
+
+
+async def test_a_key_that_the_provider_took_up_since_is_known_at_once(
+    browser: AsyncClient, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider.will_say(sent := await leave(browser))
+    assert (await come_back(browser, sent)).status_code == 303
+    real, provider.signs = provider.get, OTHER
+    published = {"keys": [OTHER.as_dict(private=False), {"kty": "of a later day"}]}
+    monkeypatch.setattr(provider, "get", lambda path: (200, published) if path == "/keys" else real(path))
+    provider.will_say(sent := await leave(browser))
+    assert (await come_back(browser, sent)).status_code == 303
+
+
 async def test_without_a_level_only_who_was_invited_comes_in(house_with: Any, provider: Provider, house: Any) -> None:
     async with visiting(house_with()) as client:
         sent = await leave(client)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from house import House
-from psycopg import OperationalError
+from psycopg import DataError, OperationalError
 from waiting import until
 
 from rota.db.listener import Wakes, session_channel
@@ -192,6 +192,32 @@ async def test_words_are_kept_in_order_while_the_database_is_away(
     await desk.finish()
     assert "".join(told for _, told in await written(house)) == "onetwothree"
     assert await house.value("SELECT amount FROM usage") == 2
+
+
+async def test_what_was_written_before_the_database_went_away_is_not_written_again(
+    house: House, recorder: Recorder, desk: RecordingDesk, run: Claimed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where somebody's words cannot be stored, those of the others are written one by one."""
+    beside = [desk, *(recorder.desk(run) for _ in range(3))]
+    for number, each in enumerate(beside):
+        await each.say(str(number))
+    write, alone = recorder._write, []
+
+    async def away_for_the_third(taken: Any) -> None:
+        if len(taken) > 1:
+            raise DataError("somebody's words")
+        alone.append(taken)
+        if len(alone) == 3:
+            raise OperationalError("away")
+        await write(taken)
+
+    monkeypatch.setattr(recorder, "_write", away_for_the_third)
+    with pytest.raises(OperationalError):
+        await recorder.flush()
+    monkeypatch.setattr(recorder, "_write", write)
+    for each in beside:
+        await each.finish()
+    assert [told for _, told in await written(house)] == ["0", "1", "2", "3"]
 
 
 async def test_the_writer_goes_on_after_a_failure(

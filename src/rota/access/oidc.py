@@ -19,6 +19,9 @@ ON_THE_WAY = timedelta(minutes=10)
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 LEEWAY_SECONDS = 60
 SECONDS = 10.0
+ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+UNREACHABLE = (httpx.HTTPError, httpx.InvalidURL)
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError)  # what it says is JSON, and nothing that is expected
 
 
 class Sent(NamedTuple):
@@ -78,9 +81,10 @@ class Provider:
                     found["token_endpoint"], code=code, code_verifier=begun["verifier"], grant_type="authorization_code"
                 )
             keys = await _fetch(found["jwks_uri"])
-        except (httpx.HTTPError, AuthlibBaseError, ValueError, KeyError):
+            id_token = str(token["id_token"])
+        except (*UNREACHABLE, AuthlibBaseError, *NONSENSE):
             raise _failed("The identity provider did not confirm this sign-in.") from None
-        return self._checked(str(token.get("id_token", "")), keys, begun["nonce"])
+        return self._checked(id_token, keys, begun["nonce"])
 
     def _checked(self, id_token: str, keys: Any, nonce: str) -> dict[str, Any]:
         """What the provider says, if it is signed by it, for us, for this very sign-in, and not too old."""
@@ -94,7 +98,7 @@ class Provider:
         try:
             claims = jwt.decode(id_token, KeySet.import_key_set(keys), algorithms=ALGORITHMS).claims
             jwt.JWTClaimsRegistry(leeway=LEEWAY_SECONDS, **essential, **times).validate(claims)  # type: ignore[arg-type]
-        except (JoseError, ValueError, KeyError, TypeError):
+        except (JoseError, *NONSENSE):
             raise _failed("What the identity provider says about you cannot be trusted.") from None
         return claims
 
@@ -134,12 +138,15 @@ class Provider:
     async def _discover(self) -> dict[str, str]:
         address = f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            found: dict[str, str] = await _fetch(address)
-        except (httpx.HTTPError, ValueError):
+            found = await _fetch(address)
+        except (*UNREACHABLE, ValueError):
             raise _failed("The identity provider does not answer. Try again in a moment.") from None
-        if found.get("issuer") != self.issuer:
+        told = found if isinstance(found, dict) else {}
+        if told.get("issuer") != self.issuer:
             raise _failed("The identity provider is another one than ROTA_OIDC_ISSUER names.")
-        return found
+        if missing := [name for name in ENDPOINTS if not isinstance(told.get(name), str)]:
+            raise _failed(f"The identity provider does not say its {missing[0]}. Ask whoever runs this server.")
+        return told
 
 
 async def _fetch(address: str) -> Any:

@@ -68,30 +68,38 @@ class Recorder:
             if not self._desks:
                 self._due.clear()
             taken = [(desk, desk.take()) for desk in desks]
-            try:
-                await self._write_or_refuse(taken)
-            except BaseException:
-                for desk, (told, charges) in taken:
-                    desk.give_back(told, charges)
-                    self.has_something(desk)
-                raise
+            await self._write_or_refuse(taken)
 
     async def _write_or_refuse(self, taken: "Sequence[Taken]") -> None:
-        """What the database refuses for what it is must not hold up the words of others, nor be tried for ever."""
+        """What the database refuses for what it is must not hold up the words of others, nor be tried for ever. What
+        could not be written is given back, and only that."""
         try:
             await self._write(taken)
-        except PASSING:
+        except (*PASSING, asyncio.CancelledError):
+            self._give_back(taken)
             raise
         except Exception as failure:  # somebody's words: anything may be wrong with them
             if len(taken) > 1:
-                for each in taken:
-                    await self._write_or_refuse([each])
+                await self._write_each(taken)
             else:
                 [(desk, _)] = taken
                 log.warning(
                     "trace.refused", extra={"run_id": desk.run.id, "error": f"{type(failure).__name__}: {failure}"}
                 )
                 desk.written(lost=False)
+
+    async def _write_each(self, taken: "Sequence[Taken]") -> None:
+        for number, each in enumerate(taken, 1):
+            try:
+                await self._write_or_refuse([each])
+            except BaseException:
+                self._give_back(taken[number:])
+                raise
+
+    def _give_back(self, taken: "Sequence[Taken]") -> None:
+        for desk, (told, charges) in taken:
+            desk.give_back(told, charges)
+            self.has_something(desk)
 
     async def _write(self, taken: "Sequence[Taken]") -> None:
         if not taken:

@@ -84,7 +84,10 @@ async def sign_in_elsewhere(
     request: Request, shared: Shared, to: Annotated[str, Query(alias="next")] = "/"
 ) -> Response:
     """To the identity provider, and from there to the next route."""
-    sent = await _provider(shared).send(shared.db, _back_here(request, shared), local(to))
+    try:
+        sent = await _provider(shared).send(shared.db, _back_here(request, shared), local(to))
+    except Unauthenticated as refused:  # of the provider, not of whoever signs in
+        return _page(request, local(to), status=of_error(refused)["status"], told=refused.message)
     response = RedirectResponse(sent.url, 303, headers={"Cache-Control": "no-store"})
     _keep(request, response, OIDC_COOKIE, sent.browser, int(ON_THE_WAY.total_seconds()))
     return response
