@@ -330,13 +330,14 @@ async def test_every_page_is_light_fits_a_phone_stands_still_and_is_dark_for_who
     asked: list[Request] = []
     await page.add_init_script(MOVED)
     page.on("requestfinished", lambda request: asked.append(request))  # noqa: PLW0108 — it marks what it is given
-    for path in (*every_page(rota), run, f"{LIST}/{saved['slug']}"):
+    for path in (*every_page(rota), run, f"{LIST}/{saved['slug']}", f"/w/default/agents/{saved['agent_id']}"):
         asked.clear()
         await page.goto(rota.url + path)
         sizes = [await each.sizes() for each in asked]
         assert 4 <= len(sizes) <= 8, path  # the page, its style and its scripts at least: nothing came from a cache
         assert sum(each["responseBodySize"] + each["responseHeadersSize"] for each in sizes) <= 120_000, path
         assert await page.evaluate("settled()") < 0.1, path
+        assert await page.evaluate("scrollY") == 0, path
         for width in (360, 720, 1081, 1280):
             await page.set_viewport_size({"width": width, "height": 740})
             wide = await page.evaluate("document.documentElement.scrollWidth")

@@ -11,7 +11,8 @@ from rota.model.task import levels
 
 DRAWN = 60  # of more tasks no eye makes anything; they are in the table
 WIDE, TALL, ACROSS, DOWN, EDGE = 156, 48, 40, 16, 4
-LETTERS = 16
+LETTERS, SMALL_LETTERS = 16, 21
+SHORT = {"asking": "Asks"}  # where the words of the table are too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,12 @@ def _middle(needed: Sequence[UUID], row: Mapping[UUID, float]) -> float:
 def _node(task: Mapping[str, Any], x: int, y: int) -> Node:
     words = TASK_WORDS[task["status"]]
     told = f"{task['key']}, {task['role']}: {words}"
-    return Node(x, y, _cut(task["key"]), _cut(f"{task['role']} · {words}"), TASK_PILLS[task["status"]], told)
+    under = f"{task['role']} · {SHORT.get(task['status'], words)}"
+    return Node(x, y, _cut(task["key"]), _cut(under, SMALL_LETTERS), TASK_PILLS[task["status"]], told)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"
+def _cut(text: str, most: int = LETTERS) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> str:

@@ -142,7 +142,10 @@
   });
 
   // On a phone the way through the pages is longer than the screen: show where one is.
-  for (const each of document.querySelectorAll("nav [aria-current]")) each.scrollIntoView({ block: "nearest", inline: "center" });
+  for (const each of document.querySelectorAll("nav [aria-current]")) {
+    const way = each.closest("nav"), of = way.getBoundingClientRect(), is = each.getBoundingClientRect();
+    way.scrollLeft += is.left + is.width / 2 - of.left - of.width / 2; // sideways alone: the page stays at its top
+  }
 
   refresh();
   addCopyButtons();
