@@ -257,5 +257,6 @@ def test_only_those_who_must_look_beyond_a_workspace_take_a_connection_as_the_ow
         for file in http.rglob("*.py")
         if re.search(r"\bdb\.(connection|transaction|reserve)\(", file.read_text())
     }
-    who_asks, is_it_ready, signing_in = {"context.py", "redacting.py"}, {"health.py"}, {"ui/signing.py"}
+    who_asks = {"context.py", "redacting.py", "ui/rendering.py"}  # the last for a problem outside of any unit
+    is_it_ready, signing_in = {"health.py"}, {"ui/signing.py"}
     assert found == who_asks | is_it_ready | signing_in
