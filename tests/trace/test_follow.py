@@ -207,7 +207,7 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     readers = Readers(house.db, listener, asyncio.Event())
     crowd = [Follower(house, listener, session, after=1, readers=readers) for _ in range(50)]
     waiting = [asyncio.create_task(each.page()) for each in crowd]
-    await until(lambda: _true(session_channel(session) in listener._listening))
+    await until(lambda: _true(session_channel(session) in listener._listening and rests(readers)))
     looks: list[int] = []
     look = events.pages
 
@@ -225,6 +225,11 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     for each in crowd:
         await each.close()
     assert session_channel(session) not in listener._handlers
+
+
+def rests(readers: Readers) -> bool:
+    """They have looked once more since they are heard, and wait to be woken."""
+    return all(each._woken._waiters and not each._woken.is_set() for each in readers._feeds.values())
 
 
 async def _true(value: bool) -> bool:
