@@ -163,6 +163,18 @@ async def test_it_ends_with_its_input_once_all_is_answered(bridge: Bridge) -> No
     assert {json.loads(line)["id"] for line in said.splitlines()} == {*range(100), "last"}
 
 
+async def test_it_ends_when_its_input_cannot_be_read(address: str, api: Api, tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            str(ROTA), "mcp", env=environment(address, api.token), stdin=directory, stdout=PIPE, stderr=PIPE
+        )
+        assert await asyncio.wait_for(process.communicate(), 30) == (b"", b"")
+    finally:
+        os.close(directory)
+    assert process.returncode == 0
+
+
 async def test_it_says_what_was_agreed_on_with_every_later_request(bridge: Bridge) -> None:
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY[1]}}
     assert (await bridge.ask(hello))["result"]["protocolVersion"] == LEGACY[1]

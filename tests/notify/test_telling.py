@@ -277,11 +277,12 @@ async def test_old_ones_are_pruned(office: Office, api: Api) -> None:
     assert [each["title"] for each in await told(api)] == ["New failed"]
 
 
-async def test_who_left_is_told_nothing(office: Office, api: Api) -> None:
-    """Somebody else's failure of that moment is told all the same."""
+async def test_what_fails_of_somebody_who_left_is_told_to_the_admins(office: Office, api: Api) -> None:
+    """And only to them; who owns something is told of it alone."""
+    member = await office.api("member")
     workspace_id = office.caller.workspace_id
-    mine = await saved(api)
-    gone = await saved(api, name="Of nobody")
+    owned = await saved(member)
+    gone = await saved(member, name="Of nobody")
     await office.execute(
         "INSERT INTO users (id, name) VALUES ('01900000-0000-7000-8000-00000000abcd', 'Gone') ON CONFLICT DO NOTHING"
     )
@@ -293,11 +294,13 @@ async def test_who_left_is_told_nothing(office: Office, api: Api) -> None:
             conn,
             [
                 telling.Failure(workspace_id, _uuid(number), AutomationId(each["id"]), None, "stuck")
-                for number, each in enumerate((mine, gone))
+                for number, each in enumerate((owned, gone))
             ],
         )
-    assert [each["title"] for each in await told(api)] == ["Morning digest failed"]
-    assert await office.value("SELECT count(*) FROM notifications WHERE workspace_id = %s", workspace_id) == 1
+        await telling.of_paused(conn, [(workspace_id, AutomationId(gone["id"]))])
+    assert [each["title"] for each in await told(member)] == ["Morning digest failed"]
+    assert {each["title"] for each in await told(api)} == {"Of nobody failed", "Of nobody was paused"}
+    assert await office.value("SELECT count(*) FROM notifications WHERE workspace_id = %s", workspace_id) == 3
 
 
 async def test_two_batches_about_the_same_automations_never_wait_for_each_other_in_a_ring(

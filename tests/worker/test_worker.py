@@ -447,7 +447,7 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     await Rescue(db, wakes).once()
     run = await _run(house, run_id)
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
-    assert run["error_detail"] == "No worker had a free place for it within 15m."
+    assert run["error_detail"] == "It waited 15m for a worker with a free place."
 
 
 @pytest.mark.parametrize("text", ["2s", "0.05s", "1.25s", "15m", "1h30m", "1d", "2d3h4m5.000006s", "400d"])

@@ -44,10 +44,22 @@ SELECT p.workspace_id, t.id, p.kind, p.subject_id, p.automation_id, p.run_id, p.
                   count = o.count + EXCLUDED.count
 """
 
+# Whose it is hears of it; where they have left or are switched off, every admin: somebody must.
+HEARS = """
+told AS (
+    SELECT w.*, h.user_id FROM whose w CROSS JOIN LATERAL (
+        SELECT m.user_id FROM members m JOIN users u ON u.id = m.user_id AND u.disabled_at IS NULL
+         WHERE m.workspace_id = w.workspace_id AND m.user_id = w.owner_id AND m.removed_at IS NULL
+     UNION ALL
+        SELECT m.user_id FROM members m
+         WHERE m.workspace_id = w.workspace_id AND m.level = 'admin' AND NOT EXISTS (
+                   SELECT FROM members o JOIN users u ON u.id = o.user_id AND u.disabled_at IS NULL
+                    WHERE o.workspace_id = w.workspace_id AND o.user_id = w.owner_id AND o.removed_at IS NULL)) h),
+"""
+
 FAILED = f"""
--- The owner of the automation, or of the session, is told.
-WITH told AS (
-    SELECT g.workspace_id, coalesce(a.owner_id, s.owner_id) AS user_id, 'run_failed' AS kind,
+WITH whose AS (
+    SELECT g.workspace_id, coalesce(a.owner_id, s.owner_id) AS owner_id, 'run_failed' AS kind,
            coalesce(g.automation_id, g.session_id) AS subject_id, g.id, g.automation_id, g.run_id, g.session_id,
            NULL::uuid AS approval_id, NULL::uuid AS grant_id, NULL::uuid AS account_id,
            coalesce(a.name, s.title, 'A session') AS about, g.detail
@@ -55,16 +67,16 @@ WITH told AS (
            AS g(workspace_id uuid, id uuid, automation_id uuid, run_id uuid, session_id uuid, detail text)
            LEFT JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id
            LEFT JOIN sessions s ON s.workspace_id = g.workspace_id AND s.id = g.session_id),
-{RING}"""
+{HEARS}{RING}"""
 
 PAUSED = f"""
-WITH told AS (
-    SELECT a.workspace_id, a.owner_id AS user_id, 'paused' AS kind, a.id AS subject_id, g.id, a.id AS automation_id,
+WITH whose AS (
+    SELECT a.workspace_id, a.owner_id, 'paused' AS kind, a.id AS subject_id, g.id, a.id AS automation_id,
            NULL::uuid AS run_id, NULL::uuid AS session_id, NULL::uuid AS approval_id, NULL::uuid AS grant_id,
            NULL::uuid AS account_id, a.name AS about, a.paused_reason AS detail
       FROM json_to_recordset(%(given)s::json) AS g(workspace_id uuid, id uuid, automation_id uuid)
            JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id),
-{RING}"""
+{HEARS}{RING}"""
 
 ASKED = f"""
 -- The owners who may answer; where there is none, every admin.

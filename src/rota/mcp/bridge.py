@@ -5,6 +5,7 @@ import base64
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -147,8 +148,9 @@ async def lines_of(descriptor: int) -> AsyncIterator[bytes]:
     loop, found = asyncio.get_running_loop(), asyncio.Queue[bytes | None](AT_ONCE)
 
     def read() -> None:
-        for line in _lines(descriptor):
-            asyncio.run_coroutine_threadsafe(found.put(line), loop).result()
+        with suppress(OSError):  # what cannot be read has ended
+            for line in _lines(descriptor):
+                asyncio.run_coroutine_threadsafe(found.put(line), loop).result()
         asyncio.run_coroutine_threadsafe(found.put(None), loop).result()
 
     threading.Thread(target=read, daemon=True).start()

@@ -88,7 +88,7 @@ WITH chosen AS MATERIALIZED (
 changed AS (
    UPDATE runs r
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
-          error_detail = 'No worker had a free place for it within ' || {SPAN} || '.'
+          error_detail = 'It waited ' || {SPAN} || ' for a worker with a free place.'
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """
     + TELL
