@@ -164,14 +164,14 @@ async def test_it_ends_with_its_input_once_all_is_answered(bridge: Bridge) -> No
 
 
 async def test_it_ends_when_its_input_cannot_be_read(address: str, api: Api, tmp_path: Path) -> None:
-    directory = os.open(tmp_path, os.O_RDONLY)
+    write_only = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
     try:
         process = await asyncio.create_subprocess_exec(
-            str(ROTA), "mcp", env=environment(address, api.token), stdin=directory, stdout=PIPE, stderr=PIPE
+            str(ROTA), "mcp", env=environment(address, api.token), stdin=write_only, stdout=PIPE, stderr=PIPE
         )
         assert await asyncio.wait_for(process.communicate(), 30) == (b"", b"")
     finally:
-        os.close(directory)
+        os.close(write_only)
     assert process.returncode == 0
 
 
