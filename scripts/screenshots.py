@@ -328,7 +328,7 @@ def main() -> None:
             pages = {
                 "automations": "/w/default/automations",
                 "automation": "/w/default/automations/endpoint-check",
-                "automation-calendar": "/w/default/automations/endpoint-check?view=calendar&at=2026-01-05T09:00",
+                "automation-calendar": "/w/default/automations/endpoint-check?view=calendar&at=2026-01-05T09:00#history",
                 "editor": "/w/default/automations/new?starter=digest",
                 "editor-saved": "/w/default/automations/sort-the-notes/edit",
                 "agents": "/w/default/agents",
@@ -341,6 +341,7 @@ def main() -> None:
                 "session-failed": f"/w/default/sessions/{first_of(started, 'endpoint-check', 'failed')}",
                 "session-goal": f"/w/default/sessions/{started.goal}",
                 "session-chat": f"/w/default/sessions/{started.chat}",
+                "session-new": "/w/default/sessions/new?kind=background",
                 "sessions": "/w/default/sessions",
                 "sessions-background": "/w/default/sessions?kind=background",
                 "approvals": "/w/default/approvals",
