@@ -187,14 +187,7 @@ def _day(day: date, at: int, counted: Mapping[str, int], most: int) -> Day:
     count = sum(counted.values())
     # A failure among many successes is marked; the colour tells what most of the day was.
     worst = "failed" if 2 * counted.get("failed", 0) >= count > 0 else "succeeded"
-    tone = (
-        worst
-        if worst in counted
-        else next(
-            (each for each in WORST_FIRST if each in counted),
-            "none",
-        )
-    )
+    tone = worst if worst in counted else next((each for each in WORST_FIRST if each in counted), "none")
     much = 0 if not count else 1 + min(3, int(4 * math.log1p(count) / math.log1p(most) - 0.01))
     parts = ", ".join(f"{amount} {STATUS[status].lower()}" for status, amount in counted.items())
     told = f"{day:%a %-d %b}: {parts or 'no runs'}"
