@@ -293,6 +293,17 @@ async def test_a_change_is_a_new_revision_and_the_list_of_revisions_shows_what_c
     assert (first["created_by"], first["spec"]["prompt"]) == ("Local admin", "Summarise my inbox")
 
 
+async def test_a_revision_shows_that_a_limit_of_a_trigger_changed(api: Api) -> None:
+    until = {"ends_at": "2099-01-01T00:00:00Z", "max_fires": 3, "jitter": "30s", "overlap": "allow"}
+    saved = made(await api.post("/automations", example(triggers=[{**DAILY, **until}])))
+    path = f"/automations/{saved['id']}"
+    made(await api.patch(f"{path}/triggers/{saved['triggers'][0]['id']}", {"enabled": False, "jitter": None}), 200)
+    [second, _] = made(await api.get(f"{path}/revisions"), 200)["items"]
+    told = {**DAILY, **until, "ends_at": "2099-01-01T00:00:00+00:00"}
+    off = {name: value for name, value in told.items() if name != "jitter"} | {"enabled": False}
+    assert second["changed"] == {"triggers": {"from": [told], "to": [off]}}
+
+
 async def test_revisions_are_paged_and_each_still_shows_what_changed(api: Api) -> None:
     saved = made(await api.post("/automations", example()))
     for number in range(2, 6):

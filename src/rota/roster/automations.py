@@ -309,13 +309,23 @@ async def _keep_authority(
 
 
 def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    policies = {name: _plain(automation[name]) for name in POLICIES}
-    forms = [trigger_forms.form_of(row) for row in rows]
+    policies = _all_plain({name: automation[name] for name in POLICIES})
+    forms = [{**trigger_forms.form_of(row), **_all_plain(trigger_forms.limits_of(row))} for row in rows]
     return {
         "name": automation["name"], "prompt": automation["prompt"], "input": automation["input"],
         "credentials": automation["credentials"], "agent": agents.spec(agent), "triggers": forms, **policies,
     }  # fmt: skip
 
 
+def _all_plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in values.items()}
+
+
 def _plain(value: Any) -> Any:
-    return format_duration(value) if isinstance(value, timedelta) else value
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case _:
+            return value

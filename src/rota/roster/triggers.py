@@ -212,6 +212,11 @@ def form_of(row: Mapping[str, Any]) -> dict[str, Any]:
             return short_form(timing(row).schedule())
 
 
+def limits_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of its limits was chosen."""
+    return {name: row[name] for name in LIMITS if row[name] != DEFAULTS[name]}
+
+
 async def changed(
     conn: Connection, caller: Caller, stored: Mapping[str, Any], form: Mapping[str, Any], *, now: datetime
 ) -> dict[str, Any]:
