@@ -1,4 +1,4 @@
-"""Idempotency keys of requests that start runs: the run, the session or the batch of tasks that they led to."""
+"""Idempotency keys of requests that start or make something: the run, the session, the agent … that they led to."""
 
 from uuid import UUID
 

@@ -5,8 +5,8 @@ from uuid import UUID
 from fastapi import APIRouter
 
 from rota.db import accounts as rows
-from rota.http.api.keys import Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import Once
 from rota.http.api.usage import Since, Until, spent
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.money import AccountIn, AccountOut, AccountPatch, UsageOut

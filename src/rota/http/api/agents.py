@@ -9,8 +9,8 @@ from rota.db import agents as rows
 from rota.db import runs
 from rota.db.listener import RUNS
 from rota.errors import Forbidden
-from rota.http.api.keys import IdempotencyKey, Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.agents import AgentIn, AgentOut, AgentPatch, RunAgentIn
 from rota.http.shapes.pages import Page, page_of, read_cursor

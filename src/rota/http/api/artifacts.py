@@ -15,8 +15,8 @@ from rota.db import isolation
 from rota.db.listener import session_channel
 from rota.db.pool import Connection
 from rota.errors import Conflict
-from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey
 from rota.http.api.sessions import find
 from rota.http.context import InUnit, Keeping, Shared, Signed, Web
 from rota.http.shapes.artifacts import ArtifactIn, ArtifactOut

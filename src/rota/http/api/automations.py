@@ -11,8 +11,8 @@ from rota.db import runs
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.http.api.agents import DryRun
-from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.agents import RevisionOut
 from rota.http.shapes.automations import AutomationIn, AutomationOut, AutomationPatch, RunNowIn

@@ -20,9 +20,9 @@ from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
 from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
-from rota.http.api.keys import IdempotencyKey
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
 from rota.http.redacting import redactor_of
 from rota.http.shapes.artifacts import ArtifactOut

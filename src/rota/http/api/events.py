@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
-from rota.http.api.keys import IdempotencyKey
+from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit
 from rota.http.shapes.triggers import EventIn, FiredOut
 from rota.scheduler.inbound import publish_event

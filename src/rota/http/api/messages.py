@@ -12,8 +12,8 @@ from rota.db import messages as rows
 from rota.db.listener import RUNS, session_channel
 from rota.db.messages import Asked, Message
 from rota.errors import Invalid
-from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey
 from rota.http.api.sessions import LARGEST_SEQ, find
 from rota.http.context import InUnit, Posting, Shared, Signed, Web, unit_of
 from rota.http.shapes.fields import Duration

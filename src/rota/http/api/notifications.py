@@ -6,8 +6,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 
 from rota.db.listener import OUTWARD
-from rota.http.api.keys import Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Looking, Shared, Unit, Web
 from rota.http.shapes.notifications import (
     ChoicesIn,

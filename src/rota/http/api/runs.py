@@ -9,8 +9,8 @@ from rota.db import events
 from rota.db import runs as rows
 from rota.db.listener import RUNS
 from rota.errors import NotFound
-from rota.http.api.keys import IdempotencyKey
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import AttemptOut, RunOut, RunStory

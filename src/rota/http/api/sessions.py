@@ -16,8 +16,8 @@ from rota.db.events import Event
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
-from rota.http.api.keys import IdempotencyKey, Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_number_cursor
 from rota.http.shapes.sessions import EventOut, ImportIn, ImportMoreIn, LineOut, OriginOut, SessionIn, SessionOut

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 
 from rota.access import tokens
 from rota.db import tokens as rows
-from rota.http.api.keys import Once
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import Once
 from rota.http.context import InUnit
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.people import NewTokenOut, TokenIn, TokenOut

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from rota.db.listener import TRIGGERS
 from rota.errors import Invalid, NotFound
-from rota.http.api.keys import Once
+from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, TriggerPatch
 from rota.roster import automations, triggers, views
