@@ -13,6 +13,21 @@ from rota.roster.first_start import settle_in
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
+# Runs that wait, each in a session of its own, beside one another; many at once.
+QUEUE = """
+WITH model AS (SELECT * FROM automations LIMIT 1), opened AS (
+    INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
+    SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id, 1
+      FROM model, generate_series(1, %(count)s)
+ RETURNING workspace_id, id, automation_id, agent_id)
+INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
+                  timeout, trace_id, ready_at)
+SELECT o.workspace_id, gen_random_uuid(), o.automation_id, o.id, o.agent_id, m.grant_id, 1, 'queued', 'schedule', o.workspace_id,
+       'default', 'command', '1 hour', 't', now()
+  FROM opened o, model m
+"""
+
+
 class Clock:
     """The instant that a scheduler under test judges by."""
 
@@ -53,6 +68,12 @@ class House:
                 )
                 await conn.execute(place, [next_fire_at, next_fire_at - timedelta(days=1), automation_id])
         return automation_id
+
+    async def queue(self, count: int) -> None:
+        """So many runs wait, as no automation would start them in a moment."""
+        await self.automation(overlap="allow")
+        async with self.db.connection() as conn:
+            await conn.execute(QUEUE, {"count": count})
 
     async def ledger(self, automation_id: UUID | None = None) -> list[dict[str, Any]]:
         """Runs, oldest first."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+import mirror
 from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 
@@ -59,6 +60,7 @@ async def broken(conn: AsyncConnection[Any]) -> list[str]:
         *[f"promise 1: {row}" for row in await _all(conn, DUPLICATES)],
         *[f"promise 2: {row}" for row in await _all(conn, SLOTS) if row["due"] != row["told"]],
         *[f"promise 3: {row}" for row in await _all(conn, LANES)],
+        *[f"promise 3: {row} in the mirror of live runs" for row in await mirror.astray(conn)],
         *[f"{flaw} in run {run['id']} ({run['status']})" for run in runs for flaw in _flaws(run, told[run["id"]])],
         *_gaps(events, {row["id"]: row["last_seq"] for row in await _all(conn, SESSIONS)}),
     ]

@@ -15,6 +15,7 @@ import pytest
 from house import NOON, Clock, House
 from waiting import until
 
+from rota.db import triggers
 from rota.db.listener import Wakes
 from rota.db.pool import Connection, Database
 from rota.model.ids import AutomationId
@@ -36,6 +37,8 @@ WITH model AS (SELECT * FROM automations LIMIT 1), made AS (
 INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, timezone, anchor_at, next_fire_at)
 SELECT workspace_id, gen_random_uuid(), id, 'cron', '* * * * *', 'UTC', %(at)s, %(at)s FROM made
 """
+
+AT_THE_GATE = "(SELECT pg_advisory_xact_lock(7)::text) IS NOT NULL"
 
 
 def replica(url: str, start: float, factor: float, minutes: float, **environment: str) -> subprocess.Popen[bytes]:
@@ -192,3 +195,27 @@ async def test_slots_that_were_due_when_failures_paused_it_are_in_the_ledger(hou
         await sweeping.end_stuck(conn, 10)
     first, second = await house.ledger()
     assert (first["error_class"], second["skip_reason"], second["slot"]) == ("stuck", "paused", due_at)
+
+
+async def test_queue_one_sees_a_run_now_that_was_committed_while_it_took_its_locks(
+    house: House, wakes: Wakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at what is due is held between its beginning and its locks, as a busy database would."""
+    automation_id = AutomationId(await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_one"))
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
+    )
+    monkeypatch.setattr(triggers, "DUE", triggers.DUE.replace("WHERE next", f"WHERE {AT_THE_GATE} AND next"))
+    async with house.db.connection() as gate:
+        await gate.execute("SELECT pg_advisory_lock(7)")
+        firing = asyncio.create_task(Scheduler(house.db, wakes, clock=Clock()).once())
+        await until(
+            lambda: house.value("SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        )
+        async with house.db.transaction() as conn:
+            await running.run_now(conn, house.caller, automation_id)
+        await gate.execute("SELECT pg_advisory_unlock(7)")
+    await firing
+    assert [run["skip_reason"] for run in await house.ledger()] == [None, None, "prior_in_flight"]

@@ -1,6 +1,7 @@
 """Many short runs cost few statements and fewer notifications."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from house import House
@@ -68,3 +69,18 @@ async def test_every_run_of_a_batch_has_its_whole_story_in_order(house: House, s
     )
     assert told == ["1 queued, 2 running, 3 succeeded"]
     assert await house.value("SELECT count(DISTINCT session_id) FROM events") == RUNS
+
+
+async def test_who_stops_claims_no_more_however_many_wait_and_however_soon_they_end(house: House, shift: Any) -> None:
+    await house.queue(1_000)
+    began = asyncio.Event()
+
+    async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+        began.set()
+        return Succeeded("Done.")
+
+    async with shift(succeed, places=150) as at_work:
+        await began.wait()
+        await at_work.worker.drain(timedelta(seconds=5), asyncio.Event())
+    assert await house.value("SELECT count(*) >= 500 FROM runs WHERE status = 'queued'")
+    assert await house.value("SELECT count(*) = 0 FROM taken_runs")

@@ -21,7 +21,7 @@ CONCERNED = """
 SELECT * FROM (
     SELECT g.workspace_id,
            (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = ANY(g.ids)
-               AND w.status = 'queued' AND w.ready_at IS NULL LIMIT 1) AS waited_for,
+               AND w.waits LIMIT 1) AS waited_for,
            a.failing, a.deleted,
            (SELECT true FROM triggers t WHERE t.workspace_id = g.workspace_id AND t.after_automation_id = ANY(g.ids)
                AND t.kind = 'after' LIMIT 1) AS awaited,
@@ -29,10 +29,9 @@ SELECT * FROM (
                AND s.has_tasks) AS with_tasks,
            coalesce(
                (SELECT true FROM unnest(g.capped) AS c(agent_id) CROSS JOIN LATERAL (
-                    SELECT FROM live_runs q WHERE q.workspace_id = g.workspace_id AND q.queue = c.agent_id
-                       AND q.status = 'queued' AND q.ready_at IS NOT NULL ORDER BY q.pool LIMIT 1) q LIMIT 1),
-               (SELECT (SELECT true FROM live_runs q WHERE q.workspace_id = w.id AND q.status = 'queued' AND q.ready_at IS NOT NULL
-                     ORDER BY q.queue LIMIT 1)
+                    SELECT FROM ready_runs q WHERE q.workspace_id = g.workspace_id AND q.queue = c.agent_id
+                  ORDER BY q.pool LIMIT 1) q LIMIT 1),
+               (SELECT (SELECT true FROM ready_runs q WHERE q.workspace_id = w.id ORDER BY q.queue LIMIT 1)
                   FROM workspaces w WHERE w.id = g.workspace_id AND w.max_concurrent IS NOT NULL)) AS has_room
       FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, ids uuid[], capped uuid[])
            CROSS JOIN LATERAL (

@@ -12,26 +12,25 @@ from rota.db.pool import Connection
 FIND = """
 -- From one queue to the next by the index, whatever the length of each: the cost is the number of queues, not of runs.
 WITH RECURSIVE found AS (
-    (SELECT workspace_id, queue, pool, executor, priority FROM live_runs
-      WHERE status = 'queued' AND ready_at IS NOT NULL AND workspace_id >= %(first)s AND workspace_id <= %(last)s
+    (SELECT workspace_id, queue, pool, executor, priority FROM ready_runs
+      WHERE workspace_id >= %(first)s AND workspace_id <= %(last)s
    ORDER BY workspace_id, queue, pool, executor, priority LIMIT 1)
     UNION ALL
     SELECT following.* FROM found CROSS JOIN LATERAL (
-        SELECT r.workspace_id, r.queue, r.pool, r.executor, r.priority FROM live_runs r
-         WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id <= %(last)s
+        SELECT r.workspace_id, r.queue, r.pool, r.executor, r.priority FROM ready_runs r
+         WHERE r.workspace_id <= %(last)s
            AND (r.workspace_id, r.queue, r.pool, r.executor, r.priority)
                > (found.workspace_id, found.queue, found.pool, found.executor, found.priority)
       ORDER BY r.workspace_id, r.queue, r.pool, r.executor, r.priority LIMIT 1) following)
 SELECT found.workspace_id, found.queue, found.pool, found.executor, found.priority,
-       (SELECT extract(epoch FROM r.ready_at - statement_timestamp())::float8 FROM live_runs r
-         WHERE r.status = 'queued' AND r.ready_at IS NOT NULL AND r.workspace_id = found.workspace_id
+       (SELECT extract(epoch FROM r.ready_at - statement_timestamp())::float8 FROM ready_runs r
+         WHERE r.workspace_id = found.workspace_id
            AND r.queue = found.queue AND r.pool = found.pool AND r.executor = found.executor
            AND r.priority = found.priority
       ORDER BY r.ready_at LIMIT 1),
        a.id IS NOT NULL,
-       (SELECT count(*) >= a.max_concurrent FROM live_runs r
-         WHERE r.workspace_id = a.workspace_id AND r.agent_id = a.id
-           AND r.status IN ('running', 'awaiting_approval') AND r.leased),
+       (SELECT count(*) >= a.max_concurrent FROM taken_runs r
+         WHERE r.workspace_id = a.workspace_id AND r.agent_id = a.id AND r.leased),
        w.max_concurrent IS NOT NULL
   FROM found
        JOIN workspaces w ON w.id = found.workspace_id
@@ -53,15 +52,14 @@ SELECT id, max_concurrent FROM spaces UNION ALL SELECT id, max_concurrent FROM w
 
 RUNNING = """
 -- Who waits for an answer and keeps its process takes its place too.
-SELECT workspace_id, agent_id, count(*) FROM live_runs
- WHERE status IN ('running', 'awaiting_approval') AND leased AND workspace_id = ANY(%(workspaces)s)
+SELECT workspace_id, agent_id, count(*) FROM taken_runs
+ WHERE leased AND workspace_id = ANY(%(workspaces)s)
 GROUP BY 1, 2
 """
 
 MARK_FULL_WORKSPACES = """
 WITH busy AS (
-    SELECT workspace_id, count(*) AS runs FROM live_runs
-     WHERE status IN ('running', 'awaiting_approval') AND leased GROUP BY 1),
+    SELECT workspace_id, count(*) AS runs FROM taken_runs WHERE leased GROUP BY 1),
 chosen AS MATERIALIZED (
     SELECT w.id FROM busy b JOIN workspaces w ON w.id = b.workspace_id WHERE b.runs >= w.max_concurrent
   ORDER BY w.id FOR NO KEY UPDATE OF w)
@@ -70,8 +68,7 @@ UPDATE workspaces w SET full_at = clock_timestamp() FROM chosen c WHERE w.id = c
 
 MARK_FULL_AGENTS = """
 WITH busy AS (
-    SELECT workspace_id, agent_id, count(*) AS runs FROM live_runs
-     WHERE status IN ('running', 'awaiting_approval') AND leased GROUP BY 1, 2),
+    SELECT workspace_id, agent_id, count(*) AS runs FROM taken_runs WHERE leased GROUP BY 1, 2),
 chosen AS MATERIALIZED (
     SELECT a.workspace_id, a.id FROM busy b JOIN agents a ON a.workspace_id = b.workspace_id AND a.id = b.agent_id
      WHERE b.runs >= a.max_concurrent
@@ -84,8 +81,8 @@ MARK_LEFT = """
 -- for a session that is locked here; so nobody is waited for.
 WITH given AS (SELECT * FROM json_to_recordset(%(left)s::json) AS g(workspace_id uuid, agent_id uuid, runs integer)),
 busy AS (
-    SELECT workspace_id, agent_id, count(*) AS runs FROM live_runs
-     WHERE status IN ('running', 'awaiting_approval') AND leased AND workspace_id IN (SELECT workspace_id FROM given)
+    SELECT workspace_id, agent_id, count(*) AS runs FROM taken_runs
+     WHERE leased AND workspace_id IN (SELECT workspace_id FROM given)
   GROUP BY 1, 2),
 before AS (
     SELECT workspace_id, agent_id, sum(runs) AS runs FROM (SELECT * FROM busy UNION ALL SELECT * FROM given) b
@@ -112,7 +109,7 @@ UPDATE agents SET full_at = clock_timestamp() WHERE (workspace_id, id) IN (
 MOVE = """
 WITH chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
-     WHERE l.workspace_id = %(workspace_id)s AND l.agent_id = %(agent_id)s AND l.status = 'queued' AND r.status = 'queued'
+     WHERE l.workspace_id = %(workspace_id)s AND l.agent_id = %(agent_id)s AND r.status = 'queued'
   ORDER BY r.id FOR UPDATE OF r)
 UPDATE runs r SET queue = %(queue)s FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """

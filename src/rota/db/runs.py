@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
 from rota.model.ids import AutomationId, RunId, WorkspaceId, id_at
-from rota.model.run import LIVE, Status
+from rota.model.run import Status
 
 COLUMNS = """
 r.id, r.automation_id, r.trigger_id, r.session_id, r.agent_id, r.grant_id, r.revision, r.status, r.source, r.slot,
@@ -29,11 +29,16 @@ SELECT {COLUMNS} FROM runs r
  WHERE r.workspace_id = %(workspace_id)s AND r.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 """  # noqa: S608
 
-LIST_LIVE = f"""
-SELECT {COLUMNS} FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+# Where each that has not ended is looked for.
+LIST_LIVE: dict[str | None, str] = {
+    status: f"""
+SELECT {COLUMNS} FROM {among} l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
  WHERE l.workspace_id = %(workspace_id)s AND l.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   AND l.status = %(status)s
 """  # noqa: S608
+    for status, among in (
+        (Status.QUEUED, "live_runs"), (Status.RUNNING, "taken_runs"), (Status.AWAITING_APPROVAL, "taken_runs"),
+    )
+}  # fmt: skip
 
 # What else is true of each rare ending, as its index says it.
 RARE: dict[str | None, str] = {
@@ -57,9 +62,10 @@ SELECT r.trigger_id, r.idempotency_key, r.id
 """
 
 QUEUED_OF = """
-SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND status = 'queued'
-   AND source NOT IN ('chat', 'task')
-ORDER BY id LIMIT 1
+SELECT l.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+ WHERE l.workspace_id = %(workspace_id)s AND l.automation_id = %(automation_id)s AND l.source NOT IN ('chat', 'task')
+   AND r.status = 'queued'
+ORDER BY l.id LIMIT 1
 """
 
 
@@ -90,8 +96,9 @@ async def page(
     """Runs, newest first, from the id `since` on, by any of `FILTERS`."""
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
     status, of = chosen.get("status"), {name: f"r.{name} = %({name})s" for name in chosen}
-    listed, in_order = (LIST_LIVE, "l.id") if status in LIVE else (LIST + RARE.get(status, ""), "r.id")
-    if "agent_id" in chosen and status not in LIVE:
+    live = LIST_LIVE.get(status)
+    listed, in_order = (live, "l.id") if live else (LIST + RARE.get(status, ""), "r.id")
+    if "agent_id" in chosen and not live:
         of["agent_id"], in_order = OF_AGENT, BY_AGENT
     conditions = "".join(f" AND {each}" for each in of.values()) + (" AND r.id >= %(since)s" if since else "")
     async with conn.cursor(row_factory=dict_row) as cursor:
@@ -224,7 +231,7 @@ ORDER BY span.at
 
 WAITING = """
 SELECT count(*) FROM (
-    SELECT FROM live_runs WHERE workspace_id = %(workspace_id)s AND status = 'queued' AND ready_at IS NOT NULL LIMIT %(limit)s) waiting
+    SELECT FROM ready_runs WHERE workspace_id = %(workspace_id)s LIMIT %(limit)s) waiting
 """
 
 

@@ -10,29 +10,60 @@ CREATE FUNCTION mirror_live_runs() RETURNS trigger
 DECLARE
     spaces uuid[];
     ended uuid[];
-    going uuid[];
+    taken uuid[];
+    queued uuid[];
+    claimed integer;
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO live_runs
-        SELECT workspace_id, id, automation_id, session_id, agent_id, lane, queue, ready_at, priority,
-               lease_until IS NOT NULL, status, source, pool, executor
+        INSERT INTO live_runs (workspace_id, id, automation_id, session_id, agent_id, lane, priority, source, waits)
+        SELECT workspace_id, id, automation_id, session_id, agent_id, lane, priority, source,
+               status = 'queued' AND ready_at IS NULL
           FROM written WHERE finished_at IS NULL;
+        INSERT INTO ready_runs (workspace_id, id, queue, pool, executor, priority, ready_at)
+        SELECT workspace_id, id, queue, pool, executor, priority, ready_at
+          FROM written WHERE status = 'queued' AND ready_at IS NOT NULL;
+        INSERT INTO taken_runs (workspace_id, id, agent_id, session_id, status, leased)
+        SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
+          FROM written WHERE status IN ('running', 'awaiting_approval');
         RETURN NULL;
     END IF;
-    SELECT array_agg(DISTINCT workspace_id), array_agg(id) FILTER (WHERE finished_at IS NOT NULL OR TG_OP = 'DELETE'),
-           array_agg(id) FILTER (WHERE finished_at IS NULL AND TG_OP = 'UPDATE')
-      INTO spaces, ended, going FROM written;
+    SELECT array_agg(DISTINCT workspace_id),
+           array_agg(id) FILTER (WHERE finished_at IS NOT NULL OR TG_OP = 'DELETE'),
+           array_agg(id) FILTER (WHERE status IN ('running', 'awaiting_approval') AND TG_OP = 'UPDATE'),
+           array_agg(id) FILTER (WHERE status = 'queued' AND TG_OP = 'UPDATE')
+      INTO spaces, ended, taken, queued FROM written;
     IF ended IS NOT NULL THEN
         DELETE FROM live_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
+        DELETE FROM taken_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
+        DELETE FROM ready_runs WHERE id = ANY(ended);
     END IF;
-    IF going IS NOT NULL THEN
+    IF taken IS NOT NULL THEN
+        DELETE FROM ready_runs WHERE id = ANY(taken);
+        GET DIAGNOSTICS claimed = ROW_COUNT;
+        IF claimed = cardinality(taken) THEN
+            INSERT INTO taken_runs (workspace_id, id, agent_id, session_id, status, leased)
+            SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
+              FROM written WHERE status IN ('running', 'awaiting_approval');
+        ELSE
+            INSERT INTO taken_runs AS t (workspace_id, id, agent_id, session_id, status, leased)
+            SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
+              FROM written WHERE status IN ('running', 'awaiting_approval')
+                ON CONFLICT (workspace_id, id) DO UPDATE SET status = excluded.status, leased = excluded.leased
+             WHERE (t.status, t.leased) IS DISTINCT FROM (excluded.status, excluded.leased);
+            UPDATE live_runs SET waits = false WHERE workspace_id = ANY(spaces) AND id = ANY(taken) AND waits;
+        END IF;
+    END IF;
+    IF queued IS NOT NULL THEN
+        DELETE FROM taken_runs WHERE workspace_id = ANY(spaces) AND id = ANY(queued);
+        DELETE FROM ready_runs WHERE id = ANY(queued);
+        INSERT INTO ready_runs (workspace_id, id, queue, pool, executor, priority, ready_at)
+        SELECT workspace_id, id, queue, pool, executor, priority, ready_at
+          FROM written WHERE status = 'queued' AND ready_at IS NOT NULL;
         UPDATE live_runs l
-           SET status = r.status, ready_at = r.ready_at, leased = r.lease_until IS NOT NULL, lane = r.lane,
-               priority = r.priority, queue = r.queue
+           SET waits = r.ready_at IS NULL, priority = r.priority, lane = r.lane
           FROM runs r
-         WHERE l.workspace_id = ANY(spaces) AND l.id = ANY(going) AND r.workspace_id = l.workspace_id AND r.id = l.id
-           AND (l.status, l.ready_at, l.leased, l.lane, l.priority, l.queue)
-               IS DISTINCT FROM (r.status, r.ready_at, r.lease_until IS NOT NULL, r.lane, r.priority, r.queue);
+         WHERE l.workspace_id = ANY(spaces) AND l.id = ANY(queued) AND r.workspace_id = l.workspace_id AND r.id = l.id
+           AND (l.waits, l.priority, l.lane) IS DISTINCT FROM (r.ready_at IS NULL, r.priority, r.lane);
     END IF;
     RETURN NULL;
 END $$;
@@ -311,20 +342,15 @@ CREATE TABLE imported_parts (
 );
 
 CREATE TABLE live_runs (
-    workspace_id uuid NOT NULL,
-    id uuid NOT NULL,
+    workspace_id uuid CONSTRAINT live_runs_workspace_id_not_null1 NOT NULL,
+    id uuid CONSTRAINT live_runs_id_not_null1 NOT NULL,
     automation_id uuid,
     session_id uuid,
-    agent_id uuid NOT NULL,
+    agent_id uuid CONSTRAINT live_runs_agent_id_not_null1 NOT NULL,
     lane uuid,
-    queue uuid NOT NULL,
-    ready_at timestamptz,
-    priority smallint NOT NULL,
-    leased boolean NOT NULL,
-    status text NOT NULL,
-    source text NOT NULL,
-    pool text NOT NULL,
-    executor text NOT NULL
+    priority smallint CONSTRAINT live_runs_priority_not_null1 NOT NULL,
+    source text CONSTRAINT live_runs_source_not_null1 NOT NULL,
+    waits boolean NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='1000');
 
@@ -450,6 +476,17 @@ CREATE TABLE rate_buckets (
     taken integer NOT NULL,
     filled_at timestamptz NOT NULL
 );
+
+CREATE TABLE ready_runs (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    queue uuid NOT NULL,
+    pool text NOT NULL,
+    executor text NOT NULL,
+    priority smallint NOT NULL,
+    ready_at timestamptz NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='1000');
 
 CREATE TABLE reservations (
     workspace_id uuid NOT NULL,
@@ -604,6 +641,16 @@ CREATE TABLE start_keys (
     run_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL
 );
+
+CREATE TABLE taken_runs (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    session_id uuid,
+    status text NOT NULL,
+    leased boolean NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='1000');
 
 CREATE TABLE task_dependencies (
     workspace_id uuid NOT NULL,
@@ -812,6 +859,7 @@ ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_pkey PRIMAR
 ALTER TABLE notifications ADD CONSTRAINT notifications_pkey PRIMARY KEY (workspace_id, user_id, id);
 ALTER TABLE oidc_sign_ins ADD CONSTRAINT oidc_sign_ins_pkey PRIMARY KEY (state_hash);
 ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_pkey PRIMARY KEY (workspace_id, key);
+ALTER TABLE ready_runs ADD CONSTRAINT ready_runs_pkey PRIMARY KEY (id);
 ALTER TABLE reservations ADD CONSTRAINT reservations_pkey PRIMARY KEY (workspace_id, run_id, holder_id, unit);
 ALTER TABLE revisions ADD CONSTRAINT revisions_pkey PRIMARY KEY (workspace_id, subject_id, revision);
 ALTER TABLE runs ADD CONSTRAINT runs_pkey PRIMARY KEY (workspace_id, id);
@@ -821,6 +869,7 @@ ALTER TABLE sign_in_links ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (secret_
 ALTER TABLE snapshots ADD CONSTRAINT snapshots_pkey PRIMARY KEY (id);
 ALTER TABLE spending ADD CONSTRAINT spending_pkey PRIMARY KEY (workspace_id, holder_id, month, unit);
 ALTER TABLE start_keys ADD CONSTRAINT start_keys_pkey PRIMARY KEY (workspace_id, key);
+ALTER TABLE taken_runs ADD CONSTRAINT taken_runs_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE task_dependencies ADD CONSTRAINT task_dependencies_pkey PRIMARY KEY (workspace_id, session_id, task_id, depends_on);
 ALTER TABLE tasks ADD CONSTRAINT tasks_pkey PRIMARY KEY (workspace_id, session_id, id);
 ALTER TABLE throttles ADD CONSTRAINT throttles_pkey PRIMARY KEY (key);
@@ -867,11 +916,9 @@ CREATE INDEX grants_expiring ON grants USING btree (expires_at) WHERE ((automati
 CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX held_words_old ON held_words USING btree (held_at);
-CREATE INDEX live_runs_at_work ON live_runs USING btree (workspace_id, agent_id) WHERE (status = ANY (ARRAY['running'::text, 'awaiting_approval'::text]));
-CREATE INDEX live_runs_of_automation ON live_runs USING btree (workspace_id, automation_id);
-CREATE UNIQUE INDEX live_runs_one_per_lane ON live_runs USING btree (workspace_id, lane) WHERE ((lane IS NOT NULL) AND ((status = ANY (ARRAY['running'::text, 'awaiting_approval'::text])) OR ((status = 'queued'::text) AND (ready_at IS NOT NULL))));
-CREATE INDEX live_runs_ready ON live_runs USING btree (workspace_id, queue, pool, executor, priority, ready_at) WHERE ((status = 'queued'::text) AND (ready_at IS NOT NULL));
-CREATE INDEX live_runs_waiting_for_lane ON live_runs USING btree (workspace_id, lane, priority, id) WHERE ((status = 'queued'::text) AND (ready_at IS NULL));
+CREATE INDEX live_runs_of_automation ON live_runs USING btree (automation_id);
+CREATE UNIQUE INDEX live_runs_one_per_lane ON live_runs USING btree (lane) WHERE ((lane IS NOT NULL) AND (NOT waits));
+CREATE INDEX live_runs_waiting_for_lane ON live_runs USING btree (lane, priority, id) WHERE waits;
 CREATE INDEX logins_of_user ON logins USING btree (user_id);
 CREATE INDEX members_of_user ON members USING btree (user_id);
 CREATE INDEX memory_expiring ON memory USING btree (expires_at) WHERE (expires_at IS NOT NULL);
@@ -882,6 +929,7 @@ CREATE INDEX notifications_by_time ON notifications USING btree (updated_at);
 CREATE INDEX notifications_of_user ON notifications USING btree (workspace_id, user_id, latest_id);
 CREATE UNIQUE INDEX notifications_unread ON notifications USING btree (workspace_id, user_id, kind, subject_id) WHERE (read_at IS NULL);
 CREATE INDEX rate_buckets_by_time ON rate_buckets USING btree (filled_at);
+CREATE INDEX ready_runs_in_order ON ready_runs USING btree (workspace_id, queue, pool, executor, priority, ready_at);
 CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
 CREATE INDEX runs_cancelled ON runs USING btree (workspace_id, id) WHERE (error_class = ANY (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
 CREATE INDEX runs_failed ON runs USING btree (workspace_id, id) WHERE (error_class <> ALL (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
@@ -895,6 +943,7 @@ CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id)
 CREATE INDEX sessions_with_tasks ON sessions USING btree (workspace_id, id) WHERE has_tasks;
 CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
+CREATE INDEX taken_runs_of_agent ON taken_runs USING btree (agent_id);
 CREATE INDEX task_dependants ON task_dependencies USING btree (workspace_id, session_id, depends_on);
 CREATE UNIQUE INDEX tasks_key ON tasks USING btree (workspace_id, session_id, key);
 CREATE UNIQUE INDEX tasks_of_run ON tasks USING btree (workspace_id, run_id) WHERE (run_id IS NOT NULL);

@@ -13,16 +13,16 @@ TAKE = """
 INSERT INTO snapshots (id, host, workers, sessions, running, queued, cpu_percent, memory_mb)
 SELECT %(id)s, %(host)s,
        (SELECT count(*) FROM workers WHERE stopped_at IS NULL AND last_seen_at > now() - %(dead_after)s),
-       (SELECT count(DISTINCT session_id) FROM live_runs WHERE status = 'running'),
-       (SELECT count(*) FROM live_runs WHERE status = 'running'),
-       (SELECT count(*) FROM (SELECT FROM live_runs WHERE status = 'queued' AND ready_at IS NOT NULL LIMIT 100000) waiting),
+       (SELECT count(DISTINCT session_id) FROM taken_runs WHERE status = 'running'),
+       (SELECT count(*) FROM taken_runs WHERE status = 'running'),
+       (SELECT count(*) FROM (SELECT FROM ready_runs LIMIT 100000) waiting),
        %(cpu_percent)s, %(memory_mb)s
  WHERE NOT EXISTS (SELECT FROM snapshots WHERE host = %(host)s AND taken_at > now() - %(every)s)
 """
 
 QUEUE_DEPTH = """
 SELECT count(*) FROM (
-    SELECT FROM live_runs WHERE status = 'queued' AND ready_at <= clock_timestamp() LIMIT 100000) waiting
+    SELECT FROM ready_runs WHERE ready_at <= clock_timestamp() LIMIT 100000) waiting
 """
 
 PAGE = """

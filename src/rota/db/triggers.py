@@ -57,15 +57,14 @@ IN_FLIGHT = """
 WAITING = """
        (SELECT true FROM live_runs r
          WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id AND r.source NOT IN ('chat', 'task')
-           AND r.status = 'queued'
+           AND NOT EXISTS (SELECT FROM taken_runs t WHERE t.workspace_id = r.workspace_id AND t.id = r.id)
          LIMIT 1)
 """
 
 LANE_TAKEN = """
        CASE WHEN a.session = 'same' THEN
        (SELECT true FROM live_runs r
-         WHERE r.workspace_id = a.workspace_id AND r.lane = a.session_id
-           AND (r.status IN ('running', 'awaiting_approval') OR (r.status = 'queued' AND r.ready_at IS NOT NULL))
+         WHERE r.workspace_id = a.workspace_id AND r.lane = a.session_id AND NOT r.waits
          LIMIT 1) END
 """
 
@@ -84,7 +83,7 @@ WITH due AS MATERIALIZED (
 SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
        {TIMING_COLUMNS}
        {POLICY_COLUMNS}
-       {IN_FLIGHT}, CASE WHEN coalesce(t.overlap, a.overlap) = 'queue_one' THEN {WAITING} END, {LANE_TAKEN},
+       {IN_FLIGHT}, NULL, {LANE_TAKEN},
        coalesce(%(now)s::timestamptz, clock_timestamp())
   FROM due t
        CROSS JOIN LATERAL (
@@ -94,6 +93,11 @@ SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
               FOR NO KEY UPDATE SKIP LOCKED) a
        {STANDING}
 """  # noqa: S608 — constants of this module
+
+WHERE_ONE_WAITS = f"""
+-- In a statement of its own, behind the locks: a run now that was committed while they were taken is not seen before.
+SELECT a.id FROM json_to_recordset(%(automations)s::json) AS a(workspace_id uuid, id uuid) WHERE {WAITING}
+"""  # noqa: S608
 
 DUE_IDS = (
     "SELECT workspace_id, id FROM triggers WHERE next_fire_at <= coalesce(%(now)s::timestamptz, now()) LIMIT %(limit)s"
@@ -295,7 +299,24 @@ async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | N
 async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[tuple[Due, datetime]]:
     """Lock what is due and nobody else holds, with all that decides about it; and the time of the look."""
     rows = await (await conn.execute(DUE, {"now": now, "limit": limit})).fetchall()
-    return [(due_from(row), row[40]) for row in rows]
+    found = [(due_from(row), row[40]) for row in rows]
+    if may_wait := {_automation(due) for due, _ in found if due.flight.busy and due.keeps_one_waiting}:
+        waiting = await _where_one_waits(conn, may_wait)
+        found = [(_with_waiting(due, waiting), at) for due, at in found]
+    return found
+
+
+def _automation(due: Due) -> tuple[UUID, UUID]:
+    return due.policy.workspace_id, due.policy.automation_id
+
+
+def _with_waiting(due: Due, automations: set[UUID]) -> Due:
+    return due._replace(flight=due.flight._replace(waiting=due.policy.automation_id in automations))
+
+
+async def _where_one_waits(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> set[UUID]:
+    given = orjson.dumps([{"workspace_id": w, "id": a} for w, a in automations]).decode()
+    return {found for (found,) in await (await conn.execute(WHERE_ONE_WAITS, {"automations": given})).fetchall()}
 
 
 async def lock_due_of(

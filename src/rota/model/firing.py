@@ -143,6 +143,10 @@ class Due(NamedTuple):
     policy: Policy
     flight: Flight
 
+    @property
+    def keeps_one_waiting(self) -> bool:
+        return effective_overlap(self.timing.kind, self.overlap, self.policy.overlap) == "queue_one"
+
 
 class Firing(NamedTuple):
     """What to write for one due trigger."""

@@ -26,7 +26,6 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.SKIPPED, Status.CANCELLED})
-LIVE = frozenset(Status) - TERMINAL
 
 
 class Source(StrEnum):

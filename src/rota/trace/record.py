@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rota.db import events, usage
 from rota.db.events import NewEvent
-from rota.db.listener import Wakes, session_channel
+from rota.db.listener import Wakes
 from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
@@ -115,8 +115,7 @@ class Recorder:
             desk.written(lost=desk.attempt not in held)
             if desk.run.id in over:
                 desk.exceeded(over[desk.run.id].told())
-        for session_id in {desk.run.session_id for desk, _ in kept}:
-            self._wakes.send(session_channel(session_id))
+        self._wakes.tell_sessions(desk.run.session_id for desk, _ in kept)
 
 
 Taken = tuple["RecordingDesk", tuple[list[NewEvent], list[Charge]]]

@@ -18,7 +18,7 @@ from rota.runs.settling import Result
 log = logging.getLogger(__name__)
 
 LARGEST_GROUP = MOST_NAMED  # so that one notification tells of it
-MANY, ENOUGH = 50, 100
+ENOUGH = 100
 GATHER_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 UNWRITABLE = "Its outcome could not be written:"
@@ -52,7 +52,7 @@ class Settler:
         while self._waiting:
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
             self._told(group, await self._write(group))
-            if len(group) >= MANY and 0 < len(self._waiting) < ENOUGH:
+            if 0 < len(self._waiting) < ENOUGH:
                 await asyncio.sleep(GATHER_SECONDS)  # many short runs: one commit for all that end within a few ms
 
     async def _write(self, results: Sequence[Result]) -> Sequence[Result]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 from uuid import UUID
 
 from rota import tracing
@@ -27,6 +26,7 @@ from rota.model.outcome import Failed, Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
+from rota.service import Wakeable
 from rota.sessions.artifacts import LARGEST, Depot
 from rota.sessions.desk import AttemptDesk
 from rota.sessions.messages import Post
@@ -42,13 +42,10 @@ log = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
 SMALLEST_HALF = 100  # with more places than twice this, one half works while the other is claimed
+FEW_OF, GATHER_SECONDS = 8, 0.002
 MOST_CANCELLED = 100
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
-
-
-class Wakeable(Protocol):
-    def wake(self) -> None: ...
 
 
 def new_worker_id() -> WorkerId:
@@ -100,6 +97,7 @@ class Worker:
         self._clock = Clock()
         self._queues = Queues(self.pools, self.kinds)
         self._look_at = time.monotonic()
+        self._claimed_at, self._more_wait = 0.0, False
         self._settling = 0
         self._draining = False
         self._loop: Wakeable | None = None
@@ -122,7 +120,7 @@ class Worker:
             self._loop.wake()
 
     async def once(self) -> float:
-        if self._draining or self._free() <= 0:
+        if self._free() <= 0:
             return self._poll.total_seconds()
         async with self._line.connection() as conn:
             await self._look(conn)
@@ -133,13 +131,23 @@ class Worker:
         return min(self._poll.total_seconds(), max(self._queues.seconds_until_ready() or 1e9, 0.001))
 
     async def _fill(self, conn: Connection) -> None:
-        while self._queues and (free := self._free()) > 0:
-            asked = min(free, max(self.places // 2, SMALLEST_HALF))
+        while self._queues and self._free() > 0:
+            await self._gather_places()
+            asked = min(self._free(), max(self.places // 2, SMALLEST_HALF))
+            if asked <= 0:
+                break
             claimed = await self._claim(conn, asked)
+            self._more_wait = len(claimed) == asked
             if len(claimed) < asked:
                 await asyncio.sleep(0)  # first of all, the agents begin; otherwise, while the next half is claimed
             if not claimed:
                 self._queues.exhausted()
+
+    async def _gather_places(self) -> None:
+        """Where many short runs wait, places become free one after the other: one claim for those within a few ms.
+        Who comes to a queue that was empty is claimed at once."""
+        if self._more_wait and self._free() < self.places // FEW_OF:
+            await asyncio.sleep(self._claimed_at + GATHER_SECONDS - time.monotonic())
 
     @property
     def busy(self) -> int:
@@ -148,6 +156,8 @@ class Worker:
 
     def _free(self) -> int:
         """An agent that has ended needs no place while its outcome is written: several groups may be on their way."""
+        if self._draining:
+            return 0
         return min(self.places - self.busy, MOST_AT_ONCE * self.places - len(self.attempts), LARGEST_BATCH)
 
     async def _look(self, conn: Connection) -> None:
@@ -167,6 +177,7 @@ class Worker:
         else:
             claimed = await self._claim_from(conn, free, offered)
         self._line.wrote(len(claimed))
+        self._claimed_at = time.monotonic()
         if claimed:
             reach("worker.claimed")
         self._queues.claimed(claimed)

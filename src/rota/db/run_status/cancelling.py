@@ -29,15 +29,15 @@ REQUEST_CANCEL = _REQUEST.format(
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
        AND source NOT IN ('chat', 'task')
      UNION
-    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s
-       AND status IN ('running', 'awaiting_approval') AND automation_id IS NULL""",
+    SELECT t.id FROM taken_runs t JOIN live_runs l ON l.workspace_id = t.workspace_id AND l.id = t.id
+     WHERE t.workspace_id = %(workspace_id)s AND t.session_id = %(session_id)s AND l.automation_id IS NULL""",
     and_what="",
 )
 
 # By itself: no index has the grant, so it looks at everything live in the workspace, which the others must not.
 REQUEST_END_OF_GRANTS = _REQUEST.format(
     which="""
-    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND status IN ('running', 'awaiting_approval')""",
+    SELECT id FROM taken_runs WHERE workspace_id = %(workspace_id)s""",
     and_what="AND r.grant_id = ANY(%(grant_ids)s)",
 )
 

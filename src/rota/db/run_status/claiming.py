@@ -31,9 +31,9 @@ candidates AS MATERIALIZED (
     SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.room
       FROM queues q CROSS JOIN LATERAL (
            SELECT l.id, l.ready_at
-             FROM (SELECT workspace_id, id, ready_at FROM live_runs
-                    WHERE status = 'queued' AND ready_at IS NOT NULL AND workspace_id = q.workspace_id
-                      AND queue = q.queue AND pool = q.pool AND executor = q.executor AND priority = q.priority
+             FROM (SELECT workspace_id, id, ready_at FROM ready_runs
+                    WHERE workspace_id = q.workspace_id AND queue = q.queue AND pool = q.pool
+                      AND executor = q.executor AND priority = q.priority
                       AND ready_at >= q.since AND ready_at <= statement_timestamp()
                  ORDER BY ready_at OFFSET 0) l
                   CROSS JOIN LATERAL (
@@ -133,7 +133,7 @@ async def claim(
     given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
     given["queues"] = orjson.dumps(queues).decode()
     given["told"] = orjson.dumps({"status": Status.RUNNING, "worker_id": worker_id}).decode()
-    async with conn.cursor(row_factory=args_row(Claimed)) as cursor:
+    async with conn.cursor(row_factory=args_row(Claimed), binary=True) as cursor:
         await cursor.execute(CLAIM if len(queues) > 1 else CLAIM_FROM_ONE, given)
         try:
             return await cursor.fetchall(), []
@@ -158,8 +158,9 @@ def _named(cursor: AsyncCursor[Claimed], place: int, failure: Exception) -> Unre
     assert cursor.description
     columns = [column.name for column in cursor.description]
     workspace_id, run_id, attempt = (
-        (cursor.pgresult.get_value(place, columns.index(name)) or b"").decode()
-        for name in ("workspace_id", "id", "attempt")
+        cursor.pgresult.get_value(place, columns.index(name)) or b"" for name in ("workspace_id", "id", "attempt")
     )
     reason = str(failure).strip() or type(failure).__name__
-    return Unreadable(WorkspaceId(UUID(workspace_id)), RunId(UUID(run_id)), int(attempt), reason)
+    return Unreadable(
+        WorkspaceId(UUID(bytes=workspace_id)), RunId(UUID(bytes=run_id)), int.from_bytes(attempt, "big"), reason
+    )

@@ -15,7 +15,7 @@ WITH found AS MATERIALIZED (
      UNION
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
      UNION
-    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND status = 'queued'),
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s),
 chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM found f JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = f.id
      WHERE r.status = 'queued'
@@ -35,7 +35,7 @@ END_OF_GRANTS = (
 -- What waits under grants that were just revoked: skipped if it never began, else failed. Found among the live ones.
 WITH chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
-     WHERE l.workspace_id = %(workspace_id)s AND l.status = 'queued'
+     WHERE l.workspace_id = %(workspace_id)s
        AND r.grant_id = ANY(%(grant_ids)s) AND r.status = 'queued'
   ORDER BY r.id FOR UPDATE OF r),
 changed AS (
@@ -78,11 +78,11 @@ END_STUCK = (
 -- runs as many as it may, it is not a place that is missing: time counts from when there was room again.
 WITH chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id
-      FROM live_runs l
+      FROM ready_runs l
            JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
-           JOIN agents a ON a.workspace_id = l.workspace_id AND a.id = l.agent_id
+           JOIN agents a ON a.workspace_id = r.workspace_id AND a.id = r.agent_id
            JOIN workspaces w ON w.id = l.workspace_id
-     WHERE l.status = 'queued' AND l.ready_at IS NOT NULL AND l.source <> 'task' AND r.status = 'queued'
+     WHERE r.status = 'queued' AND r.source <> 'task'
        AND greatest(r.ready_at, a.full_at, w.full_at) + r.start_within < clock_timestamp()
      LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED),
 changed AS (

@@ -15,11 +15,9 @@ SELECT r.id
        CROSS JOIN LATERAL (
            SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.automation_id = g.lane
             UNION
-           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane
-              AND (l.status IN ('running', 'awaiting_approval') OR (l.status = 'queued' AND l.ready_at IS NOT NULL))
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane AND NOT l.waits
             UNION
-           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane
-              AND l.status = 'queued' AND l.ready_at IS NULL) l
+           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane AND l.waits) l
        JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = l.id
  WHERE r.finished_at IS NULL
 ORDER BY r.workspace_id, r.id
@@ -37,7 +35,7 @@ WITH waiting AS MATERIALIZED (
       FROM (SELECT DISTINCT workspace_id, lane FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)) g
            CROSS JOIN LATERAL (
                SELECT r.id, w.automation_id, w.priority FROM live_runs w JOIN runs r ON r.workspace_id = w.workspace_id AND r.id = w.id
-                WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.status = 'queued' AND w.ready_at IS NULL
+                WHERE w.workspace_id = g.workspace_id AND w.lane = g.lane AND w.waits
                   AND r.status = 'queued' AND r.ready_at IS NULL
              ORDER BY w.priority, w.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED) w),
 promoted AS (
@@ -46,13 +44,12 @@ promoted AS (
         WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND g.number = 1
           AND NOT EXISTS (
                   SELECT FROM live_runs h
-                   WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane
-                     AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+                   WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane AND NOT h.waits)
           AND NOT EXISTS (
                   SELECT FROM live_runs h
                    WHERE h.workspace_id = g.workspace_id AND h.automation_id = r.automation_id
                      AND h.lane IS DISTINCT FROM g.lane AND h.source NOT IN ('chat', 'task')
-                     AND (h.status <> 'queued' OR h.ready_at IS NOT NULL))
+                     AND NOT h.waits)
           AND NOT EXISTS (
                   SELECT FROM runs h
                    WHERE h.workspace_id = g.workspace_id AND h.session_id = g.lane AND h.automation_id IS NOT NULL
@@ -73,10 +70,9 @@ SELECT id FROM promoted
 FREE_LANES = """
 -- The net under promotion: lanes in which runs wait and nothing holds them up.
 SELECT DISTINCT w.workspace_id, w.lane FROM live_runs w
- WHERE w.status = 'queued' AND w.ready_at IS NULL AND w.lane IS NOT NULL
+ WHERE w.waits AND w.lane IS NOT NULL
    AND NOT EXISTS (
-           SELECT FROM live_runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane
-              AND (h.status IN ('running', 'awaiting_approval') OR (h.status = 'queued' AND h.ready_at IS NOT NULL)))
+           SELECT FROM live_runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane AND NOT h.waits)
    AND (w.lane <> w.session_id OR NOT EXISTS (
            SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.session_id = w.session_id
               AND h.automation_id IS NOT NULL AND h.lane IS DISTINCT FROM w.lane

@@ -93,6 +93,6 @@ class Ended(NamedTuple):
 
 
 async def ended(conn: Connection, statement: str, given: Mapping[str, Any]) -> list[Ended]:
-    async with conn.cursor(row_factory=args_row(Ended)) as cursor:
+    async with conn.cursor(row_factory=args_row(Ended), binary=True) as cursor:
         await cursor.execute(statement, given)
         return await cursor.fetchall()

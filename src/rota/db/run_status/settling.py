@@ -53,8 +53,8 @@ RETURNING """
 
 LEASE_ENDED = """
 SELECT r.workspace_id, r.id, r.attempt, r.tries, r.rescues, r.max_rescues, r.worker_id, r.cancel_requested_at IS NOT NULL
-  FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
- WHERE l.status IN ('running', 'awaiting_approval') AND l.leased
+  FROM taken_runs t JOIN runs r ON r.workspace_id = t.workspace_id AND r.id = t.id
+ WHERE t.leased
    AND r.status IN ('running', 'awaiting_approval') AND r.lease_until <= clock_timestamp()
 ORDER BY r.workspace_id, r.id LIMIT %(limit)s
    FOR UPDATE OF r SKIP LOCKED

@@ -1,0 +1,26 @@
+"""What the narrow tables of live runs must hold, by the ledger alone."""
+
+from typing import Any
+
+from psycopg import AsyncConnection
+
+MIRRORED = {
+    "live_runs": """
+        SELECT workspace_id, id, automation_id, session_id, agent_id, lane, priority, source,
+               status = 'queued' AND ready_at IS NULL FROM runs WHERE finished_at IS NULL""",
+    "ready_runs": """
+        SELECT workspace_id, id, queue, pool, executor, priority, ready_at
+          FROM runs WHERE status = 'queued' AND ready_at IS NOT NULL""",
+    "taken_runs": """
+        SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
+          FROM runs WHERE status IN ('running', 'awaiting_approval')""",
+}
+
+
+async def astray(conn: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
+    """Rows that stand in a table and should not, or should and do not; each with its table."""
+    found: list[tuple[Any, ...]] = []
+    for table, due in MIRRORED.items():
+        query = f"(TABLE {table} EXCEPT ({due})) UNION ALL (({due}) EXCEPT TABLE {table})"
+        found += [(table, *row) for row in await (await conn.execute(query.encode())).fetchall()]
+    return found
