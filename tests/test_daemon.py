@@ -87,7 +87,7 @@ async def test_a_start_that_loses_the_database_on_its_way_goes_on(
         patience = daemon.Patience(MINUTE, asyncio.Event())
         async with (
             daemon.database(settings, patience) as (db, settings),
-            daemon._ready(settings, db, None, asyncio.Event(), patience),
+            daemon._ready(settings, db, None, daemon.End(), patience),
         ):
             assert (proxy.lost, caplog.messages.count("database.away")) == (1, 1)
 

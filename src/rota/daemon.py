@@ -24,16 +24,17 @@ from rota.access import sealing
 from rota.access.vault import Vault
 from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
-from rota.db.listener import OUTWARD, TRIGGERS, Listener, Wakes
+from rota.db.listener import OUTWARD, SCHEMA, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database
-from rota.errors import Busy, CannotStart, DatabaseAway
+from rota.errors import Broken, BrokeOff, Busy, CannotStart, DatabaseAway
 from rota.hiding import hide
 from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
+from rota.watch.outdated import Outdated
 from rota.watch.prune import Prune, PruneArtifacts
 from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
@@ -53,6 +54,32 @@ AWAY = (DatabaseAway, psycopg.OperationalError, psycopg.InterfaceError, Busy)
 T = TypeVar("T")
 
 
+class End:
+    """A process stops in order when a signal asks it to, or when it cannot go on: then it says why at the end."""
+
+    def __init__(self) -> None:
+        self.asked, self.hurry = asyncio.Event(), asyncio.Event()
+        self.reason: Broken | None = None
+
+    def catch_signals(self) -> None:
+        # A closed terminal stops it too, unless it was started to outlive the terminal (nohup).
+        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        for each in (signal.SIGINT, signal.SIGTERM, *hangup):
+            asyncio.get_running_loop().add_signal_handler(each, self._signalled)
+
+    def _signalled(self) -> None:
+        """The first signal stops in order; a second one hurries."""
+        if self.asked.is_set():
+            self.hurry.set()
+        self.asked.set()
+
+    def give_up(self, reason: Broken) -> None:
+        if not self.reason:
+            log.error("rota.gave_up", extra={"error": reason.message})
+        self.reason = self.reason or reason
+        self.asked.set()
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What a process has once its database stands and is up to date."""
@@ -64,7 +91,7 @@ class Ready:
     vault: Vault
     url: str
     listening: socket.socket | None = None
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    end: End = field(default_factory=End)
 
 
 async def serve(
@@ -76,17 +103,17 @@ async def serve(
     """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
     look_for_cycles_rarely()
     hide(secret_variables())
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    _catch_signals(stop, hurry)
+    end = End()
+    end.catch_signals()
     async with AsyncExitStack() as stack:
         tracing.set_up()
         stack.push_async_callback(asyncio.to_thread, tracing.shut_down)
         listening = (
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )
-        patience = Patience(settings.database_wait_seconds, stop)
+        patience = Patience(settings.database_wait_seconds, end.asked)
         db, settings = await stack.enter_async_context(database(settings, patience))
-        ready = await stack.enter_async_context(_ready(settings, db, listening, hurry, patience))
+        ready = await stack.enter_async_context(_ready(settings, db, listening, end, patience))
         for part in PARTS:
             if part in parts:
                 await stack.enter_async_context(_START[part](ready))
@@ -94,23 +121,11 @@ async def serve(
         log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
         if started:
             await patience.reach(lambda: started(ready))
-        await stop.wait()
+        await end.asked.wait()
         log.info("rota.stopping")
     log.info("rota.stopped")
-
-
-def _catch_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """The first signal stops in order; a second one hurries."""
-
-    def signalled() -> None:
-        if stop.is_set():
-            hurry.set()
-        stop.set()
-
-    # A closed terminal stops it too, unless it was started to outlive the terminal (nohup).
-    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    for each in (signal.SIGINT, signal.SIGTERM, *hangup):
-        asyncio.get_running_loop().add_signal_handler(each, signalled)
+    if end.reason:
+        raise end.reason
 
 
 class Patience:
@@ -185,7 +200,7 @@ async def _end(task: "asyncio.Task[None]") -> None:
 
 @asynccontextmanager
 async def _ready(
-    settings: Settings, db: Database, listening: socket.socket | None, hurry: asyncio.Event, patience: Patience
+    settings: Settings, db: Database, listening: socket.socket | None, end: End, patience: Patience
 ) -> AsyncIterator[Ready]:
     async def open_vault() -> Vault:
         async with db.connection() as conn:
@@ -197,23 +212,25 @@ async def _ready(
     wakes = Wakes(db, listener)
     task = asyncio.create_task(listener.run())
     try:
-        yield Ready(settings, db, listener, wakes, vault, address(settings, listening), listening, hurry)
+        async with (
+            _looping(Outdated(db, end.give_up)) as looking,
+            listener.subscribed(SCHEMA, lambda _: looking.wake()),
+        ):
+            yield Ready(settings, db, listener, wakes, vault, address(settings, listening), listening, end)
     finally:
         await wakes.close()
         await _end(task)
 
 
 @asynccontextmanager
-async def _looping(service: Service, *, lets_go_after: float | None = None) -> AsyncIterator[Loop]:
-    """A service that waits for others, and is taken up by whoever comes next, is cut off when it does not end soon."""
+async def _looping(service: Service) -> AsyncIterator[Loop]:
     loop = Loop(service)
     task = asyncio.create_task(loop.run())
     try:
         yield loop
     finally:
         loop.stop()
-        await asyncio.wait({task}, timeout=lets_go_after)
-        await _end(task)
+        await task
 
 
 @asynccontextmanager
@@ -231,12 +248,23 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def _sending(outward: Outward, *, lets_go_after: float) -> AsyncIterator[Loop]:
+    """It waits for the services of others, and is cut off when those do not answer soon."""
+    try:
+        async with _looping(outward) as loop:
+            outward.attach(loop)
+            yield loop
+    finally:
+        await outward.drain(lets_go_after)
+
+
+@asynccontextmanager
 async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
     async with (
-        _looping(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
+        _sending(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
         _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
         _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
@@ -266,7 +294,7 @@ async def _worker(ready: Ready) -> AsyncIterator[None]:
         await stack.enter_async_context(_looping(worker.abandon))
         loop = await stack.enter_async_context(_looping(worker))
         worker.listen(ready.listener, loop)
-        stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.hurry)
+        stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.end.hurry)
         yield
 
 
@@ -286,12 +314,27 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
     serving = asyncio.create_task(server.serve(sockets=[ready.listening]))
     while not server.started and not serving.done():  # noqa: ASYNC110 — uvicorn has no event for it
         await asyncio.sleep(0.005)
+    if serving.done():
+        raise _broke_off(serving)
+
+    def ended(task: "asyncio.Task[None]") -> None:
+        if not server.should_exit:  # else it was asked to
+            ready.end.give_up(_broke_off(task))
+
+    serving.add_done_callback(ended)
     try:
         yield
     finally:
         web.closing.set()
         server.should_exit = True
-        await serving
+        if not serving.done():
+            await serving
+
+
+def _broke_off(serving: "asyncio.Task[None]") -> BrokeOff:
+    failure = serving.exception()
+    why = f" with {type(failure).__name__}: {failure}" if failure else ""
+    return BrokeOff(f"The HTTP server ended by itself{why}. Everything else was stopped in order; start Rota again.")
 
 
 def _second_line(ready: Ready) -> None:

@@ -12,7 +12,8 @@ RotaError
 │   └── Busy           no capacity at this moment; try again
 ├── Lost               another process won: stop quietly
 └── Broken             ours, or the machine's
-    └── CannotStart    this process cannot begin its work; the message says what to change
+    ├── CannotStart    this process cannot begin its work; the message says what to change
+    └── BrokeOff       this process cannot go on with its work, and starting it again may help
 """
 
 from collections.abc import Mapping
@@ -78,6 +79,10 @@ class Broken(RotaError):
 
 class CannotStart(Broken):
     code = "cannot_start"
+
+
+class BrokeOff(Broken):
+    code = "broke_off"
 
 
 class DatabaseAway(CannotStart):

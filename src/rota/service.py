@@ -20,6 +20,10 @@ class Service(Protocol):
         ...
 
 
+class Wakeable(Protocol):
+    def wake(self) -> None: ...
+
+
 class Loop:
     """Runs a service until it is stopped; `wake` ends the pause early."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from databases import owned_database
 from house import House
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
@@ -66,6 +67,21 @@ async def test_every_table_with_a_workspace_is_guarded_whoever_made_it(
         assert await granted.fetchone() == (True,)
     assert "odds" in names
     assert sorted(found) == [(name, True, "ALL", OURS, OURS) for name in names]
+
+
+async def test_a_column_that_an_upgrade_adds_to_people_is_shown_and_a_secret_is_not(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People are granted by column, so a table that was granted before is not all."""
+    before = chain.migrations()
+    script = "ALTER TABLE users ADD COLUMN nickname text, ADD COLUMN password_hint text;"
+    monkeypatch.setattr(chain, "migrations", lambda: [*before, Migration(before[-1].number + 1, "add_names", script)])
+    await migrate(database_url)
+    readable = "SELECT has_column_privilege(%(role)s, 'users', %(column)s, 'SELECT')"
+    async with await AsyncConnection.connect(database_url) as conn:
+        [role] = await (await conn.execute(isolation.ROLE)).fetchone() or [None]
+        for column, shown in (("nickname", True), ("password_hint", False)):
+            assert await (await conn.execute(readable, {"role": role, "column": column})).fetchone() == (shown,), column
 
 
 async def test_who_is_confined_sees_and_touches_one_workspace_whatever_is_asked(house: House) -> None:
@@ -147,14 +163,7 @@ async def test_a_look_beyond_the_workspace_is_only_as_long_as_it_says(house: Hou
 @pytest.fixture
 def owned(server_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """An empty database of an owner with these rights and no others."""
-    name = f"rota_owner_{secrets.token_hex(4)}"
-    with psycopg.connect(server_url, autocommit=True) as conn:
-        conn.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{name}' {request.param}")
-        conn.execute(f"CREATE DATABASE {name} OWNER {name} TEMPLATE template0")
-        yield make_conninfo(server_url, dbname=name, user=name, password=name)
-        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        conn.execute(f"DROP ROLE IF EXISTS {name}_api")
-        conn.execute(f"DROP ROLE {name}")
+    yield from owned_database(server_url, request.param)
 
 
 async def opened(url: str) -> Database:

@@ -239,6 +239,53 @@ def test_ctrl_c_hands_back_what_runs_longer_than_the_grace(start: Any) -> None:
     until(lambda: again.get(token, f"/runs/{run_id}")["status"] == "cancelled")
 
 
+BREAKS = """
+import pathlib, uvicorn
+run, at = uvicorn.Server.{method}, pathlib.Path({at!r})
+async def broken(self, *given, **named):
+    if at.exists():
+        raise OSError("no more of this")
+    return await run(self, *given, **named)
+uvicorn.Server.{method} = broken
+"""
+
+
+def breaking(directory: Path, method: str) -> tuple[Path, dict[str, str]]:
+    """What makes the HTTP server of a process break, and the environment of one that does so from then on."""
+    at = directory / "break"
+    (directory / "sitecustomize.py").write_text(BREAKS.format(method=method, at=str(at)))
+    return at, {"PYTHONPATH": str(directory)}
+
+
+def test_without_its_http_server_it_stops_everything_in_order_and_says_so(start: Any, tmp_path: Path) -> None:
+    """With a code at which systemd starts it again."""
+    at, environment = breaking(tmp_path, "on_tick")
+    rota = start("up", "--no-starters", ROTA_GRACE_SECONDS="0.2", **environment)
+    rota.link()
+    token = rota.token()
+    rota.post(token, "/agents", {"name": "Long", "executor": "command", "config": {"argv": ["sleep", "600"]}})
+    rota.post(token, "/agents/long/runs", {"prompt": "x"})
+    sleeping = until(lambda: _sleeping(rota))
+    at.touch()
+    assert rota.ended() == 1
+    assert "rota: The HTTP server ended by itself with OSError: no more of this." in rota.output
+    assert re.search(r'"rota.gave_up".*"rota.stopping".*"handed_back".*"rota.stopped"', rota.output, re.DOTALL)
+    assert "Traceback" not in rota.output
+    assert _gone(sleeping)
+    assert _no_postmaster(rota.home)
+
+
+def test_an_http_server_that_does_not_even_begin_stops_the_start(start: Any, tmp_path: Path) -> None:
+    at, environment = breaking(tmp_path, "startup")
+    at.touch()
+    rota = start("serve", "--only", "api", **environment)
+    assert rota.ended() == 1
+    assert "rota: The HTTP server ended by itself with OSError: no more of this." in rota.output
+    assert "rota.started" not in rota.output
+    assert "Traceback" not in rota.output
+    assert _no_postmaster(rota.home)
+
+
 @pytest.fixture
 def terminal() -> Iterator[None]:
     """Hang-ups are heard, also where the suite itself was told to ignore them."""

@@ -76,13 +76,20 @@ END $role$
 # Never the API's, once it works for a workspace: what stands for a person in all of them.
 CLOSED = "'logins', 'sign_in_links', 'throttles', 'identities', 'oidc_sign_ins', 'migrations'"
 
+# Of a person, all but what they sign in with.
+SHOWN = "attnum > 0 AND NOT attisdropped AND attname NOT LIKE 'password%'"
+
 UNGRANTED = f"""
--- Tables that came after the last grant.
+-- Tables, and columns of people, that came after the last grant.
 SELECT c.oid::regclass::text
   FROM ({HOME}) home
        JOIN pg_roles r ON r.rolname = home.api
        JOIN pg_class c ON c.relnamespace = home.relnamespace AND c.relkind IN ('r', 'p')
- WHERE c.relname NOT IN ({CLOSED}) AND NOT has_any_column_privilege(r.oid, c.oid, 'SELECT')
+ WHERE c.relname NOT IN ({CLOSED})
+   AND (NOT has_any_column_privilege(r.oid, c.oid, 'SELECT')
+        OR c.relname = 'users' AND EXISTS (
+               SELECT FROM pg_attribute
+                WHERE attrelid = c.oid AND {SHOWN} AND NOT has_column_privilege(r.oid, c.oid, attnum, 'SELECT')))
 """  # noqa: S608
 
 GRANT = f"""
@@ -95,7 +102,7 @@ BEGIN
     SELECT * INTO home FROM ({HOME}) home;
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', home.relnamespace::regnamespace, home.api);
     SELECT string_agg(quote_ident(attname), ', ') INTO shown FROM pg_attribute
-     WHERE attrelid = 'users'::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT LIKE 'password%';
+     WHERE attrelid = 'users'::regclass AND {SHOWN};
     FOR t IN SELECT relname, format('%I', relname) AS name FROM pg_class
               WHERE relnamespace = home.relnamespace AND relkind IN ('r', 'p') AND relname NOT IN ({CLOSED}) LOOP
         EXECUTE format(CASE t.relname

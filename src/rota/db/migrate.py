@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 import psycopg
@@ -12,6 +13,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
 
 from rota.db import isolation
+from rota.db.listener import SCHEMA
 from rota.db.pool import passes, shown
 from rota.errors import CannotStart, DatabaseAway
 
@@ -53,10 +55,14 @@ async def migrate(url: str) -> list[str]:
         async with await AsyncConnection.connect(url, autocommit=True, prepare_threshold=None) as conn:
             chain = migrations()
             present = await _begin(conn)
-            _refuse_newer(present, chain)
+            _refuse_newer(present)
             missing = [each for each in chain if each.number not in present]
+            if present and missing:  # restored under another owner, its rows would be hidden from what migrates them
+                await _protect(conn)
             done = [each for each in missing if await _apply(conn, each)]
             await _protect(conn)
+            if done and present:
+                await _say_so(conn)
             _tell(done, new=not present)
             return [each.name for each in done]
 
@@ -128,9 +134,26 @@ async def _protect(conn: AsyncConnection[TupleRow]) -> None:
         await isolation.protect(conn)
 
 
-def _refuse_newer(present: set[int], chain: list[Migration]) -> None:
-    newest = max((each.number for each in chain), default=0)
-    if ahead := [number for number in present if number > newest]:
+async def _say_so(conn: AsyncConnection[TupleRow]) -> None:
+    """To older processes, whose tables these were."""
+    await conn.execute(sql.SQL("NOTIFY {}").format(sql.Identifier(SCHEMA)))
+
+
+async def refuse_newer(conn: AsyncConnection[TupleRow]) -> None:
+    """Raise if the schema is newer than what this Rota knows."""
+    _refuse_newer(await applied(conn))
+
+
+def _refuse_newer(present: set[int]) -> None:
+    known = newest()
+    if ahead := [number for number in present if number > known]:
         raise CannotStart(
-            f"The database is at schema {max(ahead)}, this Rota knows {newest}: it was used by a newer Rota. Update this one."
+            f"The database is at schema {max(ahead)}, this Rota knows {known}: it was used by a newer Rota. Update this one.",
+            code="schema_newer",
         )
+
+
+@cache
+def newest() -> int:
+    """The last migration that this Rota knows."""
+    return max((each.number for each in migrations()), default=0)

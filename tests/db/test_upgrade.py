@@ -1,0 +1,311 @@
+"""A house that is lived in since the first schema: every migration finds rows, none loses one, and the house works on.
+
+`lived_in/` has a file for each migration behind which Rota began to write something new: rows as that Rota wrote them.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from at_work import at_work
+from databases import database, owned_database
+from mirror import astray
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from scripted import Scripted
+from waiting import until
+
+from rota.db import migrate as chain
+from rota.db.migrate import Migration, migrate, migrations
+from rota.model.executor import Assignment, Desk
+from rota.model.outcome import Outcome, Succeeded
+from rota.model.webhook import sign
+from rota.scheduler.tick import Scheduler
+from rota.trace.record import Recorder
+from rota.watch.rescue import Rescue
+from rota.worker.worker import Worker
+
+from ..http.api_client import Api, Site, made, opened
+
+LIVED_IN = Path(__file__).with_name("lived_in")
+
+# Ids by name, as Rota makes them: they begin with the milliseconds of their making, here noon of 2026-06-01.
+KNOWN = """
+CREATE SCHEMA known;
+CREATE FUNCTION known.id(name text) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT (lpad(to_hex(1780315200000), 12, '0') || '7' || left(md5(name), 3) || '8' || substr(md5(name), 4, 15))::uuid $$;
+CREATE FUNCTION known.hash(secret text) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT sha256(convert_to(secret, 'UTF8')) $$;
+SET search_path = public, known;
+"""
+
+TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'migrations'"
+
+# Tables that came before anybody wrote into them, with the migration since which somebody does.
+FILLED_SINCE = {"session_roles": 9, "deliveries": 9}
+
+# Columns that a migration changes or takes out, by its number and their table. All others stay as they were written.
+CHANGED = {
+    (16, "tokens"): {"scopes"},
+    (35, "live_runs"): {"queue", "ready_at", "leased", "status", "pool", "executor"},
+}
+
+SCHEMA_OF_THE_BACKUP = 11
+
+TOKEN, LOGIN = "rota_of_the_first_days", "login-of-the-first-days"
+SIGNED_WITH = "whsec_YXMgdGhlIGZpcnN0IFJvdGEgc2VhbGVk"
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One migration: the rows that it found, those that it left, and those of the life after it."""
+
+    migration: Migration
+    found: Rows
+    left: Rows
+    lived: Rows
+
+
+@dataclass(frozen=True)
+class Story:
+    url: str
+    steps: list[Step]
+
+
+async def live_through(url: str, whole: list[Migration]) -> list[Step]:
+    """Bring an empty database as far as that, one migration at a time, with life in between."""
+    steps = []
+    chain.newest()  # is looked up once, so before the chain is cut
+    with psycopg.connect(url, autocommit=True) as conn, pytest.MonkeyPatch.context() as patch:
+        conn.execute(KNOWN)
+        lived = rows(conn)
+        for each in whole:
+            patch.setattr(chain, "migrations", lambda each=each: whole[: each.number])
+            assert await migrate(url) == [each.name]
+            found, left = lived, rows(conn)
+            if (life := LIVED_IN / f"{each.number:04}_{each.name}.sql").exists():
+                conn.execute(life.read_bytes())
+            lived = rows(conn)
+            steps.append(Step(each, found, left, lived))
+    return steps
+
+
+def rows(conn: psycopg.Connection) -> Rows:
+    tables = [table for (table,) in conn.execute(TABLES)]
+    return {table: [row for (row,) in conn.execute(f"SELECT to_jsonb(t) FROM {table} t".encode())] for table in tables}
+
+
+@pytest.fixture(scope="module")
+def story(server_url: str) -> Iterator[Story]:
+    """Its owner is no superuser, so that row-level security holds for migrations too."""
+    for url in owned_database(server_url, "CREATEROLE"):
+        yield Story(url, asyncio.run(live_through(url, migrations())))
+
+
+@pytest.fixture
+def database_url(server_url: str, story: Story) -> Iterator[str]:
+    """The house as it stands behind the newest migration, a copy for each test."""
+    owner = {name: conninfo_to_dict(story.url)[name] for name in ("user", "password")}
+    for url in database(server_url, str(conninfo_to_dict(story.url)["dbname"])):
+        yield make_conninfo(url, **owner)
+
+
+@pytest.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with opened(database_url) as site:
+        yield site
+
+
+@pytest.fixture
+def api(site: Site) -> Api:
+    """The admin, by a token of the first days."""
+    return Api(site.client(), "default", TOKEN)
+
+
+async def values(site: Site, query: str) -> list[tuple[Any, ...]]:
+    async with site.db.connection() as conn:
+        await conn.execute("SET search_path = public, known")
+        return await (await conn.execute(query.encode())).fetchall()
+
+
+async def unlike(site: Site) -> list[Any]:
+    async with site.db.connection() as conn:
+        return await astray(conn)
+
+
+async def named(site: Site, name: str) -> UUID:
+    [(found,)] = await values(site, f"SELECT id('{name}')")
+    return found
+
+
+# ── The migrations ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_table_held_rows_when_the_next_migration_came(story: Story) -> None:
+    for step in story.steps:
+        number, name = step.migration.number, step.migration.name
+        empty = [table for table, held in step.lived.items() if not held and FILLED_SINCE.get(table, 0) <= number]
+        assert not empty, f"give these tables rows in {LIVED_IN.name}/{number:04}_{name}.sql: {empty}"
+
+
+def test_every_life_is_that_of_a_migration() -> None:
+    known = {f"{each.number:04}_{each.name}.sql" for each in migrations()}
+    assert {file.name for file in LIVED_IN.iterdir()} <= known
+
+
+def test_no_migration_loses_or_changes_what_it_does_not_say(story: Story) -> None:
+    for step in story.steps:
+        for table, found in step.found.items():
+            changed = CHANGED.get((step.migration.number, table), set())
+            assert stays(step.left[table], found, changed) == stays(found, found, changed), (step.migration.name, table)
+
+
+def stays(held: list[dict[str, Any]], found: list[dict[str, Any]], changed: set[str]) -> list[str]:
+    """The rows with those columns that were found, but for those that were to change."""
+    columns = sorted(set().union(*found) - changed)
+    return sorted(json.dumps([row.get(column, "gone") for column in columns]) for row in held)
+
+
+async def test_what_migrations_fill_in_by_themselves_is_right(site: Site) -> None:
+    assert await values(site, "SELECT recorded = amount, amount FROM usage") == [(True, 1200)]
+    assert await values(site, "SELECT DISTINCT key_id FROM webhook_secrets") == [("k1",)]
+    assert await values(site, "SELECT scopes FROM tokens") == [(["read", "run", "write", "admin"],)]
+    assert await values(site, "SELECT count(DISTINCT id), min(idle)::text FROM logins") == [(2, "7 days")]
+    [(made_for,)] = await values(
+        site, "SELECT count(*) FROM grants g JOIN automations a ON a.id = g.automation_id AND a.grant_id = g.id"
+    )
+    assert [(made_for,)] == await values(site, "SELECT count(*) FROM automations")
+    admitted = await values(site, "SELECT name, admitted_by = id('house') FROM users ORDER BY name")
+    assert admitted == [("Ann", True), ("Ben", True), ("Cem", None), ("Local admin", None)]
+
+
+async def test_the_mirror_of_live_runs_holds_what_the_ledger_says(site: Site) -> None:
+    assert await unlike(site) == []
+    counts = (
+        "SELECT (SELECT count(*) FROM live_runs), (SELECT count(*) FROM ready_runs), (SELECT count(*) FROM taken_runs)"
+    )
+    assert await values(site, counts) == [(9, 5, 3)]
+
+
+async def test_an_old_backup_restored_under_another_owner_is_brought_up_with_all_its_rows(server_url: str) -> None:
+    """Its row-level security lets the former owner see them, whom the new one is not."""
+    owners = contextmanager(owned_database)
+    with owners(server_url, "CREATEROLE") as heir, owners(server_url, "CREATEROLE") as former:
+        await live_through(former, migrations()[:SCHEMA_OF_THE_BACKUP])
+        name, restored = (
+            conninfo_to_dict(former)["user"],
+            make_conninfo(heir, dbname=conninfo_to_dict(former)["dbname"]),
+        )
+        with psycopg.connect(make_conninfo(server_url, dbname=str(name)), autocommit=True) as conn:
+            conn.execute(f"REASSIGN OWNED BY {name} TO {conninfo_to_dict(heir)['user']}".encode())
+            await migrate(restored)
+            assert conn.execute("SELECT recorded = amount FROM usage").fetchall() == [(True,)]
+        async with opened(restored) as site:
+            assert await unlike(site) == []
+            assert await values(site, "SELECT count(*) FROM live_runs") == [(8,)]
+
+
+# ── The house behind them ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_all_that_lives_is_brought_to_its_end(site: Site, api: Api, tmp_path: Path) -> None:
+    """What waits is claimed and what waits for its lane follows; what was lost is rescued, what was asked is answered."""
+    given: list[Assignment] = []
+
+    async def work(assignment: Assignment, _: Desk) -> Outcome:
+        given.append(assignment)
+        return Succeeded("Done.")
+
+    async def at_rest() -> bool:
+        return await values(site, "SELECT DISTINCT id = id('later') FROM live_runs") == [(True,)]
+
+    web = site.web
+    recorder = Recorder(web.db, web.wakes)
+    worker = Worker(web.db, web.wakes, recorder, {"command": Scripted(work)}, url="http://rota.test", home=tmp_path)
+    async with at_work(worker, recorder, web.listener):
+        await Rescue(web.db, web.wakes).once()
+        made(await api.post(f"/approvals/{await named(site, 'approval of parked')}", {"answer": "approve"}), 200)
+        await until(at_rest)
+    assert await unlike(site) == []
+    ended = await values(
+        site,
+        """
+        SELECT count(*) FROM runs WHERE status = 'succeeded'
+           AND id = ANY(ARRAY[id('ready'), id('waiting'), id('running'), id('parked'), id('asking'), id('planning'), id('turn'), id('next')])""",
+    )
+    assert ended == [(8,)]
+    assert await values(site, "SELECT status, count(*) FROM tasks GROUP BY 1") == [("done", 2)]
+    in_turn = (
+        "SELECT w.started_at >= r.finished_at FROM runs r, runs w WHERE r.id = id('ready') AND w.id = id('waiting')"
+    )
+    assert await values(site, in_turn) == [(True,)]
+    parked = await named(site, "parked")
+    [resumed] = [each for each in given if each.run_id == parked]
+    assert resumed.checkpoint == b"half way"
+    assert resumed.answer
+    assert resumed.answer.approved
+
+
+async def test_a_trigger_of_the_first_days_fires(site: Site) -> None:
+    await Scheduler(site.db, site.web.wakes).once()
+    fired = "SELECT status, source, agent_id = id('bee') FROM runs WHERE automation_id = id('digest') AND slot > '2026-06-02'"
+    assert await values(site, fired) == [("queued", "schedule", True)]
+    assert await values(site, "SELECT next_fire_at > now() FROM triggers WHERE automation_id = id('digest')") == [
+        (True,)
+    ]
+    assert await unlike(site) == []
+
+
+async def test_a_webhook_is_signed_with_the_secret_it_always_had(site: Site) -> None:
+    now = str(int(time.time()))
+    headers = {"webhook-id": "one", "webhook-timestamp": now, "webhook-signature": sign(SIGNED_WITH, "one", now, b"{}")}
+    url = f"/hooks/{await named(site, 'webhook of mail')}"
+    made(await site.client().post(url, content=b"{}", headers=headers), 202)
+    waiting = "SELECT count(*) FROM live_runs WHERE lane = id('mail') AND waits"
+    assert await values(site, waiting) == [(2,)]
+
+
+LISTS = {
+    "/automations": 6, "/automations/report/runs": 3, "/automations/report/revisions": 1, "/automations/report/memory": 1,
+    "/runs": 14, "/agents": 2, "/agents/bee/runs": 11, "/grants": 9, "/accounts": 1, "/credentials": 1, "/tokens": 1, "/members": 3,
+    "/approvals": 2, "/notifications": 1, "/audit": 1, "/workers": 1, "/snapshots": 1,
+}  # fmt: skip
+
+
+async def test_the_admin_reads_all_that_was_written(site: Site, api: Api) -> None:
+    found = {path: len(made(await api.get(path), 200)["items"]) for path in LISTS}
+    assert found == LISTS
+
+
+SESSIONS = ("session of succeeded", "session of failed", "session of parked", "goal", "chat", "imported")
+ROOMS = ("", "/events", "/transcript", "/tasks", "/roles", "/messages", "/artifacts", "/export")
+
+
+async def test_the_admin_reads_every_kind_of_session(site: Site, api: Api) -> None:
+    for name in SESSIONS:
+        session_id = await named(site, name)
+        answers = {room: (await api.get(f"/sessions/{session_id}{room}")).status_code for room in ROOMS}
+        assert answers == dict.fromkeys(ROOMS, 200), name
+
+
+PAGES = (
+    "/automations", "/automations/report", "/automations/diary/edit", "/runs", "/sessions", "/agents", "/agents/bee", "/approvals",
+    "/notifications", "/fleet", "/settings/grants", "/settings/accounts", "/settings/credentials", "/settings/tokens",
+    "/settings/members", "/settings/audit", "/settings/me",
+)  # fmt: skip
+
+
+async def test_the_admin_is_still_signed_in_and_sees_every_page(site: Site) -> None:
+    async with site.client(cookies={"rota_login": LOGIN}, headers={"Accept": "text/html"}) as browser:
+        paths = [*PAGES, *[f"/sessions/{await named(site, name)}" for name in SESSIONS]]
+        answers = {path: (await browser.get(f"/w/default{path}")).status_code for path in paths}
+    assert answers == dict.fromkeys(paths, 200)

@@ -1,0 +1,44 @@
+"""A newer Rota changes the schema while an older one is at work."""
+
+from pathlib import Path
+
+import pytest
+from house import House
+from waiting import until
+
+from process.rota import Rota
+from rota.db import migrate as chain
+from rota.db.migrate import Migration, migrate, newest
+from rota.roster import agents, running
+
+
+async def test_a_process_ends_in_order_when_a_newer_one_has_changed_the_schema(
+    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.db.transaction() as conn:
+        await agents.create(
+            conn, house.caller, {"name": "Long", "executor": "command", "config": {"argv": ["sleep", "600"]}}
+        )
+        await running.run_agent(conn, house.caller, "long", {"prompt": "x"})
+    older = Rota(tmp_path / "home", "serve", ROTA_DATABASE_URL=database_url, ROTA_GRACE_SECONDS="0.2")
+    try:
+        older.url()
+
+        async def runs() -> bool:
+            return bool(await house.value("SELECT status = 'running' FROM runs"))
+
+        await until(runs, within=60)
+        added = Migration(newest() + 1, "change_something", "-- Why: a test.\n-- Locks: none.\nSELECT 1")
+        chained = [*chain.migrations(), added]
+        monkeypatch.setattr(chain, "migrations", lambda: chained)
+        newest.cache_clear()
+        assert await migrate(database_url) == ["change_something"]
+        assert older.ended(within=20) == 2, "it was told, and did not wait for its next look"
+    finally:
+        newest.cache_clear()
+        older.stop()
+    assert f"The database is at schema {added.number}, this Rota knows {added.number - 1}" in older.said[-1]
+    assert await house.value("SELECT status FROM runs") == "queued"
+    assert await house.value("SELECT data ->> 'reason' FROM events ORDER BY seq DESC LIMIT 1") == (
+        "handed back by a worker that stopped"
+    )
