@@ -1,14 +1,18 @@
 """Outward: sealed, sent at least once by a process that calls nothing private, gathered, retried, and given up visibly."""
 
 import asyncio
+import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psutil
 import pytest
+from waiting import until
 
 from rota import daemon
 from rota.db import targets
@@ -16,7 +20,7 @@ from rota.db.listener import OUTWARD
 from rota.model.ids import AutomationId, new_id
 from rota.model.outward import MOST_TRIES, delay, message
 from rota.notify import telling
-from rota.notify.outward import Outward, courier
+from rota.notify.outward import MOST_UNPROVEN, Outward, courier
 
 from ..http import api_client
 from ..http.api_client import UNKNOWN, Api, Office, example, made, refused
@@ -36,6 +40,8 @@ class Desk:
         self.status = "200 OK"
         self.headers = ""
         self.port = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     @property
     def url(self) -> str:
@@ -47,9 +53,48 @@ class Desk:
         body = await reader.readexactly(size)
         if body:
             self.taken.append(json.loads(body))
+        await self.answers.wait()
         writer.write(f"HTTP/1.1 {self.status}\r\nContent-Length: 0\r\nConnection: close\r\n{self.headers}\r\n".encode())
         await writer.drain()
         writer.close()
+
+    async def took(self, number: int) -> None:
+        async def arrived() -> bool:
+            return len(self.taken) == number
+
+        await until(arrived)
+
+
+class Silence:
+    """Somebody's server, which takes calls and never answers. The caller would wait for longer than it may."""
+
+    def __init__(self) -> None:
+        self.held: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"json://127.0.0.1:{self.port}/?rto=300"
+
+    async def hold(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.held.append(writer)
+
+    async def holds(self, number: int) -> None:
+        async def called() -> bool:
+            return len(self.held) == number
+
+        await until(called)
+
+
+@asynccontextmanager
+async def open_silence() -> AsyncIterator[Silence]:
+    silence = Silence()
+    server = await asyncio.start_server(silence.hold, "127.0.0.1", 0)
+    silence.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield silence
+        for each in silence.held:
+            each.close()
 
 
 @asynccontextmanager
@@ -58,11 +103,31 @@ async def open_desk() -> AsyncIterator[Desk]:
     server = await asyncio.start_server(desk.answer, "127.0.0.1", 0)
     desk.port = server.sockets[0].getsockname()[1]
     async with server:
-        yield desk
+        try:
+            yield desk
+        finally:
+            desk.answers.set()
 
 
 def sender(office: Office, *allow: str) -> Outward:
     return Outward(office.db, office.site.web.vault, url="https://rota.test", allow=allow or ["127.0.0.0/8:*"])
+
+
+def _couriers() -> list[psutil.Process]:
+    """Those at work. Other children of this process may have ended, and wait to be waited for."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # of which ZombieProcess is one
+            if "rota.notify.courier" in child.cmdline():
+                found.append(child)
+    return found
+
+
+async def send(office: Office, *allow: str) -> None:
+    """One pass, and all that came of it."""
+    outward = sender(office, *allow)
+    await outward.once()
+    await outward.drain(60)
 
 
 async def target(office: Office, api: Api, url: str) -> dict[str, Any]:
@@ -95,7 +160,7 @@ async def test_failures_arrive_as_one_message_with_links_and_what_follows_is_gat
     async with open_desk() as desk:
         await target(office, api, desk.url)
         await fail(office, one["id"], 1000)
-        await sender(office).once()
+        await send(office)
         [first] = desk.taken
         assert (first["title"], first["message"]) == (
             "One failed 1000 times",
@@ -105,10 +170,10 @@ async def test_failures_arrive_as_one_message_with_links_and_what_follows_is_gat
         for _ in range(3):
             await fail(office, one["id"])
             await fail(office, two["id"])
-            await sender(office).once()
+            await send(office)
         assert len(desk.taken) == 1, "not within the same minute"
         await due(office)
-        await sender(office).once()
+        await send(office)
         assert desk.taken[1]["title"] == "2 notifications"
         assert "One failed 3 times" in desk.taken[1]["message"]
         assert "Two failed 3 times" in desk.taken[1]["message"]
@@ -119,14 +184,14 @@ async def test_what_happens_while_a_message_is_on_its_way_goes_with_the_next(off
     await target(office, api, "json://example.org/")
     await fail(office, automation["id"], 2)
     async with office.db.transaction() as conn:
-        [claim] = await targets.claim(conn, limit=1, lease=timedelta(minutes=1))
+        [claim] = await targets.claim(conn, proven=False, limit=1, lease=timedelta(minutes=1))
     async with office.db.transaction() as conn:
-        assert await targets.claim(conn, limit=1, lease=timedelta(minutes=1)) == [], "it is somebody's"
+        assert await targets.claim(conn, proven=False, limit=1, lease=timedelta(minutes=1)) == [], "it is somebody's"
     await fail(office, automation["id"], 3)
     async with office.db.transaction() as conn:
         await targets.sent(conn, claim, pause=timedelta())
     async with office.db.transaction() as conn:
-        [again] = await targets.claim(conn, limit=1, lease=timedelta(minutes=1))
+        [again] = await targets.claim(conn, proven=True, limit=1, lease=timedelta(minutes=1))
     assert [each["count"] for each in again.waiting] == [3]
     async with office.db.transaction() as conn:
         await targets.sent(conn, claim, pause=timedelta())  # who lost it changes nothing
@@ -139,17 +204,17 @@ async def test_a_service_that_refuses_is_tried_again_and_given_up_for_all_to_see
         desk.status = "500 Oh no"
         await target(office, api, desk.url)
         await fail(office, automation["id"])
-        await sender(office).once()
+        await send(office)
         found = await shown(api)
         assert (found["error"], found["tries"], found["waiting"]) == ("the service answered 500", 1, 1)
         await office.execute("UPDATE notification_targets SET tries = %s, not_before = now()", MOST_TRIES - 1)
-        await sender(office).once()
+        await send(office)
         found = await shown(api)
         assert (found["given_up"], found["tries"], found["waiting"]) == (1, 0, 0)
         desk.status = "200 OK"
         await fail(office, automation["id"])
         await due(office)
-        await sender(office).once()
+        await send(office)
         found = await shown(api)
         assert (found["error"], found["given_up"]) == (None, 1)
     assert [delay(tries).total_seconds() for tries in (1, 2, 3, 8)] == [30, 60, 120, 1800]
@@ -157,22 +222,48 @@ async def test_a_service_that_refuses_is_tried_again_and_given_up_for_all_to_see
 
 async def test_who_stops_does_not_wait_for_a_service_that_says_nothing(office: Office, api: Api) -> None:
     """Whoever watches next sends it again."""
-    called, silence = asyncio.Event(), asyncio.Event()
-
-    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        called.set()
-        await silence.wait()
-        writer.close()
-
-    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    async with server:
-        await target(office, api, f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    async with open_silence() as silence:
+        await target(office, api, silence.url)
         await fail(office, made(await api.post("/automations", example()))["id"])
-        async with asyncio.timeout(20), daemon._looping(sender(office), lets_go_after=0.01):
-            await called.wait()
+        async with asyncio.timeout(20), daemon._sending(sender(office), lets_go_after=0.01):
+            await silence.holds(1)
         stands = await shown(api)
         assert (stands["waiting"], stands["tries"], stands["error"]) == (1, 1, None)
-        silence.set()
+
+
+async def test_who_says_nothing_keeps_nobody_else_waiting(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example()))
+    async with open_desk() as desk, open_silence() as silence:
+        for _ in range(MOST_UNPROVEN + 1):
+            await target(office, api, silence.url)
+        await fail(office, automation["id"])
+        answers = await target(office, api, desk.url)
+        await office.execute("UPDATE notification_targets SET sent_at = now() WHERE id = %s", answers["id"])
+        async with asyncio.timeout(30), daemon._sending(sender(office), lets_go_after=0.01) as loop:
+            await silence.holds(MOST_UNPROVEN)
+            await fail(office, automation["id"])
+            loop.wake()
+            await desk.took(1)
+            assert len(silence.held) == MOST_UNPROVEN, "places stay for those who answer"
+            silence.held[0].close()
+            await silence.holds(MOST_UNPROVEN + 1)  # who comes next is called as soon as a place is free
+
+
+async def test_a_message_on_its_way_arrives_once_though_everything_is_told_to_stop(office: Office, api: Api) -> None:
+    """As with Ctrl-C, the signal comes to the watch and to whoever sends for it."""
+    automation = made(await api.post("/automations", example()))
+    async with open_desk() as desk:
+        desk.answers.clear()
+        await target(office, api, desk.url)
+        await fail(office, automation["id"])
+        async with asyncio.timeout(20), daemon._sending(sender(office), lets_go_after=20):
+            await desk.took(1)
+            [on_its_way] = _couriers()
+            for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                on_its_way.send_signal(each)
+            desk.answers.set()
+        stands = await shown(api)
+        assert (stands["waiting"], stands["error"], len(desk.taken)) == (0, None, 1)
 
 
 @pytest.mark.parametrize("path", ["direct", "redirect"])
@@ -184,7 +275,7 @@ async def test_nothing_private_is_called_unless_the_operator_allows_it(office: O
         allow = f"127.0.0.1:{desk.port}" if path == "redirect" else "192.0.2.1"
         await target(office, api, desk.url if path == "redirect" else inner.url)
         await fail(office, automation["id"])
-        await sender(office, allow).once()
+        await send(office, allow)
         assert inner.taken == []
         found = await shown(api)
         assert "it may not be called: " in found["error"]
@@ -204,7 +295,7 @@ async def test_a_test_is_sent_at_once_by_whoever_is_woken(office: Office, api: A
         saved = await target(office, api, desk.url)
         assert made(await api.post(f"/notifications/targets/{saved['id']}/test"), 202)["waiting"] == 1
         await woken.wait()
-        await sender(office).once()
+        await send(office)
         assert [each["title"] for each in desk.taken] == ["Rota can reach you"]
     assert (await shown(api))["sent_at"]
     refused(await api.post(f"/notifications/targets/{UNKNOWN}/test"), 404, "not_found")
@@ -219,13 +310,13 @@ async def test_who_is_switched_off_or_removed_is_told_nothing_more(office: Offic
         await fail(office, automation["id"])
         made(await api.patch(f"/members/{me}", {"disabled": True}), 200)
         await fail(office, automation["id"])
-        await sender(office).once()
+        await send(office)
         assert desk.taken == []
         made(await api.patch(f"/members/{me}", {"disabled": False}), 200)
         waiting = "SELECT sum(count) FROM notification_outbox WHERE workspace_id = %s"
         assert await office.value(waiting, office.caller.workspace_id) == 1, "of what came meanwhile nothing"
         await api.delete(f"/members/{me}")
-        await sender(office).once()
+        await send(office)
         assert desk.taken == []
         left = "SELECT count(*) FROM notification_targets WHERE workspace_id = %s"
         assert await office.value(left, office.caller.workspace_id) == 0

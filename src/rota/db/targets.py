@@ -45,10 +45,10 @@ VALUES (%(workspace_id)s, %(id)s, 'test', %(id)s, '') ON CONFLICT DO NOTHING
 
 CLAIM = """
 -- Each target is one sender's until `not_before`, which is also what it proves by that it still is. What waits for somebody
--- who is switched off rests with them.
+-- who is switched off rests with them. Proven is a target that took the last message.
 WITH due AS MATERIALIZED (
     SELECT t.workspace_id, t.id FROM notification_targets t JOIN users u ON u.id = t.user_id AND u.disabled_at IS NULL
-     WHERE t.not_before <= now() AND EXISTS (
+     WHERE t.not_before <= now() AND (t.sent_at IS NOT NULL AND t.failed_at IS NULL) = %(proven)s AND EXISTS (
                SELECT FROM notification_outbox o WHERE o.workspace_id = t.workspace_id AND o.target_id = t.id)
   ORDER BY t.not_before LIMIT %(limit)s FOR NO KEY UPDATE OF t SKIP LOCKED),
 claimed AS (
@@ -133,8 +133,8 @@ async def test(conn: Connection, workspace_id: WorkspaceId, target_id: UUID) -> 
     await conn.execute(TEST, {"workspace_id": workspace_id, "id": target_id})
 
 
-async def claim(conn: Connection, *, limit: int, lease: timedelta) -> list[Claim]:
-    found = await _rows(conn, CLAIM, {"limit": limit, "lease": lease})
+async def claim(conn: Connection, *, proven: bool, limit: int, lease: timedelta) -> list[Claim]:
+    found = await _rows(conn, CLAIM, {"proven": proven, "limit": limit, "lease": lease})
     return [Claim(**{**each, "sealed": bytes(each["sealed"])}) for each in found]
 
 

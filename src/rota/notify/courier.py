@@ -17,7 +17,7 @@ from typing import Any
 from rota.model.address import AllowList
 from rota.model.outward import ALLOW_SETTING, PORTS
 
-SECONDS = 60
+SECONDS = 30
 CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 OF_THE_MACHINE = frozenset(
     {
@@ -96,6 +96,8 @@ def _why(guard: Guard, heard: _Heard) -> str:
 
 
 def main() -> None:
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they mean the watch: it waits for what is on its way
+        signal.signal(each, signal.SIG_IGN)
     signal.alarm(SECONDS)
     print(json.dumps({"error": send(**json.load(sys.stdin))}))  # noqa: T201
 

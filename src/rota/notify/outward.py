@@ -16,31 +16,81 @@ from rota.errors import Broken
 from rota.model.outward import GAP, MOST_TRIES, delay, message
 from rota.notify.courier import SECONDS
 from rota.notify.targets import place
+from rota.service import Wakeable
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 4
+AT_ONCE = 8
+MOST_UNPROVEN = AT_ONCE // 2  # so many who never answer may be waited for; the other places stay for those who do
 EVERY_SECONDS = 5.0
 LEASE = timedelta(seconds=2 * SECONDS)
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
 
 class Outward:
-    """A pass claims some targets, sends to each in a process of its own, and writes what came of it."""
+    """A pass claims targets for its free places. Each is sent to on its own, by a process of its own; when what came of
+    it is written, its place is free again."""
 
     name = "outward"
 
     def __init__(self, db: Database, vault: Vault, *, url: str, allow: Collection[str] = ()) -> None:
         self._db, self._vault, self._url, self._allow = db, vault, url, list(allow)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unproven: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[str]] = set()
+        self._loop: Wakeable | None = None
+
+    def attach(self, loop: Wakeable) -> None:
+        """Wake this loop whenever a place becomes free."""
+        self._loop = loop
 
     async def once(self) -> float:
+        free = AT_ONCE - len(self._tasks)
         async with self._db.transaction() as conn:
-            claims = await targets.claim(conn, limit=AT_ONCE, lease=LEASE)
-        await asyncio.gather(*(self._deliver(each) for each in claims))
-        return 0.0 if len(claims) == AT_ONCE else EVERY_SECONDS
+            proven = await targets.claim(conn, proven=True, limit=free, lease=LEASE)
+            free = min(free - len(proven), MOST_UNPROVEN - len(self._unproven))
+            unproven = await targets.claim(conn, proven=False, limit=free, lease=LEASE)
+        for each in proven:
+            self._begin(each)
+        for each in unproven:
+            self._unproven.add(self._begin(each))
+        return EVERY_SECONDS
+
+    def _begin(self, claim: Claim) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._deliver(claim))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._unproven.discard(task)
+        if self._loop:
+            self._loop.wake()
+
+    async def drain(self, seconds: float) -> None:
+        """Let what is on its way arrive for a while, and leave the rest to the next watch. What arrived is written."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for each in self._sending:
+            each.cancel()
+        await asyncio.gather(*self._tasks)
 
     async def _deliver(self, claim: Claim) -> None:
-        error = await self._send(claim)
+        sending = asyncio.create_task(self._send(claim))
+        self._sending.add(sending)
+        try:
+            await self._settle(claim, await sending)
+        except asyncio.CancelledError:
+            if not sending.cancelled():
+                raise
+        except Exception as failure:  # the top of a task: nobody waits for it
+            log.warning("notification.unsettled", extra={"target_id": claim.id, "error": str(failure).strip()})
+        finally:
+            self._sending.discard(sending)
+
+    async def _settle(self, claim: Claim, error: str) -> None:
+        """Write what came of it."""
         facts = {"target_id": claim.id, "tries": claim.tries}
         async with self._db.transaction() as conn:
             if not error:
