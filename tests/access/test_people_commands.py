@@ -12,7 +12,7 @@ from house import House
 
 from rota.access import signing_in
 from rota.cli import main
-from rota.db import people
+from rota.db import identities, people
 from rota.errors import Unauthenticated
 from rota.model.caller import Level
 from rota.roster import members
@@ -82,9 +82,23 @@ async def test_a_link_signs_its_person_in_once_and_ends_older_ones(rota: Command
         await opens(house, secret)
 
 
+@pytest.mark.usefixtures("ada")
+async def test_who_is_unlinked_is_known_to_no_provider_and_the_audit_log_tells_it(rota: Command, house: House) -> None:
+    async with house.db.transaction() as conn:
+        found = await people.find_user(conn, ADA)
+        assert found
+        await identities.add(conn, "https://id.example", "s-1", found["id"])
+    told = (await rota("users", "unlink", ADA)).output
+    assert told == f"{ADA} is unlinked: who signs in next with this verified address is them.\n"
+    assert (await rota("users", "unlink", ADA)).output == f"{ADA} was not known to an identity provider.\n"
+    assert await house.value("SELECT count(*) FROM identities") == 0
+    changed = "SELECT before FROM audit WHERE action = 'member.change'"
+    assert await house.value(changed) == {"identities": ["https://id.example"]}
+
+
 @pytest.mark.usefixtures("house")
 @pytest.mark.parametrize(
-    "command", [("users", "disable"), ("users", "enable"), ("sign-in", "--user")], ids=" ".join
+    "command", [("users", "disable"), ("users", "enable"), ("users", "unlink"), ("sign-in", "--user")], ids=" ".join
 )  # fmt: skip
 async def test_who_is_unknown_is_told_of_and_nothing_is_done(rota: Command, command: tuple[str, ...]) -> None:
     told = await rota(*command, "nobody@example.org")

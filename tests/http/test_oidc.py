@@ -1,11 +1,13 @@
 """Sign-in with an identity provider: a real one over HTTP with real signed tokens, and all that it may get wrong."""
 
+import asyncio
 import base64
 import hashlib
 import json
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,16 +17,20 @@ from fastapi import FastAPI
 from httpx import AsyncClient, Response
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
+from waiting import until
 
-from rota.access import passwords, signing_in
+from rota.access import oidc, passwords, signing_in, throttling
 from rota.db import people
+from rota.errors import Forbidden
 from rota.http.app import create_app
 from rota.http.context import COOKIE, Web
 from rota.model.ids import UserId, new_id
+from rota.roster import members
 
 from .conftest import visiting
 
 KEY = RSAKey.generate_key(2048, {"kid": "k1"})
+WAITING = "SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 OTHER = RSAKey.generate_key(2048, {"kid": "k1"})
 
 
@@ -265,6 +271,49 @@ async def test_without_a_level_only_who_was_invited_comes_in(house_with: Any, pr
         assert (await come_back(client, sent)).status_code == 401
 
 
+async def test_somebody_else_with_the_address_of_an_account_is_not_its_person(
+    browser: AsyncClient, provider: Provider, house: Any
+) -> None:
+    provider.will_say(sent := await leave(browser))
+    assert (await come_back(browser, sent)).status_code == 303
+    me = (await browser.get("/api/v1/workspaces/default/me")).json()["id"]
+    async with visiting(browser._transport.app) as other:  # type: ignore[attr-defined]
+        provider.will_say(sent := await leave(other), sub="s-2")
+        refused = await come_back(other, sent)
+        assert (refused.status_code, COOKIE in refused.cookies) == (403, False)
+        assert "an account that your identity provider knows as somebody else" in refused.text
+        assert await house.value("SELECT string_agg(subject, ' ') FROM identities") == "s-1"
+        async with house.db.transaction() as conn:
+            assert await members.unlink_as_operator(conn, " Ada@example.org")
+        provider.will_say(sent := await leave(other), sub="s-2")
+        assert (await come_back(other, sent)).status_code == 303
+        assert (await other.get("/api/v1/workspaces/default/me")).json()["id"] == me
+
+
+async def test_of_two_who_come_first_at_the_same_time_one_is_the_person(house: Any, db: Any) -> None:
+    async with db.transaction() as conn:
+        await people.add_user(conn, UserId(new_id()), "Ada", "ada@example.org")
+    elsewhere = oidc.Provider("https://id.example", "rota", "s")
+
+    async def come(subject: str) -> UserId:
+        async with db.transaction() as conn:
+            return await elsewhere._person(conn, {"sub": subject, "email": "ada@example.org", "email_verified": True})
+
+    async def both_wait() -> bool:
+        return bool(await house.value(WAITING))
+
+    for subjects, let_in in ((("s-1", "s-1"), 2), (("s-2", "s-3"), 1)):
+        async with asyncio.timeout(20):
+            async with db.transaction() as conn:
+                await people.find_user(conn, "ada@example.org", lock=True)
+                coming = [asyncio.create_task(come(each)) for each in subjects]
+                await until(both_wait)
+            came = await asyncio.gather(*coming, return_exceptions=True)
+        assert len([each for each in came if not isinstance(each, Forbidden)]) == let_in, came
+        assert await house.value("SELECT count(*) FROM identities") == 1
+        await house.execute("DELETE FROM identities")
+
+
 async def test_who_made_an_account_for_somebody_cannot_use_it_once_its_person_came(
     browser: AsyncClient, provider: Provider, house: Any, visit: Any
 ) -> None:
@@ -294,6 +343,40 @@ async def test_other_domains_are_not_let_in(house_with: Any, provider: Provider,
             sent = await leave(client)
             provider.will_say(sent, email=email, sub=email)
             assert (await come_back(client, sent)).status_code == status
+
+
+async def test_who_begins_one_sign_in_after_the_other_waits_and_nobody_is_asked_meanwhile(
+    browser: AsyncClient, provider: Provider, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttling, "FREE_ELSEWHERE", 2)
+    monkeypatch.setattr(throttling, "FIRST", timedelta(minutes=10))
+    monkeypatch.setattr(throttling, "LONGEST_ELSEWHERE", timedelta(minutes=10))
+    for _ in range(throttling.FREE_ELSEWHERE + 1):
+        sent = await leave(browser)
+    asked: list[str] = []
+    get = provider.get
+    monkeypatch.setattr(provider, "get", lambda path: asked.append(path) or get(path))
+    refused = await browser.get("/sign-in/oidc", params={"next": "/w/default/runs"})
+    assert (refused.status_code, asked) == (429, [])
+    assert 500 < int(refused.headers["Retry-After"]) <= 600
+    assert "Too many sign-ins were begun from your network and not ended. Wait " in refused.text
+    assert "/sign-in/oidc?next=/w/default/runs" in refused.text
+    assert await house.value("SELECT count(*) FROM oidc_sign_ins") == throttling.FREE_ELSEWHERE + 1
+    async with visiting(browser._transport.app, "203.0.113.9") as elsewhere:  # type: ignore[attr-defined]
+        await leave(elsewhere)
+    provider.will_say(sent)
+    assert (await come_back(browser, sent)).status_code == 303, "who is on the way arrives"
+    await leave(browser)
+
+
+async def test_any_number_of_people_sign_in_from_one_address(
+    browser: AsyncClient, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttling, "FREE_ELSEWHERE", 1)
+    monkeypatch.setattr(throttling, "FIRST", timedelta(minutes=10))
+    for number in range(4):
+        provider.will_say(sent := await leave(browser), sub=f"s-{number}", email=f"{number}@example.org")
+        assert (await come_back(browser, sent)).status_code == 303
 
 
 async def test_without_a_provider_there_is_no_such_way(guest: AsyncClient) -> None:

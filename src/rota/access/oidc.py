@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from rota.access import throttling
 from rota.access.signing_in import Visit, hashed, open_login
 from rota.db import identities, people
 from rota.db.pool import Connection, Database
@@ -43,8 +44,9 @@ class Provider:
     level: str = ""
     workspace: str = "default"
 
-    async def send(self, db: Database, redirect_uri: str, to: str) -> Sent:
+    async def send(self, db: Database, redirect_uri: str, to: str, visit: Visit) -> Sent:
         """Begin: what comes back must fit what is stored here, and come from the same browser."""
+        await throttling.leave(db, visit.ip or "")
         state, nonce, browser = (secrets.token_urlsafe(32) for _ in range(3))
         verifier = secrets.token_urlsafe(48)
         found = await self._discover()
@@ -69,7 +71,9 @@ class Provider:
         claims = await self._claims(redirect_uri, code, begun)
         async with db.transaction() as conn:
             user_id = await self._person(conn, claims)
-            return await open_login(conn, user_id, visit), begun["next"]
+            login = await open_login(conn, user_id, visit)
+        await throttling.come_back(db, visit.ip or "")
+        return login, begun["next"]
 
     async def _claims(self, redirect_uri: str, code: str, begun: Mapping[str, str]) -> dict[str, Any]:
         from authlib.common.errors import AuthlibBaseError  # noqa: PLC0415 — only where people sign in so
@@ -109,7 +113,7 @@ class Provider:
         if self.domains and email.rpartition("@")[2] not in self.domains:
             raise Forbidden("E-mail addresses of this domain are not let in here.", code="not_invited")
         subject = str(claims["sub"])
-        known = await identities.find(conn, self.issuer, subject) or await people.find_user(conn, email)
+        known = await identities.find(conn, self.issuer, subject) or await self._of_address(conn, email, subject)
         if known and (known.get("disabled") or known.get("disabled_at")):
             raise Unauthenticated("This account is disabled. Ask whoever runs this server.", code="account_disabled")
         user_id = UserId(known["id"]) if known else await self._join(conn, email, str(claims.get("name") or ""))
@@ -117,6 +121,19 @@ class Provider:
         if not await identities.find(conn, self.issuer, subject):
             await identities.add(conn, self.issuer, subject, user_id)
         return user_id
+
+    async def _of_address(self, conn: Connection, email: str, subject: str) -> dict[str, Any] | None:
+        """Whose address it is, unless the provider knows them as somebody else: addresses pass from one person to the
+        next. Their row is held, so that of two who come at once one is first."""
+        found = await people.find_user(conn, email, lock=True)
+        known_as = await identities.subjects(conn, self.issuer, UserId(found["id"])) if found else []
+        if known_as and subject not in known_as:
+            raise Forbidden(
+                "Your e-mail address belongs to an account that your identity provider knows as somebody else. If it is"
+                " yours, whoever runs this server can let you in again: `rota users unlink`.",
+                code="identity_taken",
+            )
+        return found
 
     async def _join(self, conn: Connection, email: str, name: str) -> UserId:
         workspace = await people.find_workspace(conn, self.workspace)

@@ -22,7 +22,7 @@ COLUMNS = (
 
 @click.group("users")
 def command() -> None:
-    """List people, and switch their accounts off and on."""
+    """List people, switch their accounts off and on, and let them sign in with a new identity."""
 
 
 @command.command("list")
@@ -60,6 +60,25 @@ def enable(email: str, home: Path | None) -> None:
     """Let somebody in again. Their tokens work again; grants that ended stay ended."""
     changed = _switch(home, email, off=False)
     click.echo(f"{email} is switched on." if changed else f"{email} was not switched off.")
+
+
+@command.command("unlink")
+@click.argument("email")
+@options.home
+def unlink(email: str, home: Path | None) -> None:
+    """Forget as whom the identity provider knows somebody.
+
+    Who signs in there next with this e-mail address, verified, is them: for a person whom the provider knows anew.
+    """
+
+    async def forget(conn: Any) -> bool:
+        from rota.roster import members  # noqa: PLC0415
+
+        return await members.unlink_as_operator(conn, email)
+
+    changed = asyncio.run(_with(options.settings_with(home=home), forget))
+    known = f"{email} is unlinked: who signs in next with this verified address is them."
+    click.echo(known if changed else f"{email} was not known to an identity provider.")
 
 
 def _switch(home: Path | None, email: str, *, off: bool) -> bool:

@@ -29,6 +29,11 @@ ADD = "INSERT INTO identities (issuer, subject, user_id) VALUES (%(issuer)s, %(s
 OF_USER = "SELECT issuer, created_at FROM identities WHERE user_id = %(user_id)s ORDER BY created_at, issuer"
 
 
+SUBJECTS = "SELECT subject FROM identities WHERE issuer = %(issuer)s AND user_id = %(user_id)s"
+
+FORGET = "DELETE FROM identities WHERE user_id = %(user_id)s RETURNING issuer"
+
+
 async def begin(conn: Connection, lasts: timedelta, **given: Any) -> None:
     await conn.execute(BEGIN, {**given, "lasts": lasts})
 
@@ -43,6 +48,18 @@ async def find(conn: Connection, issuer: str, subject: str) -> dict[str, Any] | 
 
 async def add(conn: Connection, issuer: str, subject: str, user_id: UserId) -> None:
     await conn.execute(ADD, {"issuer": issuer, "subject": subject, "user_id": user_id})
+
+
+async def subjects(conn: Connection, issuer: str, user_id: UserId) -> list[str]:
+    """As whom this provider knows somebody: one, or more from when a second was still taken for them."""
+    rows = await conn.execute(SUBJECTS, {"issuer": issuer, "user_id": user_id})
+    return [row[0] for row in await rows.fetchall()]
+
+
+async def forget(conn: Connection, user_id: UserId) -> list[str]:
+    """The providers that knew them."""
+    rows = await conn.execute(FORGET, {"user_id": user_id})
+    return sorted({row[0] for row in await rows.fetchall()})
 
 
 async def of_user(conn: Connection, user_id: UserId) -> list[dict[str, Any]]:

@@ -36,7 +36,11 @@ async def attempt(
     return max(row[0], timedelta()) if row else timedelta()
 
 
-async def forgive(conn: Connection, account: bytes, address: bytes) -> None:
-    """It was the right person after all: the account starts anew, the address gets its try back."""
-    await conn.execute(FORGIVE, {"key": account})
-    await conn.execute(TAKE_BACK, {"key": address})
+async def forgive(conn: Connection, key: bytes) -> None:
+    """It was the right person after all: their account starts anew."""
+    await conn.execute(FORGIVE, {"key": key})
+
+
+async def take_back(conn: Connection, key: bytes) -> None:
+    """It was the right person after all: an address that others share gets this one try back."""
+    await conn.execute(TAKE_BACK, {"key": key})

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.access import signing_in
-from rota.db import audit, members, people, targets, tokens
+from rota.db import audit, identities, members, people, targets, tokens
 from rota.db import grants as grant_rows
 from rota.db.audit import Entry
 from rota.db.pool import Connection
@@ -147,6 +147,19 @@ async def switch_as_operator(conn: Connection, email: str, *, off: bool) -> bool
         await _tell(conn, workspace["id"], "member.change", user_id, **facts)
     if off:
         await people.shut_out(conn, user_id)
+    return True
+
+
+async def unlink_as_operator(conn: Connection, email: str) -> bool:
+    """Forget as whom identity providers know somebody; who comes from there with their address next is them. Whether
+    that changed anything."""
+    user_id = await _somebody(conn, email)
+    issuers = await identities.forget(conn, user_id)
+    if not issuers:
+        return False
+    for workspace in await people.workspaces_of(conn, user_id):
+        facts = {"before": {"identities": issuers}, "after": {"identities": []}}
+        await _tell(conn, workspace["id"], "member.change", user_id, **facts)
     return True
 
 

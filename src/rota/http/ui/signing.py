@@ -10,7 +10,7 @@ from rota.access import signing_in
 from rota.access.oidc import ON_THE_WAY, Provider
 from rota.access.signing_in import LONGEST_EMAIL, Visit
 from rota.db import people
-from rota.errors import Forbidden, NotFound, TooMany, Unauthenticated
+from rota.errors import Forbidden, NotFound, RotaError, TooMany, Unauthenticated
 from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin, refuse_forged
 from rota.http.errors import headers_of, of_error
 from rota.http.shapes.fields import LONGEST_NAME
@@ -52,6 +52,13 @@ def _page(
     return show(request, "sign_in.html", status=status, next=to, used=used, told=told, email=email, oidc=offered)
 
 
+def _refused(request: Request, refused: RotaError, to: str, email: str = "") -> Response:
+    told = of_error(refused)
+    shown = _page(request, to, status=told["status"], told=refused.message, email=email)
+    shown.headers.update(headers_of(told))
+    return shown
+
+
 @router.post("/sign-in")
 async def sign_in(request: Request, shared: Shared, link: Annotated[str, Form()] = "", to: Next = "/") -> Response:
     """The same with a link that was pasted."""
@@ -72,10 +79,7 @@ async def sign_in_by_password(
     try:
         login = await signing_in.sign_in_by_password(shared.db, email, password, visit_of(request, shared))
     except (Unauthenticated, TooMany) as refused:
-        told = of_error(refused)
-        shown = _page(request, local(to), status=told["status"], told=refused.message, email=email[:LONGEST_EMAIL])
-        shown.headers.update(headers_of(told))
-        return shown
+        return _refused(request, refused, local(to), email[:LONGEST_EMAIL])
     return let_in(request, shared, login, local(to))
 
 
@@ -85,9 +89,11 @@ async def sign_in_elsewhere(
 ) -> Response:
     """To the identity provider, and from there to the next route."""
     try:
-        sent = await _provider(shared).send(shared.db, _back_here(request, shared), local(to))
-    except Unauthenticated as refused:  # of the provider, not of whoever signs in
-        return _page(request, local(to), status=of_error(refused)["status"], told=refused.message)
+        sent = await _provider(shared).send(
+            shared.db, _back_here(request, shared), local(to), visit_of(request, shared)
+        )
+    except (Unauthenticated, TooMany) as refused:  # the first of the provider, not of whoever signs in
+        return _refused(request, refused, local(to))
     response = RedirectResponse(sent.url, 303, headers={"Cache-Control": "no-store"})
     _keep(request, response, OIDC_COOKIE, sent.browser, int(ON_THE_WAY.total_seconds()))
     return response
@@ -101,7 +107,7 @@ async def come_back(request: Request, shared: Shared, code: str = "", state: str
     try:
         login, to = await _provider(shared).receive(shared.db, back_here, code, state, browser, visit)
     except (Unauthenticated, Forbidden) as refused:
-        return _page(request, "/", status=of_error(refused)["status"], told=refused.message)
+        return _refused(request, refused, "/")
     return let_in(request, shared, login, local(to))
 
 
