@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rota.access import signing_in
+from rota.model.scope import Scope
+
+from ..http.api_client import Office
 from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -117,6 +121,30 @@ async def test_memory_is_set_from_anywhere_read_and_deleted(rota: Command, answe
     assert (await answer("memory", "get", "errand", "a:b"))["confidence"] == 0.5
     assert (await rota("memory", "delete", "errand", "a:b")).stdout == "a:b is forgotten.\n"
     assert "Nothing is remembered" in (await rota("memory", "delete", "errand", "a:b", code=2)).stderr
+
+
+async def test_a_token_for_changes_only_deletes_what_it_cannot_see(
+    rota: Command, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await errand(rota)
+    for key in ("n", "a:b"):
+        await rota("memory", "set", "errand", key, "3")
+    async with office.db.transaction() as conn:
+        given = {"user_id": office.caller.user_id, "scopes": [Scope.WRITE]}
+        token = await signing_in.create_token(conn, office.caller.workspace_slug, "writes", **given)
+    whole = os.environ["ROTA_TOKEN"]
+    monkeypatch.setenv("ROTA_TOKEN", token)
+    assert "no scope `read`" in (await rota("memory", "get", "errand", "n", code=2)).stderr
+    assert (await rota("memory", "delete", "errand", "a:b")).stdout == "Nothing is remembered under a:b now.\n"
+    assert (await rota("memory", "delete", "errand", "n", "--json")).stdout == ""
+    assert "There is no such automation" in (await rota("memory", "delete", "nothing", "n", code=2)).stderr
+    await rota("notifications", "choose", "paused", "--no-bell", "--outward")
+    told = (await rota("automations", "delete", "errand")).stdout
+    assert told == "errand is deleted; `rota automations restore` takes its id.\n"
+    assert "There is no such automation" in (await rota("automations", "delete", "errand", code=2)).stderr
+    assert await office.value("SELECT count(*) FROM memory WHERE workspace_id = %s", office.caller.workspace_id) == 0
+    monkeypatch.setenv("ROTA_TOKEN", whole)
+    assert "deleted" in (await rota("automations", "list", "--deleted")).stdout
 
 
 async def test_triggers_are_added_held_changed_and_deleted_one_by_one(rota: Command, answer: Answer) -> None:

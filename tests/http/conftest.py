@@ -132,12 +132,15 @@ async def as_from_a_page(request: Request) -> None:
 
 
 @asynccontextmanager
-async def visiting(app: FastAPI) -> AsyncIterator[AsyncClient]:
+async def visiting(app: FastAPI, address: str = "127.0.0.1") -> AsyncIterator[AsyncClient]:
     """A browser as far as the server can tell, without scripts."""
     headers = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     hooks = {"request": [as_from_a_page]}
     async with AsyncClient(
-        transport=ASGITransport(app), base_url="http://rota.test", headers=headers, event_hooks=hooks
+        transport=ASGITransport(app, client=(address, 123)),
+        base_url="http://rota.test",
+        headers=headers,
+        event_hooks=hooks,
     ) as client:
         yield client
 

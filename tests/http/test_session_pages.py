@@ -9,6 +9,7 @@ from httpx import ASGITransport, AsyncClient
 
 from rota.http.app import create_app
 from rota.http.context import Web
+from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.ui import sessions, speech, words
 from rota.http.ui.controls import fold
 from rota.http.ui.graph import DRAWN, graph
@@ -279,6 +280,33 @@ async def test_a_conversation_that_is_refused_comes_back_with_what_was_typed(adm
     assert "Hello there</textarea>" in answer.text
     assert 'id="agent-new-error"' in answer.text
     assert 'id="prompt-new-error"' in (await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt=" ")).text
+
+
+async def test_a_message_that_is_refused_comes_back_with_what_was_typed(admin: AsyncClient, house: Any) -> None:
+    await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt="Hello")
+    address = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
+    for typed in (" \n ", "\nlong " + "x" * LONGEST_PROMPT):
+        answer = await submit(admin, f"{address}/messages", prompt=typed)
+        assert answer.status_code == 422
+        assert re.search('id="prompt-message-error">Write something, of at most 200,000 characters', answer.text)
+        assert 'aria-describedby="prompt-message-error" autofocus' in answer.text
+        assert f">\n{typed}</textarea>" in answer.text.replace("\r\n", "\n")
+    for closes, told in (
+        ("UPDATE agents SET status = 'paused'", "The agent of this session is paused."),
+        ("UPDATE sessions SET status = 'archived'", "archived"),
+    ):
+        await house.execute(closes)
+        answer = await submit(admin, f"{address}/messages", prompt=NASTY)
+        assert answer.status_code == 409
+        assert re.search(f'role="alert">[^<]*{told}', answer.text)
+        assert NASTY in Page(answer).text
+        assert NASTY not in answer.text
+    assert await house.value("SELECT count(*) FROM runs") == 1
+    told = "SELECT count(*) FROM audit WHERE action = 'message.create' AND status >= 400"
+    assert await house.value(told) == 4
+    in_place = await admin.post(f"{address}/messages", data={"prompt": " "}, headers=live())
+    assert (in_place.status_code, in_place.headers["HX-Retarget"]) == (422, "#notice")
+    assert (await submit(admin, f"{ROOT}/sessions/{UNKNOWN}/messages", prompt="Hello")).status_code == 404
 
 
 async def test_a_role_and_a_task_are_added_on_the_page_of_a_goal(admin: AsyncClient, house: Any) -> None:

@@ -10,9 +10,9 @@ from click.exceptions import NoSuchCommand
 
 from rota import __version__
 from rota.cli.showing import clean, wants_colour
-from rota.errors import RotaError
+from rota.errors import BrokeOff, RotaError
 
-INTERRUPTED = 130
+BROKE_OFF, REFUSED, INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "up": "Run everything, on the embedded PostgreSQL unless ROTA_DATABASE_URL is set.",
     "serve": "Run chosen parts of Rota: api, scheduler, worker, watch.",
@@ -45,7 +45,7 @@ COMMANDS = {
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
     "mcp": "Give Claude and other clients of the Model Context Protocol Rota's abilities as tools.",
     "sign-in": "Print a new link to sign in with.",
-    "users": "List people, and switch their accounts off and on.",
+    "users": "List people, switch their accounts off and on, and let them sign in with a new identity.",
 }
 
 
@@ -75,7 +75,7 @@ class Commands(click.Group):
         except RotaError as refused:
             for line in _told(refused):
                 click.secho(line, fg="red", err=True)
-            sys.exit(2)
+            sys.exit(BROKE_OFF if isinstance(refused, BrokeOff) else REFUSED)
         except KeyboardInterrupt:  # somebody's own wish, so nothing went wrong
             if sys.stderr.isatty():
                 click.echo(err=True)

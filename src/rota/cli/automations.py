@@ -214,10 +214,14 @@ _verb("restore", "restored", "Take back a deletion, by its id, with a new grant;
 @click.argument("automation", type=REF)
 @asks_rota
 def delete(rota: Rota, automation: str) -> None:
-    """Stop it for good. Its history stays readable and it can be restored; prints the id that does."""
-    found = rota.ask("GET", f"/automations/{automation}")
-    gone = rota.ask("DELETE", f"/automations/{found['id']}")
-    rota.said(gone, f"{found['slug']} is deleted; `rota automations restore {found['id']}` takes it back.")
+    """Stop it for good. Its history stays readable and it can be restored; prints the id that does, if you may read."""
+    found = rota.seen(f"/automations/{automation}")
+    gone = rota.ask("DELETE", f"/automations/{found['id'] if found else automation}")
+    rota.said(gone, _deleted(found) if found else f"{automation} is deleted; `rota automations restore` takes its id.")
+
+
+def _deleted(automation: Item) -> str:
+    return f"{automation['slug']} is deleted; `rota automations restore {automation['id']}` takes it back."
 
 
 @command.command("renew-grant")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import click
 
@@ -83,5 +84,6 @@ def _kept(kept: Item) -> str:
 @asks_rota
 def delete(rota: Rota, automation: str, key: str) -> None:
     """Forget what is under KEY."""
-    kept = rota.ask("GET", f"/automations/{automation}/memory/{key}")  # what was spelled wrong is told, not passed by
-    rota.said(rota.ask("DELETE", f"/automations/{automation}/memory/{key}"), f"{kept['key']} is forgotten.")
+    kept = rota.seen(f"/automations/{automation}/memory/{key}")  # what was spelled wrong is told, not passed by
+    gone = rota.ask("DELETE", f"/automations/{automation}/memory/{key}")
+    rota.said(gone, f"{kept['key']} is forgotten." if kept else f"Nothing is remembered under {unquote(key)} now.")

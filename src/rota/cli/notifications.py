@@ -73,7 +73,7 @@ def choose(rota: Rota, kind: str, bell: bool | None, outward: bool | None) -> No
     given = with_fields({"bell": bell, "outward": outward}, ())
     if not given:
         raise Invalid("Say what is to change: --bell, --no-bell, --outward or --no-outward.", field="--bell")
-    before = rota.ask("GET", "/notifications/choices")[kind]
+    before = rota.ask("GET", "/notifications/choices")[kind] if len(given) == 1 else {}
     _chosen(rota, rota.ask("PUT", "/notifications/choices", {kind: before | given}))
 
 

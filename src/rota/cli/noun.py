@@ -15,7 +15,7 @@ import click
 from rota.cli import options, showing
 from rota.cli.showing import Column, Item
 from rota.client import Client
-from rota.errors import Invalid
+from rota.errors import Forbidden, Invalid
 
 PAGE = 100  # as many as the API gives at once
 PATIENCE = 10.0
@@ -32,6 +32,15 @@ class Rota:
 
     def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None, **params: Any) -> Any:
         return self.client.request(method, path, body, params=params, key=key)
+
+    def seen(self, path: str) -> Any:
+        """What stands there before it is changed; None where the token is for changes only."""
+        try:
+            return self.ask("GET", path)
+        except Forbidden as refused:
+            if refused.code != "scope_missing":
+                raise
+            return None
 
     def listed(self, path: str, columns: Sequence[Column], *, limit: int | None, **filters: Any) -> None:
         """Print the first so many items of a list, or all of them."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi import Form as FormField
 from starlette.responses import Response
 
 from rota.db import accounts, approvals, artifacts, events, isolation, runs, sessions, tasks
@@ -18,11 +17,10 @@ from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
-from rota.http.bodies import clean_text
 from rota.http.context import InUnit, Shared, Signed, Unit, Web
 from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
-from rota.http.ui import speech
+from rota.http.ui import forms, speech
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.graph import graph
 from rota.http.ui.live import message, with_top
@@ -193,19 +191,30 @@ async def _tasks(conn: Connection, workspace_id: WorkspaceId, session_id: Sessio
 
 
 @router.post("/{session}/messages")
-async def follow_up(unit: InUnit, request: Request, session: str, prompt: Annotated[str, FormField()] = "") -> Response:
-    """A message of a person: a turn of the session's agent."""
+async def follow_up(unit: InUnit, request: Request, session: str) -> Response:
+    """A message of a person: a turn of the session's agent. Or the page again, with what was typed."""
     session_id = id_of(session)
-    said = clean_text(prompt, "prompt").strip()
-    if not said or len(said) > LONGEST_PROMPT:
-        raise Invalid(f"Write something, of at most {LONGEST_PROMPT:,} characters.", field="prompt")
-    await chat.turn(unit.conn, unit.caller, session_id, prompt=said)
+    typed = await forms.typed(request, "prompt")
+    try:
+        async with unit.conn.transaction():
+            await chat.turn(unit.conn, unit.caller, session_id, prompt=_said(typed["prompt"]))
+    except forms.WRONG as wrong:
+        if is_live(request):  # the page still shows what was typed
+            raise
+        return await refused(unit, request, session_id, forms.rejected(request, wrong, "message", typed))
     unit.wake(RUNS, unit.caller.workspace_id)
     unit.wake(session_channel(session_id))
     answer = done(request, address_of(unit.caller, session_id), "Sent.")
     if is_live(request):
         answer.headers["HX-Trigger"] = json.dumps({"said": {"target": "form.follow-up"}})
     return answer
+
+
+def _said(prompt: str) -> str:
+    said = prompt.strip()
+    if not said or len(said) > LONGEST_PROMPT:
+        raise Invalid(f"Write something, of at most {LONGEST_PROMPT:,} characters.", field="prompt")
+    return said
 
 
 @router.post("/{session}/{verb}")
