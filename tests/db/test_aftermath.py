@@ -14,25 +14,25 @@ NOBODY = {"waited_for": None, "failing": None, "deleted": None, "awaited": None,
 
 
 @pytest.fixture
-async def ids(house: House) -> list[UUID | None]:
-    """Of ended runs: an automation, which is their lane too; a session; and no session at all."""
+async def ids(house: House) -> list[UUID]:
+    """Of ended runs: an automation, which is their lane too, and a session."""
     automation_id = await house.automation()
     async with house.db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-    return [automation_id, await house.value("SELECT session_id FROM runs"), None]
+    return [automation_id, await house.value("SELECT session_id FROM runs")]
 
 
-async def concerned(house: House, ids: list[UUID | None]) -> list[Concerned]:
+async def concerned(house: House, ids: list[UUID]) -> list[Concerned]:
     """Asked together with another workspace, where the same ids mean nothing."""
     given = {house.caller.workspace_id: ids, WorkspaceId(new_id()): ids}
     async with house.db.connection() as conn:
-        return await aftermath.concerned(conn, given)
+        return await aftermath.concerned(conn, aftermath.ask(given))
 
 
 async def test_an_end_concerns_who_waits_and_what_failed_or_is_deleted_or_awaited_or_has_tasks(
-    house: House, ids: list[UUID | None]
+    house: House, ids: list[UUID]
 ) -> None:
-    automation_id, session_id, _ = ids
+    automation_id, session_id = ids
     assert await concerned(house, ids) == []
 
     async def concerns(change: str, undo: str, **expected: object) -> None:

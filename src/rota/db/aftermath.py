@@ -1,23 +1,27 @@
 """What the end of a run means for its automation: failures in a row, who waits for it, and its grant once it is deleted."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
+from rota.db import at_once
+from rota.db.arrays import Integers, Uuids
+from rota.db.at_once import Step
 from rota.db.pool import Connection
 from rota.model.ids import AgentId, AutomationId, SessionId, WorkspaceId
 
-NONE: Mapping[WorkspaceId, Collection[AgentId]] = MappingProxyType({})
+NONE: Mapping[WorkspaceId, Sequence[AgentId]] = MappingProxyType({})
 
 CONCERNED = """
 -- Of the workspaces in which runs ended, those where more is to be done. Usually none. It must be a statement of its own: who
 -- came to wait while the end was being written is seen by a new snapshot only.
--- Given are the ids of lanes, automations and sessions together: no two things share one. All are looked for at once, in
--- indexes that hold only what is looked for: where they hold nothing, a batch costs no more than a run. Who is capped has
--- room again.
+-- Given are the ids of lanes, automations and sessions together, of each workspace a part: no two things share one. All are
+-- looked for at once, in indexes that hold only what is looked for: where they hold nothing, a batch costs no more than a
+-- run. Who is capped has room again.
 SELECT * FROM (
     SELECT g.workspace_id,
            (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = ANY(g.ids)
@@ -33,7 +37,12 @@ SELECT * FROM (
                   ORDER BY q.pool LIMIT 1) q LIMIT 1),
                (SELECT (SELECT true FROM ready_runs q WHERE q.workspace_id = w.id ORDER BY q.queue LIMIT 1)
                   FROM workspaces w WHERE w.id = g.workspace_id AND w.max_concurrent IS NOT NULL)) AS has_room
-      FROM json_to_recordset(%(ended)s::json) AS g(workspace_id uuid, ids uuid[], capped uuid[])
+      FROM (SELECT workspace_id, (%(ids)s::uuid[])[ids_from : ids_to] AS ids,
+                   (%(capped)s::uuid[])[capped_from : capped_to] AS capped
+              FROM unnest(%(workspaces)s::uuid[], %(ids_from)s::integer[], %(ids_to)s::integer[],
+                          %(capped_from)s::integer[], %(capped_to)s::integer[])
+                   AS parts(workspace_id, ids_from, ids_to, capped_from, capped_to)
+            OFFSET 0) g
            CROSS JOIN LATERAL (
                SELECT bool_or(a.failures > 0) AS failing, array_agg(a.id) FILTER (WHERE a.deleted_at IS NOT NULL) AS deleted
                  FROM automations a
@@ -99,19 +108,28 @@ def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
     return orjson.dumps(rows).decode()
 
 
-async def concerned(
-    conn: Connection,
-    ids: Mapping[WorkspaceId, Sequence[UUID | None]],
-    capped: Mapping[WorkspaceId, Collection[AgentId]] = NONE,
-) -> list[Concerned]:
-    """Of these workspaces, with ids of lanes, automations and sessions in each, and of capped agents that run fewer now,
-    those where more is to be done."""
-    given = [
-        {"workspace_id": workspace_id, "ids": those, "capped": list(capped.get(workspace_id, ()))}
-        for workspace_id, those in ids.items()
-    ]
-    rows = await conn.execute(CONCERNED, {"ended": orjson.dumps(given).decode()})
-    return [Concerned(*row) for row in await rows.fetchall()]
+def ask(ids: Mapping[WorkspaceId, Sequence[UUID]], capped: Mapping[WorkspaceId, Sequence[AgentId]] = NONE) -> Step:
+    """The step that asks in which of these workspaces more is to be done, with ids of lanes, automations and sessions in
+    each, and of capped agents that run fewer now. Its rows are what `Concerned` is made of."""
+    workspaces = list(ids)
+    return CONCERNED, {
+        "workspaces": Uuids.of(workspaces),
+        **_parts("ids", list(ids.values())),
+        **_parts("capped", [capped.get(each, ()) for each in workspaces]),
+    }
+
+
+def _parts(name: str, of_each: Sequence[Sequence[UUID]]) -> dict[str, object]:
+    """All in one array, and where the part of each begins and ends in it."""
+    ends = list(accumulate(map(len, of_each)))
+    starts = [1 + end - len(part) for end, part in zip(ends, of_each, strict=True)]
+    together = Uuids.of(chain.from_iterable(of_each))
+    return {name: together, f"{name}_from": Integers.of(starts), f"{name}_to": Integers.of(ends)}
+
+
+async def concerned(conn: Connection, asked: Step) -> list[Concerned]:
+    [rows] = await at_once.run(conn, asked)
+    return [Concerned(*row) for row in rows]
 
 
 async def hold(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> None:

@@ -1,22 +1,27 @@
 """Several statements in one round trip, where the way there and back is most of what they cost.
 
-PostgreSQL takes many statements in one text, but plans each of them anew. So each is prepared once under a name, and the
-text only names it: `BEGIN; EXECUTE rota_1(…)`. Behind a pooler the next transaction may be another server's, which does
-not know the name: there they are sent one after the other.
+They are sent one behind the other before the first answer is read, as libpq's pipeline mode allows; psycopg's own goes
+through the event loop for each of them. Each is prepared once under a name. Behind a pooler the next transaction may be
+another server's, which does not know the name: there they are sent one after the other.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from psycopg import sql
-from psycopg.errors import InvalidSqlStatementName
-from psycopg.pq import TransactionStatus
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import InvalidSqlStatementName, error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
+from psycopg.waiting import Ready, Wait
 
+from rota.db.arrays import Array
 from rota.db.pool import Connection
 
 Step = str | tuple[str, Mapping[str, Any]]
@@ -45,13 +50,64 @@ async def run(conn: Connection, *steps: Step) -> list[list[TupleRow]]:
 
 
 async def _together(conn: Connection, known: set[str], steps: Sequence[Step]) -> list[list[TupleRow]]:
-    text = "; ".join([step if isinstance(step, str) else await _named(conn, known, *step) for step in steps])
-    cursor = await conn.execute(text.encode(), prepare=False)
-    found = []
-    for _ in steps:
-        found.append(await cursor.fetchall() if cursor.description else [])
-        cursor.nextset()
-    return found
+    sends = [send for step in steps for send in _sends(conn, known, step)]
+    results = await conn.wait(_exchange(conn.pgconn, sends))
+    for send, result in zip(sends, results, strict=True):
+        if send.prepares and result.status == ExecStatus.COMMAND_OK:
+            known.add(send.prepares)
+    if failed := next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None):
+        raise error_from_result(failed, encoding=conn.info.encoding)
+    return [_rows(conn, result) for send, result in zip(sends, results, strict=True) if not send.prepares]
+
+
+class _Send(NamedTuple):
+    now: Callable[[], None]
+    prepares: str = ""
+
+
+def _sends(conn: Connection, known: set[str], step: Step) -> Iterator[_Send]:
+    """The statement, and its preparation before it where it is new. Its parameters have the types it says they have: so
+    values go as text, but for arrays that are written as PostgreSQL does."""
+    if isinstance(step, str):
+        yield _Send(partial(conn.pgconn.send_query_params, step.encode(), None))
+        return
+    statement, values = step
+    if statement not in _names:
+        _names[statement] = (f"rota_{next(_numbers)}", *_positional(statement))
+    name, order, text = _names[statement]
+    if name not in known:
+        yield _Send(partial(conn.pgconn.send_prepare, name.encode(), text.encode()), name)
+    given = [values[each] for each in order]
+    formats = [PyFormat.BINARY if isinstance(each, Array) else PyFormat.TEXT for each in given]
+    dumped, sent_as = Transformer(conn).dump_sequence(given, formats), [PyFormat.as_pq(each) for each in formats]
+    yield _Send(partial(conn.pgconn.send_query_prepared, name.encode(), dumped, sent_as))
+
+
+def _rows(conn: Connection, result: PGresult) -> list[TupleRow]:
+    transformer = Transformer(conn)
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, tuple)
+
+
+def _exchange(pgconn: PGconn, sends: Sequence[_Send]) -> PQGen[list[PGresult]]:
+    """Send all, then read all. psycopg waits where this yields, and drives it to its end also when it is cancelled."""
+    pgconn.enter_pipeline_mode()
+    for send in sends:
+        send.now()
+    pgconn.pipeline_sync()
+    while pgconn.flush():
+        ready = yield Wait.RW
+        if ready is None or ready & Ready.R:  # the server may wait for us to read before it reads on
+            pgconn.consume_input()
+    results: list[PGresult] = []
+    while not results or results[-1].status != ExecStatus.PIPELINE_SYNC:
+        while pgconn.is_busy():
+            yield Wait.R
+            pgconn.consume_input()
+        if result := pgconn.get_result():  # None stands between two
+            results.append(result)
+    pgconn.exit_pipeline_mode()
+    return results[:-1]
 
 
 async def _is_direct(conn: Connection) -> bool:
@@ -65,17 +121,6 @@ async def _is_direct(conn: Connection) -> bool:
 async def _one(conn: Connection, step: Step) -> list[TupleRow]:
     cursor = await (conn.execute(step.encode()) if isinstance(step, str) else conn.execute(step[0].encode(), step[1]))
     return await cursor.fetchall() if cursor.description else []
-
-
-async def _named(conn: Connection, known: set[str], statement: str, values: Mapping[str, Any]) -> str:
-    if statement not in _names:
-        _names[statement] = (f"rota_{next(_numbers)}", *_positional(statement))
-    name, order, text = _names[statement]
-    if name not in known:
-        await conn.execute(f"PREPARE {name} AS {text}".encode(), prepare=False)
-        known.add(name)
-    given = ", ".join(sql.Literal(values[each]).as_string(conn) for each in order)
-    return f"EXECUTE {name}({given})"
 
 
 def _positional(statement: str) -> tuple[list[str], str]:
@@ -93,3 +138,12 @@ async def undone_if_it_fails(conn: Connection) -> AsyncIterator[None]:
         if conn.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
             await conn.rollback()
         raise
+
+
+@asynccontextmanager
+async def transaction(conn: Connection, *steps: Step) -> AsyncIterator[list[list[TupleRow]]]:
+    """One that begins with these, in one round trip; their rows."""
+    async with undone_if_it_fails(conn):
+        _, *found = await run(conn, "BEGIN", *steps)
+        yield found
+        await conn.commit()

@@ -102,6 +102,17 @@ class Connection(PatientConnection):
         finally:
             if not kept:
                 del self._wakes[before:]
+        await self._tell()
+
+    async def commit(self) -> None:
+        await super().commit()
+        await self._tell()
+
+    async def rollback(self) -> None:
+        self._wakes.clear()
+        await super().rollback()
+
+    async def _tell(self) -> None:
         if self._idle() and self._wakes:
             self._send_wakes()
             if self.tells_at_once:

@@ -2,16 +2,19 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from rota.db import aftermath, queues, run_status, triggers
 from rota.db.aftermath import Concerned
+from rota.db.at_once import Step
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.model.ids import AgentId, AutomationId, WorkspaceId
-from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
+from rota.model.run import TERMINAL, Claimed, SkipReason, Source, Start, Status
 from rota.notify import telling
 from rota.notify.telling import Failure
 from rota.runs import budgeting, tasking
@@ -26,15 +29,33 @@ async def end(conn: Connection, changed: Sequence[Ended]) -> None:
     Their last events are written with their status. Most endings concern nobody else; one look at the batch finds those
     that do.
     """
+    if changed:
+        asked = aftermath.ask(_concerning(changed), _capped(changed))
+        await end_concerning(conn, changed, await aftermath.concerned(conn, asked))
+
+
+def ask(succeeded: Sequence[Claimed]) -> Step:
+    """The look at a batch of successes, in the order of their workspaces: a lane is an automation or a session."""
+    ids: dict[WorkspaceId, list[UUID]] = {}
+    capped: dict[WorkspaceId, list[AgentId]] = {}
+    for workspace_id, those in groupby(succeeded, attrgetter("workspace_id")):
+        runs = list(those)
+        ids[workspace_id] = [each.session_id for each in runs]
+        ids[workspace_id] += [each.automation_id for each in runs if each.automation_id]
+        capped[workspace_id] = list({each.agent_id for each in runs if each.queue == each.agent_id})
+    return aftermath.ask(ids, capped)
+
+
+async def end_concerning(conn: Connection, changed: Sequence[Ended], concerned: Sequence[Concerned]) -> None:
+    """The same, where those whom it concerns are known."""
     ready = {each.workspace_id for each in changed if each.status == Status.QUEUED}
     ended = [each for each in changed if each.status in TERMINAL]
     await budgeting.settle(conn, ended)
-    concerned = await aftermath.concerned(conn, _concerning(changed), _capped(changed)) if changed else []
     has_room = {each.workspace_id for each in concerned if each.has_room}
     ready |= has_room
     waited_for = {each.workspace_id for each in concerned if each.waited_for}
     there = [each for each in ended if each.workspace_id in waited_for]
-    lanes = {(each.workspace_id, lane) for each in there for lane in _waited_for(each) if lane}
+    lanes = {(each.workspace_id, lane) for each in there for lane in _waited_for(each)}
     if lanes and await run_status.promote(conn, lanes):
         ready |= waited_for
     automated = [each for each in ended if _automated(each)]
@@ -58,22 +79,22 @@ def _automated(run: Ended) -> bool:
     return run.automation_id is not None and run.source not in UNCOUNTED
 
 
-def _concerning(changed: Sequence[Ended]) -> dict[WorkspaceId, list[UUID | None]]:
+def _concerning(changed: Sequence[Ended]) -> dict[WorkspaceId, list[UUID]]:
     """What their ends may concern, by workspace: lanes and sessions in which others wait, and automations."""
-    ids: dict[WorkspaceId, list[UUID | None]] = {each.workspace_id: [] for each in changed}
+    ids: dict[WorkspaceId, list[UUID]] = {each.workspace_id: [] for each in changed}
     for each in changed:
         if each.status in TERMINAL:
             ids[each.workspace_id] += _waited_for(each)
     return ids
 
 
-def _capped(changed: Sequence[Ended]) -> dict[WorkspaceId, set[AgentId]]:
+def _capped(changed: Sequence[Ended]) -> dict[WorkspaceId, list[AgentId]]:
     """Agents that may run another one now."""
     capped: defaultdict[WorkspaceId, set[AgentId]] = defaultdict(set)
     for each in changed:
         if each.capped_agent_id:
             capped[each.workspace_id].add(each.capped_agent_id)
-    return capped
+    return {workspace_id: list(agents) for workspace_id, agents in capped.items()}
 
 
 async def _mark_left(conn: Connection, freed: Sequence[Ended]) -> None:
@@ -83,10 +104,10 @@ async def _mark_left(conn: Connection, freed: Sequence[Ended]) -> None:
         await queues.mark_left(conn, Counter((each.workspace_id, each.capped_agent_id) for each in freed))
 
 
-def _waited_for(run: Ended) -> set[UUID | None]:
+def _waited_for(run: Ended) -> set[UUID]:
     """Its lane; its automation, in whose lane others wait also if it runs beside that or has another; and its session,
     whose turns wait for it."""
-    return {run.lane or run.automation_id, run.automation_id, run.session_id}
+    return {each for each in (run.lane, run.automation_id, run.session_id) if each}
 
 
 async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequence[Concerned]) -> None:
@@ -137,10 +158,11 @@ def _for_those_after(run: Ended) -> dict[str, Any]:
 
 async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
     """A run that was skipped as it started has ended too: fire what waits for it."""
-    automations: defaultdict[WorkspaceId, list[UUID | None]] = defaultdict(list)
+    automations: defaultdict[WorkspaceId, list[UUID]] = defaultdict(list)
     for each in skipped:
-        automations[each.workspace_id].append(each.automation_id)
-    if any(each.awaited for each in await aftermath.concerned(conn, automations)):
+        if each.automation_id:
+            automations[each.workspace_id].append(each.automation_id)
+    if any(each.awaited for each in await aftermath.concerned(conn, aftermath.ask(automations))):
         ended = {"status": Status.SKIPPED, "summary": None}
         given = [
             {"workspace_id": each.workspace_id, "automation_id": each.automation_id, "run_id": each.id, **ended}

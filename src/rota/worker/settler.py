@@ -3,12 +3,11 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rota import tracing
 from rota.db.listener import MOST_NAMED, Wakes
-from rota.db.pool import PASSING, Database, Reserved
-from rota.failpoints import reach
+from rota.db.pool import PASSING, Connection, Database, Reserved
 from rota.metrics import SETTLED
 from rota.model.outcome import ErrorClass, Failed
 from rota.model.run import TERMINAL, Status
@@ -24,6 +23,7 @@ RETRY_SECONDS = 0.5
 UNWRITABLE = "Its outcome could not be written:"
 
 Told = Callable[[Sequence[Result], Sequence[Result]], None]
+Settle = Callable[[Connection, Sequence[Result]], Awaitable[Sequence[Result]]]
 
 
 class Settler:
@@ -51,18 +51,21 @@ class Settler:
     async def _work(self) -> None:
         while self._waiting:
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
-            self._told(group, await self._write(group))
+            plain, others = settling.parted(group)
+            if plain:
+                self._told(plain, await self._write(plain, settling.succeed))
+            if others:
+                self._told(others, await self._write(others))
             if 0 < len(self._waiting) < ENOUGH:
                 await asyncio.sleep(GATHER_SECONDS)  # many short runs: one commit for all that end within a few ms
 
-    async def _write(self, results: Sequence[Result]) -> Sequence[Result]:
+    async def _write(self, results: Sequence[Result], settle: Settle = settling.settle) -> Sequence[Result]:
         """Try until it is written. Repeating is harmless: what was settled before is refused by the fence."""
         while True:
             began = tracing.now()
             try:
-                async with self._line.transaction() as conn:
-                    accepted = await settling.settle(conn, results)
-                    reach("worker.written")
+                async with self._line.connection() as conn:
+                    accepted = await settle(conn, results)
             except PASSING as failure:
                 log.warning("settle.retried", extra={"error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)

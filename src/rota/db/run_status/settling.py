@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 from psycopg.rows import args_row
 
+from rota.db.arrays import Integers, Texts, Uuids
+from rota.db.at_once import Step
 from rota.db.pool import Connection, short
 from rota.db.run_status.claiming import Unreadable
 from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED_AT_ONCE, Ended, ended
@@ -50,6 +52,38 @@ RETURNING """
 """
     + TELL_OF_CHANGED_AT_ONCE
 )
+
+SUCCEED = short("""
+-- As SETTLE, for attempts that succeeded, which most do. They are given in id order, and so that their sessions are in id
+-- order too, each once: so the writing itself takes the locks, in that order.
+WITH given AS MATERIALIZED (
+    SELECT *, ARRAY['running', 'awaiting_approval'] AS expected
+      FROM unnest(%(workspaces)s::uuid[], %(ids)s::uuid[], %(attempts)s::integer[], %(summaries)s::text[])
+           WITH ORDINALITY AS g(workspace_id, id, attempt, summary, number)),
+changed AS (
+   UPDATE runs r
+      SET status = 'succeeded', finished_at = clock_timestamp(), summary = g.summary, lease_until = NULL,
+          attempt_token_hash = NULL
+     FROM given g
+    WHERE r.workspace_id = g.workspace_id AND r.id = g.id AND r.attempt = g.attempt AND r.status = ANY(g.expected)
+      AND r.lease_until > clock_timestamp()
+RETURNING r.workspace_id, r.id, r.session_id, r.lane, r.attempt, r.summary, g.number),
+numbered AS (
+    UPDATE sessions s
+       SET last_seq = s.last_seq + 1, updated_at = now(),
+           status = CASE WHEN c.lane = c.session_id OR s.has_tasks OR s.status NOT IN ('active', 'paused') THEN s.status
+                         ELSE 'done' END
+      FROM changed c
+     WHERE s.workspace_id = c.workspace_id AND s.id = c.session_id
+ RETURNING s.workspace_id, s.id, s.last_seq, c.id AS run_id, c.attempt, c.summary),
+told AS (
+    INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)
+    SELECT workspace_id, id, last_seq, 'run', run_id, attempt,
+           CASE WHEN summary IS NULL THEN '{"status": "succeeded"}'
+                ELSE jsonb_build_object('status', 'succeeded', 'summary', summary) END
+      FROM numbered)
+SELECT count(*), CASE WHEN count(*) < cardinality(%(ids)s::uuid[]) THEN array_agg(number) END FROM changed
+""")
 
 LEASE_ENDED = """
 SELECT r.workspace_id, r.id, r.attempt, r.tries, r.rescues, r.max_rescues, r.worker_id, r.cancel_requested_at IS NOT NULL
@@ -94,6 +128,17 @@ def settlement_row(
 
 async def settle(conn: Connection, settlements: Sequence[dict[str, Any]]) -> list[Ended]:
     return await ended(conn, SETTLE, {"settlements": orjson.dumps(settlements).decode()})
+
+
+def succeed(runs: Sequence[Claimed], summaries: Sequence[str | None]) -> Step:
+    """The step that settles these attempts, in the order that SUCCEED needs. Its row: how many were accepted and, if not
+    all were, their numbers from 1."""
+    return SUCCEED, {
+        "workspaces": Uuids.of([run.workspace_id for run in runs]),
+        "ids": Uuids.of([run.id for run in runs]),
+        "attempts": Integers.of([run.attempt for run in runs]),
+        "summaries": Texts.of(summaries),
+    }
 
 
 async def lease_ended(conn: Connection, limit: int) -> list[LostLease]:
