@@ -36,7 +36,7 @@ async def run(house: House) -> Claimed:
 
 def claimed(workspace_id: Any, run_id: Any, session_id: Any, attempt: int = 1) -> Claimed:
     """As much of a claim as a desk looks at."""
-    known: dict[str, Any] = dict.fromkeys(Claimed.__dataclass_fields__)
+    known: dict[str, Any] = dict.fromkeys(Claimed._fields)
     return Claimed(**known | {"workspace_id": workspace_id, "id": run_id, "session_id": session_id, "attempt": attempt})
 
 

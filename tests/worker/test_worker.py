@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -138,7 +137,7 @@ async def test_the_end_of_an_attempt_leaves_its_runs_next_one_here_alone(
     async with shift(forever) as at_work:
         await until(status_is(house, run_id, "running"))
         [attempt] = at_work.worker.attempts.values()
-        before = Result(replace(attempt.run, attempt=attempt.run.attempt - 1), None)
+        before = Result(attempt.run._replace(attempt=attempt.run.attempt - 1), None)
         at_work.worker._settled([before], [before])
         assert at_work.worker.attempts == {run_id: attempt}
 

@@ -29,7 +29,6 @@ SETTINGS = (
     "listen_addresses=",
     "unix_socket_permissions=0700",
     "max_connections=100",
-    "shared_buffers=128MB",
     "max_wal_size=2GB",
     "random_page_cost=1.1",
     "jit=off",
@@ -41,6 +40,8 @@ SETTINGS = (
     "log_checkpoints=off",
     "log_parameter_max_length_on_error=0",  # a failed statement tells nothing of what people and agents wrote
 )
+
+LEAST_BUFFERS, MOST_BUFFERS = 128, 512  # megabytes
 
 # Trust, without passwords: whoever gets as far as the socket has passed a directory with mode 0700, so the
 # kernel has already proved that it is the server's own user or root. There is no TCP port; host lines reject.
@@ -360,7 +361,7 @@ class _Server:
         self._forget_stale_locks()
         log = self._open_log()
         quoted = str(self.sockets).replace('"', '""')
-        settings = (*SETTINGS, f'unix_socket_directories="{quoted}"', f"port={PORT}")
+        settings = (*SETTINGS, _buffers(), f'unix_socket_directories="{quoted}"', f"port={PORT}")
         options = [part for setting in settings for part in ("-c", setting)]
         try:
             self._child = _Postmaster(
@@ -430,6 +431,13 @@ def _socket_directory(home: Path, account: _Account) -> Path:
     name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     # Not $TMPDIR nor $XDG_RUNTIME_DIR: a shell, cron and a service have different ones, and share one server.
     return Path("/tmp", f"rota-{account.uid}-{name}")  # nosec B108 # noqa: S108 - make_private checks it
+
+
+def _buffers() -> str:
+    """A sixteenth of the machine's memory, which PostgreSQL takes as it needs it: what is touched on a busy day and does not
+    fit has to be written out in between, by whoever claims or settles."""
+    megabytes = psutil.virtual_memory().total // 16 >> 20
+    return f"shared_buffers={min(max(megabytes, LEAST_BUFFERS), MOST_BUFFERS)}MB"
 
 
 def _environment() -> dict[str, str]:

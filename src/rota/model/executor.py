@@ -1,10 +1,10 @@
 """The executor port: what every kind of agent promises, and what it may do while it works."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option
 from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId
@@ -23,7 +23,26 @@ class Turn:
     text: str
 
 
-@dataclass(slots=True)  # not frozen: a busy worker makes thousands a second, and frozen ones take twice as long
+T = TypeVar("T")
+
+
+class Lazily(Generic[T]):
+    """A field that may also be given as a function, which is called when somebody reads it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, assignment: object | None, owner: type) -> T:
+        if assignment is None:
+            raise AttributeError  # by which a dataclass knows that there is no default
+        given = getattr(assignment, self._name)
+        return cast("T", given() if callable(given) else given)
+
+    def __set__(self, assignment: object, given: T | Callable[[], T]) -> None:
+        setattr(assignment, self._name, given)
+
+
+@dataclass  # not frozen: a busy worker makes thousands a second, and frozen ones take twice as long
 class Assignment:
     """All that an executor needs to know about one attempt. `idempotency_key` is the same for every attempt.
 
@@ -45,8 +64,8 @@ class Assignment:
     input: Any
     transcript: Sequence[Turn]
     timeout: timedelta
-    idempotency_key: str
-    directory: Path
+    idempotency_key: Lazily[str] = Lazily()
+    directory: Lazily[Path] = Lazily()
     environment: Mapping[str, str] = field(default_factory=dict)
     automation_id: AutomationId | None = None
     role: str | None = None

@@ -94,8 +94,7 @@ class Start:
     budget: Any = ASK  # whether one concerns it is asked as it starts; then what it may spend of each unit, or None
 
 
-@dataclass(slots=True)  # not frozen, as above
-class Claimed:
+class Claimed(NamedTuple):
     """A run in the hands of a worker: what it needs to execute and to settle this attempt. `number` tells which of the
     tokens offered with the claim is its own, `waiting` how many of its workspace could have been claimed with it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -318,10 +318,10 @@ def assigned(run: Claimed, left_off: LeftOff, environment: Environment, home: Pa
         instructions=agent.get("instructions", ""),
         prompt=run.prompt if run.prompt is not None else spec.get("prompt"),
         input=run.input if run.input is not None else spec.get("input"),
-        transcript=list(left_off.transcript),
+        transcript=left_off.transcript,
         timeout=run.timeout - left_off.ran,
-        idempotency_key=str(run.id),
-        directory=directory(home, run.workspace_id, run.session_id),
+        idempotency_key=run.id.__str__,
+        directory=partial(directory, home, run.workspace_id, run.session_id),
         environment=environment,
         automation_id=run.automation_id,
         checkpoint=left_off.checkpoint,
@@ -359,9 +359,4 @@ async def _left_off(conn: Connection, run: Claimed) -> LeftOff:
 
 def directory(home: Path, workspace_id: UUID, session_id: UUID) -> Path:
     """Where the agents of a session keep their files."""
-    return _sessions(home, workspace_id) / str(session_id)
-
-
-@lru_cache
-def _sessions(home: Path, workspace_id: UUID) -> Path:
-    return home / "sessions" / str(workspace_id)
+    return home / "sessions" / str(workspace_id) / str(session_id)

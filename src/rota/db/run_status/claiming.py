@@ -8,7 +8,7 @@ from uuid import UUID
 
 import orjson
 from psycopg import AsyncCursor, DataError
-from psycopg.rows import args_row
+from psycopg.rows import TupleRow
 
 from rota.db.pool import Connection, short
 from rota.db.run_status.news import TELL_OF_RUNS_AT_ONCE
@@ -19,55 +19,75 @@ UNREADABLE = (DataError, ValueError, OverflowError)
 
 # What may be claimed, of each queue the oldest: read from where the last claim ended (since), because behind it dead entries
 # pile up while somebody holds a transaction open. Each run is looked up by its key behind the row of its queue, and locked
-# only if it is wanted, whatever the planner takes for many. `most` keeps the caps of agents, `room` those of workspaces; who
-# takes a workspace for uncapped gets nothing once it is capped.
-_CANDIDATES = """
+# only if it is wanted, whatever the planner takes for many.
+_LOCKED = """
+                  CROSS JOIN LATERAL (
+                      SELECT session_id, attempt, agent_id, grant_id FROM runs
+                       WHERE workspace_id = l.workspace_id AND id = l.id
+                         AND status = 'queued' AND ready_at <= statement_timestamp()
+                         FOR UPDATE SKIP LOCKED) r
+"""
+
+# `most` keeps the caps of agents, `room` those of workspaces; who takes a workspace for uncapped gets nothing once it is capped.
+_IN_TURNS = f"""
 WITH queues AS MATERIALIZED (
     SELECT q.* FROM json_to_recordset(%(queues)s::json) AS q(
         workspace_id uuid, queue uuid, pool text, executor text, priority smallint, since timestamptz,
         most integer, room integer, workspace_capped boolean)
      WHERE q.workspace_capped OR (SELECT w.max_concurrent FROM workspaces w WHERE w.id = q.workspace_id) IS NULL),
 candidates AS MATERIALIZED (
-    SELECT c.id, c.ready_at, q.workspace_id, q.queue, q.priority, q.most, q.room
+    SELECT c.*, q.queue, q.priority, q.most, q.room
       FROM queues q CROSS JOIN LATERAL (
-           SELECT l.id, l.ready_at
+           SELECT l.*, r.*
              FROM (SELECT workspace_id, id, ready_at FROM ready_runs
                     WHERE workspace_id = q.workspace_id AND queue = q.queue AND pool = q.pool
                       AND executor = q.executor AND priority = q.priority
                       AND ready_at >= q.since AND ready_at <= statement_timestamp()
-                 ORDER BY ready_at OFFSET 0) l
-                  CROSS JOIN LATERAL (
-                      SELECT FROM runs
-                       WHERE workspace_id = l.workspace_id AND id = l.id
-                         AND status = 'queued' AND ready_at <= statement_timestamp()
-                         FOR UPDATE SKIP LOCKED) r
+                 ORDER BY ready_at OFFSET 0) l{_LOCKED}
             LIMIT least(q.most, q.room, %(places)s)) c),
-"""
-
-_IN_TURNS = """
 allowed AS (
-    SELECT id, ready_at, workspace_id, priority, room
+    SELECT *
       FROM (SELECT *, row_number() OVER (PARTITION BY queue ORDER BY priority, ready_at) AS number FROM candidates) each
      WHERE number <= most),
 turns AS (
     SELECT *, row_number() OVER (PARTITION BY workspace_id ORDER BY priority, ready_at) AS turn,
            count(*) OVER (PARTITION BY workspace_id) AS waiting
       FROM allowed),
-chosen AS MATERIALIZED (
-    SELECT workspace_id, id, waiting, row_number() OVER () - 1 AS number
-      FROM (SELECT workspace_id, id, waiting FROM turns WHERE turn <= room
-          ORDER BY turn, priority, ready_at LIMIT %(places)s) first),
+first AS (
+    SELECT workspace_id, id, session_id, attempt, agent_id, grant_id, waiting FROM turns WHERE turn <= room
+  ORDER BY turn, priority, ready_at LIMIT %(places)s),
 """
 
 # With one queue there are no turns to take.
-_IN_ORDER = """
-chosen AS MATERIALIZED (
-    SELECT workspace_id, id, count(*) OVER () AS waiting, row_number() OVER () - 1 AS number FROM candidates),
+_IN_ORDER = f"""
+WITH first AS (
+    SELECT c.*, count(*) OVER () AS waiting
+      FROM (SELECT l.workspace_id, l.id, r.*
+              FROM (SELECT workspace_id, id FROM ready_runs
+                     WHERE workspace_id = %(workspace_id)s AND queue = %(queue)s AND pool = %(pool)s
+                       AND executor = %(executor)s AND priority = %(priority)s
+                       AND ready_at >= %(since)s AND ready_at <= statement_timestamp()
+                       AND (%(workspace_capped)s
+                            OR (SELECT w.max_concurrent FROM workspaces w WHERE w.id = %(workspace_id)s) IS NULL)
+                  ORDER BY ready_at OFFSET 0) l{_LOCKED}
+             LIMIT least(%(most)s, %(room)s, %(places)s)::bigint) c),
 """
 
-_CLAIM_CHOSEN = (
+_CLAIM_FIRST = (
     """
-claimed AS (
+chosen AS MATERIALIZED (
+    SELECT f.*, row_number() OVER () - 1 AS number,
+           (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
+                        WHEN NOT ('agent:run:' || f.agent_id = ANY(g.scopes) OR 'agent:run:*' = ANY(g.scopes))
+                        THEN 'grant_scope' END
+              FROM grants g WHERE g.workspace_id = f.workspace_id AND g.id = f.grant_id) AS refused
+      FROM first f),
+news AS (
+    SELECT workspace_id, session_id, id AS run_id, attempt + 1 AS attempt, NULL AS session_status, %(told)s::jsonb AS data
+      FROM chosen WHERE refused IS NULL),
+"""
+    + TELL_OF_RUNS_AT_ONCE
+    + """
    UPDATE runs r
       SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s,
           attempt_token_hash = substring(%(token_hashes)s::bytea FROM c.number::integer * 32 + 1 FOR 32),
@@ -82,18 +102,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
               AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision) AS spec,
           r.timeout, r.trace_id,
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
-          (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
-                       WHEN NOT g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] THEN 'grant_scope' END
-             FROM grants g WHERE g.workspace_id = r.workspace_id AND g.id = r.grant_id) AS refused,
-          r.queue, r.pool, r.priority, r.ready_at, c.number, c.waiting, r.budget),
-news AS (
-    SELECT workspace_id, session_id, id AS run_id, attempt, NULL AS session_status,
-           %(told)s::jsonb AS data
-      FROM claimed WHERE refused IS NULL),
-"""
-    + TELL_OF_RUNS_AT_ONCE
-    + """
-SELECT * FROM claimed
+          c.refused, r.queue, r.pool, r.priority, r.ready_at, c.number, c.waiting, r.budget
 """
 )
 
@@ -102,12 +111,11 @@ CLAIM = short(
 -- Hand the next ready runs to one worker, stepping over rows that another worker holds, and tell their sessions. Workspaces
 -- take turns, so that a long queue of one never delays another's single run. A run whose grant no longer holds comes back
 -- with the reason and without an event: whoever claimed it refuses it."""
-    + _CANDIDATES
     + _IN_TURNS
-    + _CLAIM_CHOSEN
+    + _CLAIM_FIRST
 )
 
-CLAIM_FROM_ONE = short("-- As CLAIM, for a single queue." + _CANDIDATES + _IN_ORDER + _CLAIM_CHOSEN)
+CLAIM_FROM_ONE = short("-- As CLAIM, for a single queue." + _IN_ORDER + _CLAIM_FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,28 +139,30 @@ async def claim(
 ) -> tuple[list[Claimed], list[Unreadable]]:
     """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
     given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
-    given["queues"] = orjson.dumps(queues).decode()
     given["told"] = orjson.dumps({"status": Status.RUNNING, "worker_id": worker_id}).decode()
-    async with conn.cursor(row_factory=args_row(Claimed), binary=True) as cursor:
-        await cursor.execute(CLAIM if len(queues) > 1 else CLAIM_FROM_ONE, given)
+    one_queue = len(queues) == 1
+    given |= queues[0] if one_queue else {"queues": orjson.dumps(queues).decode()}
+    async with conn.cursor(binary=True) as cursor:
+        await cursor.execute(CLAIM_FROM_ONE if one_queue else CLAIM, given)
         try:
-            return await cursor.fetchall(), []
+            return list(map(Claimed._make, await cursor.fetchall())), []
         except UNREADABLE:
             return await _read_one_by_one(cursor)
 
 
-async def _read_one_by_one(cursor: AsyncCursor[Claimed]) -> tuple[list[Claimed], list[Unreadable]]:
-    claimed, unreadable = [], []
+async def _read_one_by_one(cursor: AsyncCursor[TupleRow]) -> tuple[list[Claimed], list[Unreadable]]:
+    claimed: list[Claimed] = []
+    unreadable: list[Unreadable] = []
     for place in range(cursor.rowcount):
         await cursor.scroll(place, mode="absolute")
         try:
-            claimed += await cursor.fetchmany(1)
+            claimed += map(Claimed._make, await cursor.fetchmany(1))
         except UNREADABLE as failure:
             unreadable.append(_named(cursor, place, failure))
     return claimed, unreadable
 
 
-def _named(cursor: AsyncCursor[Claimed], place: int, failure: Exception) -> Unreadable:
+def _named(cursor: AsyncCursor[TupleRow], place: int, failure: Exception) -> Unreadable:
     """Which row it is can be told from the bytes that the server sent."""
     assert cursor.pgresult
     assert cursor.description
