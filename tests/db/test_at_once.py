@@ -1,16 +1,21 @@
 """Several statements in one round trip: planned once, whole or not at all, and one by one behind a pooler."""
 
+import asyncio
+import contextlib
 from uuid import UUID
 
 import psycopg
 import pytest
 from faults.proxy import Proxy
+from waiting import until
 
 from rota.db import at_once
-from rota.db.pool import Connection, Database
+from rota.db.arrays import Integers
+from rota.db.pool import PASSING, Connection, Database
 
 SUM = "SELECT %(a)s::bigint + %(b)s::bigint, %(text)s::text || '%%', %(a)s::bigint"
 NAMED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'rota\\_%'"
+WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 SAID = "it's 100 %\\ \n“so”; DROP TABLE runs; --"
 
 
@@ -44,6 +49,58 @@ async def test_what_fails_is_undone_and_the_connection_goes_on(db: Database) -> 
                 await fail(conn, divisor)
             found = await at_once.run(conn, "BEGIN", "SELECT count(*) FROM kept", "COMMIT")
             assert found[1] == [(0,)]
+
+
+async def test_who_is_cancelled_in_the_middle_leaves_a_connection_that_goes_on(db: Database) -> None:
+    async with db.connection() as conn, db.connection() as other:
+        await conn.execute("CREATE TABLE kept (number integer)")
+        async with other.transaction():
+            await other.execute("LOCK TABLE kept")
+            waiting = asyncio.create_task(at_once.run(conn, "BEGIN", "INSERT INTO kept VALUES (1)", "COMMIT"))
+            await until(lambda: _found(other, WAITS))
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await conn.rollback()
+        assert await at_once.run(conn, "BEGIN", "SELECT count(*) FROM kept", "COMMIT") == [[], [(0,)], []]
+
+
+async def test_a_server_that_hangs_up_in_the_middle_is_an_error_that_passes(db: Database) -> None:
+    async with db.connection() as other:
+        async with db.connection() as conn:
+            waiting = asyncio.create_task(at_once.run(conn, "BEGIN", "SELECT pg_sleep(60)", "COMMIT"))
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            await until(lambda: _found(other, ended))
+            with pytest.raises(PASSING):
+                await asyncio.wait_for(waiting, 10)
+        assert await at_once.run(other, "BEGIN", "SELECT 1", "COMMIT") == [[], [(1,)], []]
+
+
+async def _found(conn: Connection, query: str) -> bool:
+    return (await conn.execute(query.encode())).rowcount > 0
+
+
+async def test_more_than_the_line_holds_goes_both_ways(db: Database) -> None:
+    """The server stops reading while nobody reads what it says."""
+    many, long = Integers.of(range(400_000)), "a" * 2_000_000
+    echo = "SELECT cardinality(%(many)s::integer[]), %(long)s::text"
+    async with db.connection() as conn, asyncio.timeout(30):
+        found = await at_once.run(conn, "BEGIN", *5 * [(echo, {"many": many, "long": long})], "COMMIT")
+        assert found == [[], *5 * [[(400_000, long)]], []]
+
+
+async def test_a_transaction_wakes_others_when_it_is_committed_and_nobody_when_it_is_not(db: Database) -> None:
+    woken: list[str] = []
+    db.waker = lambda topic, payloads: woken.append(topic)
+    async with db.connection() as conn:
+        with contextlib.suppress(KeyError):
+            async with at_once.transaction(conn, ("SELECT %(n)s::int", {"n": 1})):
+                conn.wake("lost")
+                raise KeyError
+        async with at_once.transaction(conn, ("SELECT %(n)s::int", {"n": 1}), ("SELECT %(n)s::int", {"n": 2})) as found:
+            conn.wake("kept")
+            assert (found, woken) == ([[(1,)], [(2,)]], [])
+        assert woken == ["kept"]
 
 
 async def test_what_was_prepared_and_is_gone_is_prepared_again(db: Database) -> None:

@@ -252,6 +252,8 @@ def test_the_database_is_durable_and_speaks_utf8_in_a_locale_that_never_changes(
     for name in ("fsync", "synchronous_commit", "full_page_writes", "data_checksums", "autovacuum"):
         assert settings[name] == "on"
     assert (settings["jit"], settings["max_connections"], settings["max_wal_size"]) == ("off", "100", "2048")
+    sixteenth = psutil.virtual_memory().total // 16 // 2**20
+    assert int(settings["shared_buffers"]) * 8 // 1024 == min(max(sixteenth, 128), 512)
 
 
 def test_starting_again_and_stopping_again_change_nothing(home: Path) -> None:

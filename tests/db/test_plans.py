@@ -94,6 +94,7 @@ HOT = {
     "find queues": queues.FIND,
     "what runs for capped agents": queues.RUNNING,
     "settle": settling.SETTLE,
+    "succeed": settling.SUCCEED,
     "promote": lanes.PROMOTE,
     "lost leases": settling.LEASE_ENDED,
     "renew": attempts.RENEW,
@@ -150,7 +151,7 @@ async def test_a_worker_that_plans_while_there_is_nearly_nothing_looks_by_id_too
         await rest(conn)
         await house.automation()
         await conn.execute(PLAN_ONCE)
-        at_work = ("claim", "claim from one", "settle", "renew", "hold an attempt", "append")
+        at_work = ("claim", "claim from one", "settle", "succeed", "renew", "hold an attempt", "append")
         assert {name: found for name in at_work if (found := await across(conn, HOT[name]))} == {}
 
 
@@ -274,6 +275,9 @@ async def test_a_worker_writes_runs_and_sessions_in_id_order(stored: Connection)
             assert drives_writes(found, "sessions") in ("Aggregate: Sorted", "sessions_pkey")
         assert drives_writes(found, "runs") in ("CTE given", "runs_pkey")
         assert [node["Node Type"] for node in nodes(found) if node.get("Subplan Name") == "CTE given"] == ["Sort"]
+        found = await plan(stored, settling.SUCCEED)
+        assert drives_writes(found, "runs") in ("CTE given", "runs_pkey")
+        assert drives_writes(found, "sessions") in ("CTE changed", "sessions_pkey")
         await stored.execute("TRUNCATE runs, live_runs, ready_runs, taken_runs, sessions, events CASCADE")
         await stored.execute("VACUUM ANALYZE runs, live_runs, ready_runs, taken_runs, sessions, events")
 

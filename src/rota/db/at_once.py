@@ -6,17 +6,18 @@ another server's, which does not know the name: there they are sent one after th
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.errors import Error, InvalidSqlStatementName, OperationalError, error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 from psycopg.waiting import Ready, Wait
@@ -25,17 +26,18 @@ from rota.db.arrays import Array
 from rota.db.pool import Connection
 
 Step = str | tuple[str, Mapping[str, Any]]
+Send = Callable[[], None]
 
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
-_names: dict[str, tuple[str, list[str], str]] = {}
 _numbers = count(1)
-_prepared: WeakKeyDictionary[Connection, set[str] | None] = WeakKeyDictionary()  # None: a pooler stands in between
+Names = dict[str, str]  # of statements that are prepared
+_prepared: WeakKeyDictionary[Connection, Names | None] = WeakKeyDictionary()  # None: a pooler stands in between
 
 
 async def run(conn: Connection, *steps: Step) -> list[list[TupleRow]]:
     """The rows of each. A step is a word like BEGIN, or a statement with the values of its named parameters."""
     if conn not in _prepared:
-        _prepared[conn] = set() if await _is_direct(conn) else None
+        _prepared[conn] = {} if await _is_direct(conn) else None
     known = _prepared[conn]
     if known is None or len(steps) == 1:
         return [await _one(conn, step) for step in steps]
@@ -49,38 +51,32 @@ async def run(conn: Connection, *steps: Step) -> list[list[TupleRow]]:
     return await _together(conn, known, steps)
 
 
-async def _together(conn: Connection, known: set[str], steps: Sequence[Step]) -> list[list[TupleRow]]:
-    sends = [send for step in steps for send in _sends(conn, known, step)]
-    results = await conn.wait(_exchange(conn.pgconn, sends))
-    for send, result in zip(sends, results, strict=True):
-        if send.prepares and result.status == ExecStatus.COMMAND_OK:
-            known.add(send.prepares)
+async def _together(conn: Connection, known: Names, steps: Sequence[Step]) -> list[list[TupleRow]]:
+    new: Names = {}
+    sends = [send for step in steps for send in _sends(conn, ChainMap(new, known), step)]
+    async with conn.lock:
+        results = await conn.wait(_exchange(conn.pgconn, [send for _, send in sends]))
     if failed := next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None):
         raise error_from_result(failed, encoding=conn.info.encoding)
-    return [_rows(conn, result) for send, result in zip(sends, results, strict=True) if not send.prepares]
+    known |= new
+    return [_rows(conn, result) for (shows, _), result in zip(sends, results, strict=True) if shows]
 
 
-class _Send(NamedTuple):
-    now: Callable[[], None]
-    prepares: str = ""
-
-
-def _sends(conn: Connection, known: set[str], step: Step) -> Iterator[_Send]:
-    """The statement, and its preparation before it where it is new. Its parameters have the types it says they have: so
-    values go as text, but for arrays that are written as PostgreSQL does."""
+def _sends(conn: Connection, known: MutableMapping[str, str], step: Step) -> Iterator[tuple[bool, Send]]:
+    """Sends the statement, and before it its preparation where that is new: which of them shows rows. Parameters have the
+    types that the statement says they have: so values go as text, but for arrays, which are written as PostgreSQL does."""
     if isinstance(step, str):
-        yield _Send(partial(conn.pgconn.send_query_params, step.encode(), None))
+        yield True, partial(conn.pgconn.send_query_params, step.encode(), None)
         return
     statement, values = step
-    if statement not in _names:
-        _names[statement] = (f"rota_{next(_numbers)}", *_positional(statement))
-    name, order, text = _names[statement]
-    if name not in known:
-        yield _Send(partial(conn.pgconn.send_prepare, name.encode(), text.encode()), name)
+    order, text = _positional(statement)
+    if statement not in known:
+        known[statement] = f"rota_{next(_numbers)}"  # never the same: one whose answer was lost may be there already
+        yield False, partial(conn.pgconn.send_prepare, known[statement].encode(), text.encode())
     given = [values[each] for each in order]
     formats = [PyFormat.BINARY if isinstance(each, Array) else PyFormat.TEXT for each in given]
     dumped, sent_as = Transformer(conn).dump_sequence(given, formats), [PyFormat.as_pq(each) for each in formats]
-    yield _Send(partial(conn.pgconn.send_query_prepared, name.encode(), dumped, sent_as))
+    yield True, partial(conn.pgconn.send_query_prepared, known[statement].encode(), dumped, sent_as)
 
 
 def _rows(conn: Connection, result: PGresult) -> list[TupleRow]:
@@ -89,11 +85,11 @@ def _rows(conn: Connection, result: PGresult) -> list[TupleRow]:
     return transformer.load_rows(0, result.ntuples, tuple)
 
 
-def _exchange(pgconn: PGconn, sends: Sequence[_Send]) -> PQGen[list[PGresult]]:
+def _exchange(pgconn: PGconn, sends: Sequence[Send]) -> PQGen[list[PGresult]]:
     """Send all, then read all. psycopg waits where this yields, and drives it to its end also when it is cancelled."""
     pgconn.enter_pipeline_mode()
     for send in sends:
-        send.now()
+        send()
     pgconn.pipeline_sync()
     while pgconn.flush():
         ready = yield Wait.RW
@@ -104,10 +100,18 @@ def _exchange(pgconn: PGconn, sends: Sequence[_Send]) -> PQGen[list[PGresult]]:
         while pgconn.is_busy():
             yield Wait.R
             pgconn.consume_input()
-        if result := pgconn.get_result():  # None stands between two
+        if result := pgconn.get_result():  # None stands between two, and where nothing more comes
             results.append(result)
+        elif pgconn.status == ConnStatus.BAD:
+            raise _lost(results)
     pgconn.exit_pipeline_mode()
     return results[:-1]
+
+
+def _lost(results: Sequence[PGresult]) -> Error:
+    """The server may have said why, before it hung up."""
+    told = next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None)
+    return error_from_result(told) if told else OperationalError("the connection is lost")
 
 
 async def _is_direct(conn: Connection) -> bool:
@@ -123,6 +127,7 @@ async def _one(conn: Connection, step: Step) -> list[TupleRow]:
     return await cursor.fetchall() if cursor.description else []
 
 
+@cache
 def _positional(statement: str) -> tuple[list[str], str]:
     """The names of its parameters in order, and the statement with their numbers instead."""
     order = list(dict.fromkeys(found[1] for found in _PARAMETER.finditer(statement) if found[1]))

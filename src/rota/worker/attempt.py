@@ -318,7 +318,7 @@ def assigned(run: Claimed, left_off: LeftOff, environment: Environment, home: Pa
         instructions=agent.get("instructions", ""),
         prompt=run.prompt if run.prompt is not None else spec.get("prompt"),
         input=run.input if run.input is not None else spec.get("input"),
-        transcript=left_off.transcript,
+        transcript=list(left_off.transcript),
         timeout=run.timeout - left_off.ran,
         idempotency_key=run.id.__str__,
         directory=partial(directory, home, run.workspace_id, run.session_id),

@@ -11,7 +11,6 @@ from psycopg import AsyncCursor, DataError
 from psycopg.rows import TupleRow
 
 from rota.db.pool import Connection, short
-from rota.db.run_status.news import TELL_OF_RUNS_AT_ONCE
 from rota.model.ids import RunId, WorkerId, WorkspaceId
 from rota.model.run import Claimed, Status
 
@@ -73,8 +72,9 @@ WITH first AS (
              LIMIT least(%(most)s, %(room)s, %(places)s)::bigint) c),
 """
 
-_CLAIM_FIRST = (
-    """
+# What each session is told is the same but for the run. Sessions are written in id order, which takes the locks too (as in
+# news.py), and after the runs, which were locked when they were found.
+_CLAIM_FIRST = """
 chosen AS MATERIALIZED (
     SELECT f.*, row_number() OVER () - 1 AS number,
            (SELECT CASE WHEN g.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN g.expires_at <= now() THEN 'grant_expired'
@@ -82,12 +82,19 @@ chosen AS MATERIALIZED (
                         THEN 'grant_scope' END
               FROM grants g WHERE g.workspace_id = f.workspace_id AND g.id = f.grant_id) AS refused
       FROM first f),
-news AS (
-    SELECT workspace_id, session_id, id AS run_id, attempt + 1 AS attempt, NULL AS session_status, %(told)s::jsonb AS data
-      FROM chosen WHERE refused IS NULL),
-"""
-    + TELL_OF_RUNS_AT_ONCE
-    + """
+numbered AS (
+    UPDATE sessions s
+       SET last_seq = s.last_seq + cardinality(n.run_ids), updated_at = now()
+      FROM (SELECT workspace_id, session_id, array_agg(id) AS run_ids, array_agg(attempt + 1) AS attempts
+              FROM chosen WHERE refused IS NULL
+          GROUP BY workspace_id, session_id ORDER BY workspace_id, session_id) n
+     WHERE s.workspace_id = n.workspace_id AND s.id = n.session_id
+ RETURNING s.workspace_id, s.id, s.last_seq - cardinality(n.run_ids) AS before, n.run_ids, n.attempts),
+told AS (
+    INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)
+    SELECT workspace_id, id, before + generate_series(1, cardinality(run_ids)), 'run', unnest(run_ids), unnest(attempts),
+           %(told)s::jsonb
+      FROM numbered)
    UPDATE runs r
       SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker_id)s,
           attempt_token_hash = substring(%(token_hashes)s::bytea FROM c.number::integer * 32 + 1 FOR 32),
@@ -104,7 +111,6 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
           c.refused, r.queue, r.pool, r.priority, r.ready_at, c.number, c.waiting, r.budget
 """
-)
 
 CLAIM = short(
     """

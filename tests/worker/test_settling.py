@@ -1,0 +1,125 @@
+"""The short way of settling: who takes it, and that it keeps to the same fences, lanes and order as the long one."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from house import House
+from waiting import until
+
+from rota.db.listener import RUNS, Wakes
+from rota.db.pool import Connection, Database
+from rota.model.ids import WorkerId, new_id
+from rota.model.outcome import ErrorClass, Failed, Succeeded
+from rota.model.run import Claimed
+from rota.roster import agents, running
+from rota.runs import claiming, settling
+from rota.runs.settling import Result
+from rota.scheduler.inbound import publish_event
+from rota.worker.queues import Queues
+
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+STORY = """
+SELECT string_agg(seq || ' ' || (data ->> 'status'), ', ' ORDER BY seq) FROM events WHERE kind = 'run' AND run_id = %s
+"""
+
+
+def run(**changes: Any) -> Claimed:
+    known: dict[str, Any] = dict.fromkeys(Claimed._fields)
+    return Claimed(
+        **known | {"workspace_id": WORKSPACE, "id": new_id(), "session_id": new_id(), "source": "schedule"} | changes
+    )
+
+
+WORKSPACE = new_id()
+
+
+async def claim(conn: Connection, count: int) -> list[Claimed]:
+    queues = Queues(["default"], ["command"])
+    await queues.look(conn)
+    to_read = await queues.to_read(conn, count)
+    claimed = await claiming.claim(conn, WorkerId("w"), queues=to_read, places=count, lease=timedelta(minutes=1))
+    return sorted(claimed, key=lambda each: each.id)
+
+
+def test_plain_successes_take_the_short_way_in_id_order() -> None:
+    results = [Result(run(), Succeeded("Done.")) for _ in range(3)]
+    assert settling.parted(results[::-1]) == (results, [])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Result(run(), Failed(ErrorClass.AGENT_ERROR, "No.")),
+        Result(run(), None),
+        Result(run(budget={"seconds": "5"}), Succeeded()),
+        *(Result(run(source=source), Succeeded()) for source in ("task", "chat", "retry")),
+    ],
+)
+def test_what_else_is_to_be_done_takes_the_long_way(other: Result) -> None:
+    plain = Result(run(), Succeeded())
+    assert settling.parted([other, plain]) == ([plain], [other])
+
+
+def test_nobody_takes_the_short_way_where_sessions_are_shared_or_come_in_another_order_than_their_runs() -> None:
+    """Two who lock the same sessions in different orders would wait for each other."""
+    shared = new_id()
+    for sessions in ((shared, shared), (new_id(), shared)):
+        results = [Result(run(session_id=each), Succeeded()) for each in sessions]
+        assert settling.parted(results) == ([], results)
+
+
+async def test_of_a_batch_only_those_are_accepted_that_hold_their_lease(house: House, db: Database) -> None:
+    await house.automation({"event": "go"}, overlap="allow")
+    async with db.transaction() as conn:
+        for number in range(4):
+            await publish_event(conn, house.caller, "go", None, str(number))
+    async with db.connection() as conn:
+        runs = await claim(conn, 4)
+        assert [each.attempt for each in runs] == [1, 1, 1, 1]
+        over, taken, queued, held = (each.id for each in runs)
+        await house.execute("UPDATE runs SET lease_until = now() - interval '1 second' WHERE id = %s", over)
+        await house.execute("UPDATE runs SET attempt = 2 WHERE id = %s", taken)
+        await house.execute("UPDATE runs SET status = 'queued' WHERE id = %s", queued)
+        results, others = settling.parted([Result(each, Succeeded("Done.")) for each in runs])
+        assert (len(results), others) == (4, [])
+        assert [each.run.id for each in await settling.succeed(conn, results)] == [held]
+        assert await settling.succeed(conn, results) == [], "a repeat is refused, too"
+    assert await house.value("SELECT array_agg(id) FROM runs WHERE status = 'succeeded'") == [held]
+    stories = [await house.value(STORY, each.id) for each in runs]
+    assert stories == 3 * ["1 queued, 2 running"] + ["1 queued, 2 running, 3 succeeded"]
+    assert await house.value("SELECT status FROM sessions WHERE id = %s", runs[3].session_id) == "done"
+
+
+async def test_who_came_to_wait_while_the_end_was_being_written_becomes_ready(house: House, db: Database) -> None:
+    """Provoked: the next run of the lane holds the row of the one that is ending, and commits while that waits for it."""
+    await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, "first")
+    async with db.connection() as conn:
+        [holder] = await claim(conn, 1)
+
+        async with db.transaction() as arriving:
+            await publish_event(arriving, house.caller, "go", None, "second")
+            ending = asyncio.create_task(settling.succeed(conn, [Result(holder, Succeeded())]))
+            await until(lambda: house.value(WAITS))
+        await ending
+    first, second = await house.ledger()
+    assert (first["status"], second["status"]) == ("succeeded", "queued")
+    assert second["ready_at"] is not None
+
+
+async def test_workers_hear_that_a_capped_agent_has_room_once_it_is_committed(
+    house: House, db: Database, wakes: Wakes
+) -> None:
+    heard: list[str] = []
+    async with db.transaction() as conn:
+        await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
+        for _ in range(2):
+            await running.run_agent(conn, house.caller, "worker-bee", {"prompt": "go"})
+    async with db.connection() as conn, wakes.listener.subscribed(RUNS, heard.append):
+        [at_work] = await claim(conn, 2)
+        heard.clear()
+        await settling.succeed(conn, [Result(at_work, Succeeded())])
+        assert heard == [str(house.caller.workspace_id)]
