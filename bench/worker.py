@@ -16,7 +16,7 @@ from bench.stage import Stage, staged
 from rota.db.listener import RUNS, Listener, Wakes
 from rota.roster import running
 
-ROTA, ROTA_500 = "rota, 100 places", "rota, 500 places"
+ROTA, ROTA_200, ROTA_500 = "rota, 100 places", "rota, 200 places, claims of 100", "rota, 500 places"
 ROTA_SAYING = "rota, 100 places, each run says a line"
 PGQUEUER, PROCRASTINATE = "pgqueuer, batch 100", "procrastinate, concurrency 100"
 OVER_HTTP, OVER_HTTP_IN_ONE = "rota over HTTP, API and worker apart", "rota over HTTP, all in one process"
@@ -41,6 +41,7 @@ async def _drains(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Go
     count, rounds = (5_000, 2) if quick else (20_000, 3)
     contestants: dict[str, Callable[[int], Awaitable[float]]] = {
         ROTA: lambda n: _drain(stage, n, places=100),
+        ROTA_200: lambda n: _drain(stage, n, places=200),
         ROTA_500: lambda n: _drain(stage, n, places=500),
         ROTA_SAYING: lambda n: _drain(stage, n // 4, places=100, line="All is well.\n"),
         PGQUEUER: lambda n: peers.drain_pgqueuer(stage, n),
@@ -57,6 +58,7 @@ async def _drains(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Go
     figures["rota, 500 places: per cent of the limit"] = 100 * medians[ROTA_500] / medians[LIMIT]
     return figures, [
         at_least("× pgqueuer, both 100", medians[ROTA] / medians[PGQUEUER], 1.5),
+        at_least("× pgqueuer, both 200 at work and claims of 100", medians[ROTA_200] / medians[PGQUEUER], 1.5),
         at_least("× pgqueuer, 500 places against its batch of 100", medians[ROTA_500] / medians[PGQUEUER], 1.5),
         at_least("× procrastinate", medians[ROTA] / medians[PROCRASTINATE], 30),
     ]
