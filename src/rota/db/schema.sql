@@ -12,7 +12,7 @@ DECLARE
     ended uuid[];
     taken uuid[];
     queued uuid[];
-    claimed integer;
+    found integer;
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO live_runs (workspace_id, id, automation_id, session_id, agent_id, lane, priority, source, waits)
@@ -35,12 +35,15 @@ BEGIN
     IF ended IS NOT NULL THEN
         DELETE FROM live_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
         DELETE FROM taken_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
-        DELETE FROM ready_runs WHERE id = ANY(ended);
+        GET DIAGNOSTICS found = ROW_COUNT;
+        IF found < cardinality(ended) THEN
+            DELETE FROM ready_runs WHERE id = ANY(ended);
+        END IF;
     END IF;
     IF taken IS NOT NULL THEN
         DELETE FROM ready_runs WHERE id = ANY(taken);
-        GET DIAGNOSTICS claimed = ROW_COUNT;
-        IF claimed = cardinality(taken) THEN
+        GET DIAGNOSTICS found = ROW_COUNT;
+        IF found = cardinality(taken) THEN
             INSERT INTO taken_runs (workspace_id, id, agent_id, session_id, status, leased)
             SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
               FROM written WHERE status IN ('running', 'awaiting_approval');

@@ -67,7 +67,7 @@ CREATE INDEX taken_runs_of_agent ON taken_runs (agent_id);
 CREATE INDEX ready_runs_in_order ON ready_runs (workspace_id, queue, pool, executor, priority, ready_at);
 
 -- What a run was is not asked but found: it is deleted where it no longer belongs. What is claimed comes out of the queue, all
--- of it; what was taken before or changed by hand may stand anywhere.
+-- of it, and what ends was mostly taken; what was taken before or changed by hand may stand anywhere.
 CREATE OR REPLACE FUNCTION mirror_live_runs() RETURNS trigger LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -75,7 +75,7 @@ DECLARE
     ended uuid[];
     taken uuid[];
     queued uuid[];
-    claimed integer;
+    found integer;
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO live_runs (workspace_id, id, automation_id, session_id, agent_id, lane, priority, source, waits)
@@ -98,12 +98,15 @@ BEGIN
     IF ended IS NOT NULL THEN
         DELETE FROM live_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
         DELETE FROM taken_runs WHERE workspace_id = ANY(spaces) AND id = ANY(ended);
-        DELETE FROM ready_runs WHERE id = ANY(ended);
+        GET DIAGNOSTICS found = ROW_COUNT;
+        IF found < cardinality(ended) THEN
+            DELETE FROM ready_runs WHERE id = ANY(ended);
+        END IF;
     END IF;
     IF taken IS NOT NULL THEN
         DELETE FROM ready_runs WHERE id = ANY(taken);
-        GET DIAGNOSTICS claimed = ROW_COUNT;
-        IF claimed = cardinality(taken) THEN
+        GET DIAGNOSTICS found = ROW_COUNT;
+        IF found = cardinality(taken) THEN
             INSERT INTO taken_runs (workspace_id, id, agent_id, session_id, status, leased)
             SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
               FROM written WHERE status IN ('running', 'awaiting_approval');
