@@ -4,8 +4,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from uuid import UUID
@@ -140,6 +140,7 @@ class Listener:
         self._url = url
         self._answer = answer.total_seconds()
         self._handlers: dict[str, list[Handler]] = defaultdict(list)
+        self._named: Counter[str] = Counter()  # how many on each channel mean one thing only
         self._conn: AsyncConnection[tuple[object, ...]] | None = None
         self._changed = asyncio.Event()
         self._lost = asyncio.Event()
@@ -148,10 +149,12 @@ class Listener:
 
     def on(self, channel: str, handler: Handler) -> None:
         self._handlers[channel].append(handler)
+        self._named[_channel(channel)] += ":" in channel
         self._changed.set()
 
     def off(self, channel: str, handler: Handler) -> None:
         self._handlers[channel].remove(handler)
+        self._named[_channel(channel)] -= ":" in channel
         if not self._handlers[channel]:
             del self._handlers[channel]
             self._changed.set()
@@ -172,11 +175,14 @@ class Listener:
                 except Exception as failure:  # anybody may notify, with any words: one who balks costs nobody a wake
                     log.warning("wake.unheard", extra={"channel": channel, "error": _told(failure)})
 
-    def hear(self, channel: str, names: Iterable[str]) -> None:
+    def hear(self, channel: str, names: Collection[str]) -> None:
         """Something happened to each of these."""
-        for name in names:
-            self.dispatch(channel, name)
-            self.dispatch(f"{channel}:{name}", "")
+        if channel in self._handlers:
+            for name in names:
+                self.dispatch(channel, name)
+        if self._named[channel]:
+            for topic in [f"{channel}:{name}" for name in names]:
+                self.dispatch(topic, "")
 
     def _notified(self, channel: str, payload: str) -> None:
         names, _, sender = payload.partition(" ")

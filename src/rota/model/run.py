@@ -113,7 +113,7 @@ class Claimed(NamedTuple):
     payload: Any
     prompt: str | None
     input: Any
-    spec: Mapping[str, Any]
+    spec: str  # as JSON
     timeout: timedelta
     trace_id: str
     first_in_session: bool

@@ -227,8 +227,8 @@ def redacted(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
             return outcome
 
 
-def names_credentials(run: Claimed) -> bool:
-    return bool(run.spec.get("credentials") or run.spec.get("agent", {}).get("credentials"))
+def names_credentials(spec: Mapping[str, Any]) -> bool:
+    return bool(spec.get("credentials") or spec.get("agent", NO_AGENT).get("credentials"))
 
 
 async def granted(db: Database, vault: Vault | None, run: Claimed) -> Mapping[str, str] | Failed:
@@ -302,8 +302,9 @@ class Environment(Mapping[str, str]):
         return len(self._all())
 
 
-def assigned(run: Claimed, left_off: LeftOff, environment: Environment, home: Path) -> Assignment:
-    spec = run.spec
+def assigned(
+    run: Claimed, spec: Mapping[str, Any], left_off: LeftOff, environment: Environment, home: Path
+) -> Assignment:
     agent = spec.get("agent", NO_AGENT)
     return Assignment(
         workspace_id=run.workspace_id,

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -183,11 +184,8 @@ class Queues:
 
     def _read_on(self, runs: Iterable[Claimed]) -> None:
         """From here: what is behind has been claimed, but for commits that come late."""
-        latest: dict[tuple[int, str, str, int], Claimed] = {}
-        for run in runs:
-            place = (run.queue.int, run.pool, run.executor, run.priority)
-            if place not in latest or run.ready_at > latest[place].ready_at:
-                latest[place] = run
+        by_time = sorted(runs, key=attrgetter("ready_at"))
+        latest = {(run.queue.int, run.pool, run.executor, run.priority): run for run in by_time}
         for run in latest.values():
             key = Queue(run.workspace_id, run.queue, run.pool, run.executor, run.priority)
             since = run.ready_at - LATE_COMMITS

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
+import orjson
+
 from rota import tracing
 from rota.access.vault import Vault
 from rota.db.listener import CANCELS, RUNS, Listener, Wakes
@@ -254,10 +256,11 @@ class Worker:
 
     async def _outcome(self, attempt: Attempt, secret: str) -> Outcome | None:
         run, given, before = attempt.run, NOTHING_GIVEN, NOWHERE
+        spec = orjson.loads(run.spec)
         try:
             if run.attempt > 1:
                 await self.abandon.before(run)
-            if names_credentials(run):
+            if names_credentials(spec):
                 granted_now = await granted(self._db, self._vault, run)
                 if isinstance(granted_now, Failed):
                     return granted_now
@@ -270,7 +273,7 @@ class Worker:
             log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back
         environment = Environment(run, self._url, secret, given, hide=attempt.hide)
-        return await attempt.execute(assigned(run, before, environment, self._home))
+        return await attempt.execute(assigned(run, spec, before, environment, self._home))
 
     def cancel(self, run_id: str) -> None:
         """Stop one run, if it is here; no id means that cancellations may have been missed, and renewal finds them."""

@@ -105,7 +105,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
           r.executor, r.slot,
           CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END AS missed,
           r.payload, r.prompt, r.input,
-          (SELECT v.spec FROM revisions v WHERE v.workspace_id = r.workspace_id
+          (SELECT v.spec::text FROM revisions v WHERE v.workspace_id = r.workspace_id
               AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision) AS spec,
           r.timeout, r.trace_id,
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
