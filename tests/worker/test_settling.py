@@ -123,3 +123,17 @@ async def test_workers_hear_that_a_capped_agent_has_room_once_it_is_committed(
         heard.clear()
         await settling.succeed(conn, [Result(at_work, Succeeded())])
         assert heard == [str(house.caller.workspace_id)]
+
+
+async def test_the_short_way_goes_step_by_step_where_nothing_may_be_prepared(house: House, database_url: str) -> None:
+    await house.automation({"event": "go"}, overlap="allow")
+    pooled = Database(database_url, prepared=False)
+    await pooled.open()
+    async with pooled.connection() as conn:
+        async with conn.transaction():
+            await publish_event(conn, house.caller, "go", None, "first")
+        [result] = [Result(each, Succeeded("Done.")) for each in await claim(conn, 1)]
+        assert await settling.succeed(conn, [result]) == [result]
+        assert await settling.succeed(conn, [result]) == []
+    await pooled.close()
+    assert await house.value("SELECT array_agg(summary) FROM runs WHERE status = 'succeeded'") == ["Done."]
