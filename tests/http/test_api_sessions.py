@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 from httpx import AsyncClient, Response
@@ -42,14 +43,14 @@ async def say(office: Office, session_id: str, *texts: str) -> None:
     ]
     async with office.db.transaction() as conn:
         await events.append(conn, new)
-    office.site.web.wakes.send(session_channel(session_id))  # type: ignore[arg-type]
+    office.site.web.wakes.send(session_channel(UUID(session_id)))
 
 
 async def followed(office: Office, session_id: str, *, expected: bool = True) -> None:
     """Wait until this process listens for the session; or does so no more."""
 
     async def check() -> bool:
-        return (session_channel(session_id) in office.site.web.listener._handlers) is expected  # type: ignore[arg-type]
+        return (session_channel(UUID(session_id)) in office.site.web.listener._handlers) is expected
 
     await until(check)
 

@@ -51,7 +51,7 @@ async def test_a_batch_of_runs_is_told_by_no_more_than_one_notification(
     )  # who wrote the row last: how many settled
     assert len(heard) <= batches < RUNS
     sessions = {name for _, payload in heard for name in payload.partition(" ")[0].split(",")}
-    assert sessions == {str(each) for each in await house.value("SELECT array_agg(id) FROM sessions")}
+    assert sessions == {each.hex for each in await house.value("SELECT array_agg(id) FROM sessions")}
 
 
 async def test_every_run_of_a_batch_has_its_whole_story_in_order(house: House, shift: Any) -> None:

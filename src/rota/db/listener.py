@@ -40,14 +40,15 @@ SELECT set_config('synchronous_commit', 'off', true), pg_notify(channel, payload
 
 # A topic is a channel, or one thing on it after a colon. A notification names many things at once: a batch of runs in as
 # many sessions is one NOTIFY, not one for each.
-MOST_NAMED = 200  # PostgreSQL takes 8,000 bytes
+LONGEST_NAMES = 7_960  # PostgreSQL takes less than 8,000 bytes, and the sender comes behind them
+MOST_SESSIONS = LONGEST_NAMES // 33  # each by 32 digits and a comma
 
 
 SESSIONS = "rota_sessions"
 
 
 def session_channel(session_id: UUID) -> str:
-    return f"{SESSIONS}:{session_id}"
+    return f"{SESSIONS}:{session_id.hex}"
 
 
 def _channel(topic: str) -> str:
@@ -75,7 +76,7 @@ class Wakes:
 
     def tell_sessions(self, session_ids: Iterable[UUID]) -> None:
         """As `send` to the channel of each, for many at once."""
-        self._tell(SESSIONS, map(str, session_ids))
+        self._tell(SESSIONS, [each.hex for each in session_ids])
 
     def _tell(self, channel: str, named: Iterable[str]) -> None:
         names = dict.fromkeys(named)
@@ -123,7 +124,8 @@ class Wakes:
 
 def _together(names: Iterable[str]) -> Iterator[str]:
     given = list(names)
-    return (",".join(given[at : at + MOST_NAMED]) for at in range(0, len(given), MOST_NAMED))
+    most = LONGEST_NAMES // (max(map(len, given)) + 1)
+    return (",".join(given[at : at + most]) for at in range(0, len(given), most))
 
 
 def _told(failure: Exception) -> str:

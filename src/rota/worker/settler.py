@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from rota import tracing
-from rota.db.listener import MOST_NAMED, Wakes
+from rota.db.listener import MOST_SESSIONS, Wakes
 from rota.db.pool import PASSING, Connection, Database, Reserved
 from rota.metrics import SETTLED
 from rota.model.outcome import ErrorClass, Failed
@@ -16,7 +16,7 @@ from rota.runs.settling import Result
 
 log = logging.getLogger(__name__)
 
-LARGEST_GROUP = MOST_NAMED  # so that one notification tells of it
+LARGEST_GROUP = MOST_SESSIONS  # so that one notification tells of it
 ENOUGH = 100
 GATHER_SECONDS = 0.005
 RETRY_SECONDS = 0.5

@@ -37,12 +37,12 @@ from rota.worker.abandoning import Abandon
 from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted, left_off, names_credentials
 from rota.worker.clock import Clock
 from rota.worker.queues import Queues
-from rota.worker.settler import Settler
+from rota.worker.settler import LARGEST_GROUP, Settler
 from rota.worker.tokens import Token, Tokens
 
 log = logging.getLogger(__name__)
 
-LARGEST_BATCH = 500
+LARGEST_CLAIM = LARGEST_GROUP  # what was claimed together ends together, if it is short
 SMALLEST_HALF = 100  # with more places than twice this, one half works while the other is claimed
 FEW_OF, GATHER_SECONDS = 8, 0.002
 MOST_CANCELLED = 100
@@ -135,7 +135,7 @@ class Worker:
     async def _fill(self, conn: Connection) -> None:
         while self._queues and self._free() > 0:
             await self._gather_places()
-            asked = min(self._free(), max(self.places // 2, SMALLEST_HALF))
+            asked = min(self._free(), max(self.places // 2, SMALLEST_HALF), LARGEST_CLAIM)
             if asked <= 0:
                 break
             claimed = await self._claim(conn, asked)
@@ -160,7 +160,7 @@ class Worker:
         """An agent that has ended needs no place while its outcome is written: several groups may be on their way."""
         if self._draining:
             return 0
-        return min(self.places - self.busy, MOST_AT_ONCE * self.places - len(self.attempts), LARGEST_BATCH)
+        return min(self.places - self.busy, MOST_AT_ONCE * self.places - len(self.attempts))
 
     async def _look(self, conn: Connection) -> None:
         """Everywhere now and then, otherwise only where somebody said that there is something."""
