@@ -24,6 +24,20 @@ STORY = """
 SELECT string_agg(seq || ' ' || (data ->> 'status'), ', ' ORDER BY seq) FROM events WHERE kind = 'run' AND run_id = %s
 """
 
+WRITTEN = """
+-- All of a run that two of them may have in common.
+SELECT jsonb_build_object(
+    'run', to_jsonb(r) - ARRAY['id', 'session_id', 'idempotency_key', 'trace_id', 'payload', 'queued_at', 'ready_at',
+                               'started_at', 'finished_at'],
+    'took', r.finished_at >= r.started_at,
+    'session', to_jsonb(s) - ARRAY['id', 'created_at', 'updated_at'],
+    'events', (SELECT jsonb_agg(to_jsonb(e) - ARRAY['session_id', 'run_id', 'created_at'] ORDER BY e.seq)
+                 FROM events e WHERE e.workspace_id = r.workspace_id AND e.session_id = r.session_id),
+    'live', ARRAY[EXISTS (SELECT FROM live_runs WHERE id = r.id), EXISTS (SELECT FROM taken_runs WHERE id = r.id)])
+  FROM runs r JOIN sessions s ON s.workspace_id = r.workspace_id AND s.id = r.session_id
+ WHERE r.id = %s
+"""
+
 
 def run(**changes: Any) -> Claimed:
     known: dict[str, Any] = dict.fromkeys(Claimed._fields)
@@ -90,6 +104,22 @@ async def test_of_a_batch_only_those_are_accepted_that_hold_their_lease(house: H
     stories = [await house.value(STORY, each.id) for each in runs]
     assert stories == 3 * ["1 queued, 2 running"] + ["1 queued, 2 running, 3 succeeded"]
     assert await house.value("SELECT status FROM sessions WHERE id = %s", runs[3].session_id) == "done"
+
+
+@pytest.mark.parametrize("summary", ["Done.", None])
+async def test_both_ways_write_the_same(house: House, db: Database, summary: str | None) -> None:
+    await house.automation({"event": "go"}, overlap="allow")
+    async with db.transaction() as conn:
+        for number in range(2):
+            await publish_event(conn, house.caller, "go", None, str(number))
+    async with db.connection() as conn:
+        short, long = [Result(each, Succeeded(summary)) for each in await claim(conn, 2)]
+        assert await settling.succeed(conn, [short]) == [short]
+        assert await settling.settle(conn, [long]) == [long]
+    one, other = [await house.value(WRITTEN, each.run.id) for each in (short, long)]
+    assert one == other
+    assert (one["run"]["status"], one["run"]["summary"], one["session"]["status"]) == ("succeeded", summary, "done")
+    assert [event["data"]["status"] for event in one["events"]] == ["queued", "running", "succeeded"]
 
 
 async def test_who_came_to_wait_while_the_end_was_being_written_becomes_ready(house: House, db: Database) -> None:

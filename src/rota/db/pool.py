@@ -233,11 +233,6 @@ class Reserved:
                 await self._forget()
                 raise
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        async with self.connection() as conn, conn.transaction():
-            yield conn
-
     async def _plan_once(self, conn: Connection) -> None:
         if conn.prepare_threshold is not None:  # statements may be prepared: no pooler stands in between
             conn.prepare_threshold = 0

@@ -45,8 +45,8 @@ told AS (
 # The end of a statement that wrote runs: the `news` of each goes into its session's log, in the same statement. Sessions are
 # locked in id order and after the runs; the chain goes by RETURNING, because a join of two CTEs compares every pair. The
 # line of a worker plans only one way (db/pool.Reserved), so there the writing itself takes the locks, in that order.
-TELL_OF_RUNS = _HELD + _written("held")
-TELL_OF_RUNS_AT_ONCE = _written(f"({_OF_EACH_SESSION})")
+_TELL = _HELD + _written("held")
+_TELL_AT_ONCE = _written(f"({_OF_EACH_SESSION})")
 
 # The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays,
 # and one with tasks ends with them.
@@ -54,19 +54,17 @@ _NEWS_OF_CHANGED = """news AS (
     SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
            CASE WHEN status IN ('queued', 'awaiting_approval') OR lane = session_id THEN NULL
                 WHEN status = 'succeeded' THEN 'done' ELSE 'failed' END AS session_status,
-           CASE WHEN status = 'succeeded' AND summary IS NOT NULL
-                THEN jsonb_build_object('status', status, 'summary', summary)  -- most of them, and the cheaper way
-                ELSE jsonb_strip_nulls(jsonb_build_object(
-                    'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
-                    'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
-                                                                 OR error_class = 'stalled' THEN reason END)) END AS data
+           jsonb_strip_nulls(jsonb_build_object(
+               'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
+               'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
+                                                            OR error_class = 'stalled' THEN reason END)) AS data
       FROM changed WHERE session_id IS NOT NULL),"""
 _THEN_SHOW = """
 SELECT workspace_id, id, session_id, automation_id, lane, attempt, status, source,
        error_class, summary, skip_reason, trace_id, budgeted, capped_agent_id, freed FROM changed
 """
-TELL_OF_CHANGED = _NEWS_OF_CHANGED + TELL_OF_RUNS + _THEN_SHOW
-TELL_OF_CHANGED_AT_ONCE = _NEWS_OF_CHANGED + TELL_OF_RUNS_AT_ONCE + _THEN_SHOW
+TELL_OF_CHANGED = _NEWS_OF_CHANGED + _TELL + _THEN_SHOW
+TELL_OF_CHANGED_AT_ONCE = _NEWS_OF_CHANGED + _TELL_AT_ONCE + _THEN_SHOW
 
 # The end of a statement whose `changed` needs no reason, of runs that held no lease.
 TELL = "RETURNING " + CHANGED + ", false AS freed, NULL AS reason),\n" + TELL_OF_CHANGED
