@@ -39,7 +39,7 @@ class Lazily(Generic[T]):
         return cast("T", given() if callable(given) else given)
 
     def __set__(self, assignment: object, given: T | Callable[[], T]) -> None:
-        setattr(assignment, self._name, given)
+        assignment.__dict__[self._name] = given
 
 
 @dataclass  # not frozen: a busy worker makes thousands a second, and frozen ones take twice as long

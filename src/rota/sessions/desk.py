@@ -20,7 +20,7 @@ from rota.model.artifact import check_uri, named
 from rota.model.budget import SECONDS
 from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
-from rota.model.ids import ApprovalId, new_id
+from rota.model.ids import ApprovalId, RunId, WorkspaceId, new_id
 from rota.model.memory import Remembered
 from rota.model.outcome import Parked
 from rota.model.redaction import NOTHING_SECRET, Redactor
@@ -33,7 +33,7 @@ from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
 from rota.sessions.seat import Seat
 from rota.sessions.shelves import PIECE
-from rota.trace.record import RecordingDesk
+from rota.trace.record import Recorder, RecordingDesk
 
 log = logging.getLogger(__name__)
 
@@ -42,26 +42,61 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.5
 
 
+class Office:
+    """What the desks of a worker share."""
+
+    def __init__(self, db: Database, wakes: Wakes, recorder: Recorder, post: Post, depot: Depot) -> None:
+        self.db, self.wakes, self.recorder, self.post, self.depot = db, wakes, recorder, post, depot
+
+    def desk(self, run: Claimed) -> "AttemptDesk":
+        return AttemptDesk(self, run)
+
+
 class AttemptDesk:
-    """Implements `model.executor.Desk`."""
+    """Implements `model.executor.Desk`. What few agents use is made when they use it: a busy worker makes thousands of
+    desks a second."""
 
-    __slots__ = ("_attempt", "_db", "_depot", "_post", "_redactor", "_seat", "_wakes", "_words", "handed_on", "run")
+    __slots__ = ("_office", "_over_budget", "_recording", "_redactor", "_seat", "handed_on", "run")
 
-    def __init__(
-        self, db: Database, wakes: Wakes, words: RecordingDesk, run: Claimed, *, post: Post, depot: Depot
-    ) -> None:
+    def __init__(self, office: Office, run: Claimed) -> None:
         self.run = run
         self.handed_on = False
-        self._words = words
+        self._office = office
         self._redactor = NOTHING_SECRET
-        self._db, self._wakes, self._post, self._depot = db, wakes, post, depot
+        self._over_budget: Callable[[str], None] | None = None
+        self._recording: RecordingDesk | None = None
         self._seat: Seat | None = None
-        self._attempt = (run.workspace_id, run.id, run.attempt)
+
+    @property
+    def _db(self) -> Database:
+        return self._office.db
+
+    @property
+    def _wakes(self) -> Wakes:
+        return self._office.wakes
+
+    @property
+    def _attempt(self) -> tuple[WorkspaceId, RunId, int]:
+        return self.run.workspace_id, self.run.id, self.run.attempt
+
+    @property
+    def _words(self) -> RecordingDesk:
+        if self._recording is None:
+            self._recording = self._office.recorder.desk(self.run)
+            self._recording.over_budget = self._over_budget
+            if self._redactor:
+                self._recording.hide(self._redactor)
+        return self._recording
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether anything was said or spent here."""
+        return self._recording is not None
 
     @property
     def last_line(self) -> str:
         """The last line that the agent said."""
-        return self._words.last_line
+        return self._recording.last_line if self._recording else ""
 
     async def last_words(self) -> str:
         """The same, also of what it said over HTTP, once it has ended."""
@@ -76,12 +111,14 @@ class AttemptDesk:
 
     async def finish(self) -> None:
         """Wait until all that was said is stored, also what was held back."""
-        await self._words.end()
+        if self._recording:
+            await self._recording.end()
 
     def hide(self, redactor: Redactor) -> None:
         """From now on these secrets are taken out of everything the attempt writes, but its checkpoint."""
         self._redactor = redactor
-        self._words.hide(redactor)
+        if self._recording:
+            self._recording.hide(redactor)
 
     async def say(self, text: str) -> None:
         await self._words.say(text)
@@ -98,7 +135,9 @@ class AttemptDesk:
 
     def when_over_budget(self, stop: Callable[[str], None] | None) -> None:
         """Call this as soon as the run has spent what it may, or nobody any more."""
-        self._words.over_budget = stop
+        self._over_budget = stop
+        if self._recording:
+            self._recording.over_budget = stop
 
     async def spent_seconds(self) -> timedelta:
         """How long earlier attempts of the run have run."""
@@ -145,7 +184,7 @@ class AttemptDesk:
     async def message(self, body: Any, *, to: str = "all", key: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()  # what led to it is read before it
         letter = (await self._seated()).message(self._redactor.value(body), to, key or new_id().hex)
-        return messages.shown(await self._again(lambda: self._post.publish(letter)))
+        return messages.shown(await self._again(lambda: self._office.post.publish(letter)))
 
     async def inbox(self, *, after: int = 0, wait: timedelta | None = None) -> Sequence[Mapping[str, Any]]:
         seat, clock = await self._seated(), asyncio.get_running_loop().time
@@ -188,8 +227,8 @@ class AttemptDesk:
     async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
         seat, called = await self._seated(), named(self._redactor.text(name), media_type)
-        async with self._depot.receive(_pieces(content)) as draft:
-            await self._again(lambda: self._depot.keep(seat.workspace_id, draft))
+        async with self._office.depot.receive(_pieces(content)) as draft:
+            await self._again(lambda: self._office.depot.keep(seat.workspace_id, draft))
             return await self._write(lambda conn: artifacts.add(conn, seat.author, called, draft))
 
     async def link(self, uri: str, *, name: str | None = None) -> Mapping[str, Any]:

@@ -49,28 +49,25 @@ class Attempt:
     it has ended nothing that it made refers to it any more, so that its last user frees it: a busy worker makes
     thousands a second."""
 
-    __slots__ = (
-        "_clock", "_desk", "_executing", "_executor", "_hidden_in_logs", "_limit", "_looking", "_over_budget",
-        "_redactor", "_seconds_left", "_started", "_stopped_for", "key", "ran", "run", "task",
-    )  # fmt: skip
     task: asyncio.Task[None]  # which carries it out
+    ran = timedelta()  # running time of this try, once it has parked
+    _executing = False
+    _hidden_in_logs: ExitStack | None = None
+    _limit = timedelta()
+    _looking: asyncio.Task[None] | None = None  # whether its time is really up
+    _over_budget = ""
+    _redactor = NOTHING_SECRET
+    _seconds_left: timedelta | None = None  # of the run's budget
+    _started = 0.0
+    _stopped_for: str | None = None
 
-    def __init__(self, run: Claimed, executor: Executor, desk: AttemptDesk, clock: Clock) -> None:
-        self.run = run
-        self.key = (run.workspace_id, run.id, run.attempt)
-        self._executor = executor
-        self._desk = desk
-        self._hidden_in_logs: ExitStack | None = None
-        self._executing = False
-        self._stopped_for: str | None = None
-        self._clock = clock
-        self._looking: asyncio.Task[None] | None = None  # whether its time is really up
-        self._started = 0.0
-        self.ran = timedelta()  # running time of this try, once it has parked
-        self._redactor = NOTHING_SECRET
-        self._over_budget = ""
-        self._seconds_left: timedelta | None = None  # of the run's budget
-        self._limit = run.timeout
+    def __init__(self, run: Claimed, secret: str, executor: Executor, desk: AttemptDesk, clock: Clock) -> None:
+        self.run, self.secret = run, secret
+        self._executor, self._desk, self._clock = executor, desk, clock
+
+    @property
+    def key(self) -> tuple[UUID, UUID, int]:
+        return self.run.workspace_id, self.run.id, self.run.attempt
 
     async def count_seconds(self) -> None:
         """Know how long it may run by its budget, if that says so: less what earlier attempts took."""
@@ -127,12 +124,14 @@ class Attempt:
             ran = await self._running_time() if self.run.budget or isinstance(outcome, Parked) else timedelta()
             if self.run.budget:
                 await self._desk.ran(ran)
-            await self._desk.finish()
+            if self._desk.has_spoken:
+                await self._desk.finish()
             if isinstance(outcome, Parked):
                 self.ran = ran + self.run.timeout - assignment.timeout
-            return redacted(await self._named(outcome), self._redactor)
+            return redacted(outcome if _is_named(outcome) else await self._named(outcome), self._redactor)
         finally:
-            self._desk.when_over_budget(None)
+            if self.run.budget:
+                self._desk.when_over_budget(None)
             if self._hidden_in_logs:
                 self._hidden_in_logs.close()
             _duration(self.run.executor).observe(time.monotonic() - self._started)
@@ -146,7 +145,9 @@ class Attempt:
         if self._stopped_for:
             return self._after_stop()
         self._executing = True
-        limit = min(assignment.timeout, timedelta.max if self._seconds_left is None else self._seconds_left)
+        limit = assignment.timeout
+        if self._seconds_left is not None:
+            limit = min(limit, self._seconds_left)
         self._call_time_in(limit.total_seconds(), limit)
         try:
             return await self._executor.execute(assignment, self._desk)
@@ -213,6 +214,11 @@ class Attempt:
                 return Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)
             case _:
                 return outcome
+
+
+def _is_named(outcome: Outcome | None) -> bool:
+    """A success that says what it came to, as most do."""
+    return type(outcome) is Succeeded and bool(outcome.summary)
 
 
 def redacted(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:

@@ -30,11 +30,12 @@ from rota.runs import claiming
 from rota.runs.settling import Result
 from rota.service import Wakeable
 from rota.sessions.artifacts import LARGEST, Depot
-from rota.sessions.desk import AttemptDesk
+from rota.sessions.desk import Office
 from rota.sessions.messages import Post
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
 from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted, left_off, names_credentials
+from rota.worker.beginning import Beginnings
 from rota.worker.clock import Clock
 from rota.worker.queues import Queues
 from rota.worker.settler import LARGEST_GROUP, Settler
@@ -89,12 +90,11 @@ class Worker:
         self.abandon = Abandon(db, executors, pools=self.pools, every=poll)
         self._db, self._wakes = db, wakes
         self._line = Reserved(db)
-        self._recorder = recorder
-        self._post, self._depot = Post(db, wakes), depot or Depot(db, home, "", largest=LARGEST)
+        self._office = Office(db, wakes, recorder, Post(db, wakes), depot or Depot(db, home, "", largest=LARGEST))
         self._executors = executors
         self._url, self._home, self._vault = url, home, vault
         self._lease, self._poll = lease, poll
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._beginnings = Beginnings(self._carry_out)
         self._tokens = Tokens()
         self._clock = Clock()
         self._queues = Queues(self.pools, self.kinds)
@@ -199,25 +199,25 @@ class Worker:
         return claimed
 
     def _begin(self, claimed: Sequence[Claimed], offered: Sequence[Token]) -> None:
-        for run in claimed:
-            words = self._recorder.desk(run)
-            desk = AttemptDesk(self._db, self._wakes, words, run, post=self._post, depot=self._depot)
-            attempt = Attempt(run, self._executors[run.executor], desk, self._clock)
-            self.attempts[run.id] = attempt
-            if run.id in self._cancelled:
+        begun = [
+            Attempt(run, offered[run.number].secret, self._executors[run.executor], self._office.desk(run), self._clock)
+            for run in claimed
+        ]
+        for attempt in begun:
+            self.attempts[attempt.run.id] = attempt
+            if attempt.run.id in self._cancelled:
                 attempt.cancel()
-            attempt.task = asyncio.create_task(self._carry_out(attempt, offered[run.number].secret))
-            self._tasks.add(attempt.task)
+        self._beginnings.begin(begun)
         for executor, count in Counter(run.executor for run in claimed).items():
             CLAIMED.labels(executor=executor).inc(count)
         BUSY_PLACES.set(self.busy)
         _tell_of_pickup(claimed)
 
-    async def _carry_out(self, attempt: Attempt, secret: str) -> None:
+    async def _carry_out(self, attempt: Attempt) -> None:
         if log.isEnabledFor(logging.INFO):
             log.info("run.claimed", extra=_facts(attempt.run))
         try:
-            outcome = await self._outcome(attempt, secret)
+            outcome = await self._outcome(attempt)
             reach("worker.executed")
         except Lost:
             log.warning("run.lost", extra=_facts(attempt.run))
@@ -230,8 +230,6 @@ class Worker:
             self._settling += 1  # while the outcome is being written, its place may serve the next run
             self.settler.hand_in(Result(attempt.run, outcome, attempt.ran))
             self._place_freed()
-        finally:
-            self._tasks.discard(attempt.task)
 
     def _settled(self, results: Sequence[Result], accepted: Sequence[Result]) -> None:
         reach("worker.settled")
@@ -254,7 +252,7 @@ class Worker:
         if self._loop and not self._draining:
             self._loop.wake()
 
-    async def _outcome(self, attempt: Attempt, secret: str) -> Outcome | None:
+    async def _outcome(self, attempt: Attempt) -> Outcome | None:
         run, given, before = attempt.run, NOTHING_GIVEN, NOWHERE
         spec = orjson.loads(run.spec)
         try:
@@ -272,7 +270,7 @@ class Worker:
         except PASSING as failure:
             log.warning("run.unassigned", extra={"run_id": run.id, "error": str(failure).strip()})
             return None  # nothing has begun: hand it back
-        environment = Environment(run, self._url, secret, given, hide=attempt.hide)
+        environment = Environment(run, self._url, attempt.secret, given, hide=attempt.hide)
         return await attempt.execute(assigned(run, spec, before, environment, self._home))
 
     def cancel(self, run_id: str) -> None:
@@ -285,15 +283,12 @@ class Worker:
     async def drain(self, grace: timedelta, hurry: asyncio.Event) -> None:
         """Claim nothing more, let runs finish for a while or until somebody is in a hurry, then hand the rest back."""
         self._draining = True
-        impatient = asyncio.create_task(hurry.wait())
-        if self._tasks:
-            finished = asyncio.create_task(asyncio.wait(self._tasks, timeout=grace.total_seconds()))
-            await asyncio.wait({finished, impatient}, return_when=asyncio.FIRST_COMPLETED)
+        finished, impatient = asyncio.create_task(self._beginnings.ended()), asyncio.create_task(hurry.wait())
+        await asyncio.wait({finished, impatient}, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
         impatient.cancel()
         for attempt in tuple(self.attempts.values()):
             attempt.hand_back()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await finished
         await self.settler.close()
         await self._line.close()
 
