@@ -11,6 +11,7 @@ from executors.kinds import EVERY_KIND, shown_by
 from executors.stand_ins import RecordingDesk, assignment
 
 from rota.executors.kubernetes import gateway
+from rota.executors.nursery import THE_NURSERY
 from rota.model.executor import Assignment
 
 pytest.register_assert_rewrite("executors.conformance")
@@ -57,9 +58,9 @@ def _nothing_leaks(event_loop_policy: object) -> Iterator[None]:
 
 
 def _descriptors() -> set[str]:
-    """But for the line to the one process that holds the client of clusters, which stays."""
-    kept = str(gateway.THE_PROCESS.fileno())
-    return {f"{fd} {link}" for fd, link in _links() if fd != kept and ("socket:" in link or "pipe:" in link)}
+    """But for the lines to the two processes that stay: of the client of clusters, and of the nursery."""
+    kept = {str(each.fileno()) for each in (gateway.THE_PROCESS, THE_NURSERY)}
+    return {f"{fd} {link}" for fd, link in _links() if fd not in kept and ("socket:" in link or "pipe:" in link)}
 
 
 def _links() -> Iterator[tuple[str, str]]:

@@ -1,24 +1,29 @@
 """Stands between a worker and a program: starts it, and takes down all that it started when either ends.
 
-Runs as a process of its own (`python -I -S launcher.py`), so it imports little, and nothing of Rota. The
-worker sends what to run, then `T` (stop) or `K` (stop at once); the worker's own end is a `T` too. Answers
-are lines: `started PID`, then one of `exited CODE`, `killed SIGNAL`, `refused REASON`, perhaps `left PIDS`.
+Runs as a process of its own (`python -I -S launcher.py`), so it imports little, and nothing of Rota. That process is
+the nursery: it forks a launcher whenever the worker sends it descriptors, and ends with the worker. To a launcher the
+worker sends what to run, then `T` (stop) or `K` (stop at once); the worker's own end is a `T` too. Answers are lines:
+`launcher PID`, `started PID`, then one of `exited CODE`, `killed SIGNAL`, `refused REASON`, perhaps `left PIDS`.
 """
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import marshal
 import os
 import resource
 import select
 import signal
+import socket
+import struct
 import sys
 import time
 from contextlib import suppress
 
 TYPE_CHECKING = False  # as typing has it, which takes as long to import as all the above
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
 
 PATIENCE = 10.0
@@ -32,12 +37,72 @@ _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def main(control: int, shared: list[int]) -> None:
-    os.set_inheritable(control, False)
-    adopt_orphans()
+# What the worker asks the nursery for: how many sockets the program is given besides, and their numbers there. The
+# descriptors come with it: standard input, output and error, the launcher's line to the worker, and those sockets.
+REQUEST = struct.Struct("!B4i")
+MOST_SHARED, STANDARD = 4, 3
+
+
+def nurse(line: socket.socket) -> None:
+    """Fork a launcher for each request, until the worker is gone."""
     # Whoever stops the whole service signals launchers too; only the worker decides when an agent ends.
     # Blocked and not ignored: one that is sent between fork and exec must not be lost to the program.
     signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a launcher ended
+    line.set_inheritable(False)
+    if UNDER_TREE:
+        import ctypes  # noqa: F401, PLC0415 - so that no launcher has to
+    gc.collect()
+    gc.freeze()  # what all launchers share stays shared
+    while (request := receive(line)) is not None:
+        fds, numbers = request
+        if len(fds) == STANDARD + 1 + len(numbers):  # fewer if this process may not have as many open
+            fork_launcher(line, fds, numbers)
+        for fd in fds:
+            os.close(fd)
+
+
+def receive(line: socket.socket) -> tuple[list[int], Sequence[int]] | None:
+    message, fds, _, _ = socket.recv_fds(line, REQUEST.size, STANDARD + 1 + MOST_SHARED)
+    while 0 < len(message) < REQUEST.size:
+        message += line.recv(REQUEST.size - len(message))
+    if not message:
+        return None
+    count, *numbers = REQUEST.unpack(message)
+    return fds, numbers[:count]
+
+
+def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int]) -> None:
+    try:
+        launcher = os.fork()
+    except OSError as failure:
+        tell(fds[STANDARD], f"refused {failure.strerror}")
+        return
+    if launcher == 0:
+        try:
+            line.close()
+            os.setsid()
+            launch(arrange(fds, numbers), numbers)
+        finally:
+            os._exit(0)  # there is nothing to tidy up, and the worker waits
+
+
+def arrange(fds: list[int], numbers: Sequence[int]) -> int:
+    """Put what came under the numbers it is to have; the line to the worker."""
+    above = max((STANDARD, *fds, *numbers)) + 1
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    control = moved.pop(STANDARD)
+    for fd, number in zip(moved, (*range(STANDARD), *numbers), strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    return control
+
+
+def launch(control: int, shared: Sequence[int]) -> None:
+    tell(control, f"launcher {os.getpid()}")
+    adopt_orphans()
     wake = watch_children()
     spec = read_spec(control)
     if spec is not None:
@@ -123,7 +188,7 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def let_go(shared: list[int]) -> None:
+def let_go(shared: Sequence[int]) -> None:
     """Give up what the program was given, so that the worker sees the end of it."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -261,5 +326,4 @@ def tell(control: int, line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), [int(fd) for fd in sys.argv[2:]])
-    os._exit(0)  # there is nothing to tidy up, and the worker waits
+    nurse(socket.socket(fileno=int(sys.argv[1])))

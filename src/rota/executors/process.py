@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -16,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rota.executors import launcher
+from rota.executors.nursery import THE_NURSERY
 from rota.executors.pipes import Pipe
 from rota.executors.strays import kill_strays
 from rota.model.agent_config import Limits
@@ -77,17 +77,17 @@ class Spec:
 class Program:
     """A program that runs under a launcher. Made by `start`, used within `attend`."""
 
-    def __init__(
-        self, spec: Spec, process: subprocess.Popen[bytes], control: socket.socket, pipes: Sequence[Pipe]
-    ) -> None:
+    def __init__(self, spec: Spec, control: socket.socket, pipes: Sequence[Pipe]) -> None:
         self.stdin, self.stdout, self.stderr = pipes
         self._pipes = list(pipes)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._spec, self._process, self._control = spec, process, control
+        self._spec, self._control = spec, control
         self._heard = bytearray()
         self._briefed = False
         self._alarm: asyncio.TimerHandle | None = None
-        asyncio.get_running_loop().add_reader(control, self._listen)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(control, self._listen)
+        self._launched = loop.call_later(launcher.PATIENCE, self._unlaunched)
 
     def owns(self, pipe: Pipe) -> None:
         """A further way into the program, finished and closed with it."""
@@ -115,7 +115,7 @@ class Program:
             try:
                 await asyncio.wait({self.gone}, timeout=self._patience())
                 if not self.gone.done():
-                    self._process.kill()  # the launcher does not answer: somebody has stopped it
+                    self._kill_launcher()  # it does not answer: somebody has stopped it
             except asyncio.CancelledError as again:
                 self._tell(launcher.AT_ONCE)
                 impatience = again
@@ -137,6 +137,7 @@ class Program:
             pipe.finish()
 
     def close(self) -> None:
+        self._launched.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         for pipe in self._pipes:
@@ -162,14 +163,15 @@ class Program:
             return
         except ConnectionResetError:
             data = b""
+        self._launched.cancel()
         if data:
+            THE_NURSERY.answered()
             self._heard += data
         else:
             self._over()
 
     def _over(self) -> None:
         asyncio.get_running_loop().remove_reader(self._control)
-        self._process.wait()  # the launcher closes the socket by ending
         if isinstance(self.ending, Vanished):
             self._kill_orphans()
         for word, pids in self._reports():
@@ -183,6 +185,21 @@ class Program:
                 self._control.send(what)
             else:
                 self._control.shutdown(socket.SHUT_WR)
+
+    def _unlaunched(self) -> None:
+        """While others are launched, our turn will come. When nobody is, somebody has stopped the nursery: all who wait
+        for it hear of its end."""
+        silent = THE_NURSERY.silent_for()
+        if silent >= launcher.PATIENCE:
+            log.warning("nursery.silent")
+            THE_NURSERY.end()
+        else:
+            self._launched = asyncio.get_running_loop().call_later(launcher.PATIENCE - silent, self._unlaunched)
+
+    def _kill_launcher(self) -> None:
+        for word, pid in self._reports():
+            if word == "launcher":  # it lives as long as its line is open, so the number is still its own
+                os.kill(int(pid), signal.SIGKILL)
 
     def _patience(self) -> float:
         return self._spec.grace.total_seconds() + 2 * launcher.PATIENCE
@@ -202,16 +219,16 @@ class Program:
 
 
 def start(spec: Spec, share: Sequence[socket.socket] = ()) -> Program:
-    """Start the launcher. The program will have the sockets of `share`, under the same numbers."""
+    """Have a launcher started. The program will have the sockets of `share`, under the same numbers."""
     with ExitStack() as on_failure, ExitStack() as theirs:
         ours, control = socket.socketpair()
         on_failure.callback(ours.close)
         theirs.callback(control.close)
         ends = [_pipe(on_failure, theirs, ours_reads=reads) for reads in (False, True, True)]
-        process = _launch([control, *share], [their for _, their in ends])
+        THE_NURSERY.launch([their for _, their in ends], control, share)
         ours.setblocking(False)
         on_failure.pop_all()
-        return Program(spec, process, ours, [Pipe(our) for our, _ in ends])
+        return Program(spec, ours, [Pipe(our) for our, _ in ends])
 
 
 async def attend(program: Program, *listeners: Coroutine[None, None, None], farewell: Farewell | None = None) -> Ending:
@@ -246,21 +263,6 @@ async def _dismiss(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _launch(passed: Sequence[socket.socket], ends: Sequence[int]) -> subprocess.Popen[bytes]:
-    stdin, stdout, stderr = ends
-    fds = [each.fileno() for each in passed]
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", launcher.__file__, *map(str, fds)],
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=fds,
-        cwd="/",
-        env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
-        start_new_session=True,
-    )
 
 
 def _pipe(on_failure: ExitStack, theirs: ExitStack, *, ours_reads: bool) -> tuple[int, int]:
