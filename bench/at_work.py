@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.stage import Stage
 from rota.db.listener import RUNS, Listener
+from rota.executors.command import CommandExecutor
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import Outcome, Succeeded
 from rota.scheduler.tick import Scheduler
@@ -50,8 +51,20 @@ class Noop:
         pass
 
 
+class Programs(CommandExecutor):
+    """Real programs, in processes of their own under launchers of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
+        self.count += 1
+        return await super().execute(assignment, desk)
+
+
 class AtWork:
-    def __init__(self, stage: Stage, worker: Worker, executor: Noop, listener: Listener) -> None:
+    def __init__(self, stage: Stage, worker: Worker, executor: Noop | Programs, listener: Listener) -> None:
         self.stage, self.worker, self.executor, self.listener = stage, worker, executor, listener
 
     async def drain(self, count: int) -> float:
@@ -70,14 +83,17 @@ class AtWork:
 
 @asynccontextmanager
 async def at_work(
-    stage: Stage, places: int, *, listener: Listener | None = None, line: str = ""
+    stage: Stage,
+    places: int,
+    *,
+    listener: Listener | None = None,
+    executor: Noop | Programs | None = None,
+    home: Path = Path("/nowhere"),
 ) -> AsyncIterator[AtWork]:
     """Without a listener of its own it hears only what is dispatched to it."""
-    executor, recorder = Noop(line), Recorder(stage.db, stage.wakes)
+    executor, recorder = executor or Noop(), Recorder(stage.db, stage.wakes)
     listener = listener or Listener(stage.url)
-    worker = Worker(
-        stage.db, stage.wakes, recorder, {"command": executor}, url="", home=Path("/nowhere"), places=places
-    )
+    worker = Worker(stage.db, stage.wakes, recorder, {"command": executor}, url="", home=home, places=places)
     loop = Loop(worker)
     worker.listen(listener, loop)
     tasks = [asyncio.create_task(each) for each in (recorder.run(), loop.run())]

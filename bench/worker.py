@@ -2,15 +2,17 @@
 
 import asyncio
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from psycopg import AsyncConnection
 
 from bench import held, idle, peers, pick_up
-from bench.at_work import at_work
+from bench.at_work import Noop, Programs, at_work
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
 from rota.db.listener import RUNS, Listener, Wakes
@@ -28,7 +30,7 @@ async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     figures: dict[str, Any] = {}
     goals: list[Goal] = []
     async with staged() as stage:
-        for part in (_drains, _pick_ups, _notifications, held.measure):
+        for part in (_drains, _programs, _pick_ups, _notifications, held.measure):
             found, kept = await part(stage, quick=quick)
             figures |= found
             goals += kept
@@ -67,8 +69,20 @@ async def _drains(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Go
 async def _drain(stage: Stage, count: int, *, places: int, line: str = "") -> float:
     """Runs a second by one process, with the whole ledger and every event written."""
     await stage.tidy()
-    async with at_work(stage, places, line=line) as working:
+    async with at_work(stage, places, executor=Noop(line)) as working:
         return await working.drain(count)
+
+
+async def _programs(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
+    """As people run them: a process for each, which does nothing."""
+    count, rounds = (100, 2) if quick else (400, 3)
+    rates = []
+    for _ in range(rounds):
+        await stage.tidy()
+        with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
+            async with at_work(stage, 20, executor=Programs(), home=Path(home)) as working:
+                rates.append(await working.drain(count))
+    return {"rota, 20 places, a program for each run: runs a second": int(statistics.median(rates))}, []
 
 
 async def _notifications(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:

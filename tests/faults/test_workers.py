@@ -76,8 +76,12 @@ async def _gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
+# Above an agent are its launcher, the nursery that forked it, and the worker.
+FIND_WORKER = "nursery=$(cut -d ' ' -f 4 /proc/$PPID/stat); worker=$(cut -d ' ' -f 4 /proc/$nursery/stat)"
+
+
 async def test_an_agent_that_kills_its_worker_every_time_is_not_tried_for_ever(fleet: Fleet) -> None:
-    murder = 'echo "$ROTA_ATTEMPT" >> $evidence/begun; kill -9 $(cut -d " " -f 4 /proc/$PPID/stat); sleep 60'
+    murder = f'{FIND_WORKER}; echo "$ROTA_ATTEMPT" >> $evidence/begun; kill -9 $worker; sleep 60'
     run_id = await fleet.run(await fleet.agent("murderer", murder), max_rescues=1)
     other = await fleet.run(await fleet.agent("quick", "sleep 0.3; echo Done"), max_rescues=10)
     for _ in range(2):
@@ -105,10 +109,9 @@ async def test_a_cancelled_run_whose_worker_is_dead_ends_cancelled(fleet: Fleet)
     assert fleet.evidence("begun")[::2] == ["1"]
 
 
-SPY = """
-worker=$(cut -d " " -f 4 /proc/$PPID/stat)
+SPY = f"""{FIND_WORKER}
 tr "\\0" "\\n" < /proc/$worker/environ > $evidence/environ 2> $evidence/refused
-tr "\\0" "\\n" < /proc/$PPID/environ >> $evidence/environ
+cat /proc/$PPID/environ /proc/$nursery/environ | tr "\\0" "\\n" >> $evidence/environ
 tr "\\0" "\\n" < /proc/$worker/cmdline >> $evidence/environ
 echo looked
 """

@@ -199,7 +199,8 @@ class Program:
     def _kill_launcher(self) -> None:
         for word, pid in self._reports():
             if word == "launcher":  # it lives as long as its line is open, so the number is still its own
-                os.kill(int(pid), signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     def _patience(self) -> float:
         return self._spec.grace.total_seconds() + 2 * launcher.PATIENCE
