@@ -64,7 +64,7 @@ WITH raised AS (
      WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s AND deleted_at IS NULL
  RETURNING id, revision)
 INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
-SELECT v.workspace_id, raised.id, raised.revision, (v.spec::jsonb || jsonb_build_object('agent', %(agent)s::jsonb))::json, %(user_id)s
+SELECT v.workspace_id, raised.id, raised.revision, v.spec || jsonb_build_object('agent', %(agent)s::jsonb), %(user_id)s
   FROM raised JOIN revisions v ON v.workspace_id = %(workspace_id)s AND v.subject_id = raised.id
                               AND v.revision = raised.revision - 1
 """

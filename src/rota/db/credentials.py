@@ -56,7 +56,7 @@ RESOLVE = """
 -- and what it gets is what its revision names. An automation may name only what its grant's holder may use; what the
 -- agent names was given to it by an admin. The automation's word wins over its agent's.
 WITH held AS MATERIALIZED (
-    SELECT r.workspace_id, v.spec::jsonb AS spec, m.level,
+    SELECT r.workspace_id, v.spec, m.level,
            r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp() AS leased,
            m.level IS NOT NULL AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > clock_timestamp())
            AND g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] AS granted

@@ -507,7 +507,7 @@ CREATE TABLE revisions (
     workspace_id uuid NOT NULL,
     subject_id uuid NOT NULL,
     revision integer NOT NULL,
-    spec json NOT NULL,
+    spec jsonb NOT NULL,
     created_by uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL
 );

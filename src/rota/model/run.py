@@ -96,8 +96,7 @@ class Start:
 
 class Claimed(NamedTuple):
     """A run in the hands of a worker: what it needs to execute and to settle this attempt. `number` tells which of the
-    tokens offered with the claim is its own, `waiting` how many of its workspace could have been claimed with it, where
-    that may be more than were."""
+    tokens offered with the claim is its own, `waiting` how many of its workspace could have been claimed with it."""
 
     workspace_id: WorkspaceId
     id: RunId
@@ -124,7 +123,7 @@ class Claimed(NamedTuple):
     priority: int
     ready_at: datetime
     number: int
-    waiting: int | None
+    waiting: int
     budget: Mapping[str, str] | None = None
 
 

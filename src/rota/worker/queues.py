@@ -166,8 +166,7 @@ class Queues:
         self._read_on(runs)
         given = Counter([run.workspace_id.int for run in runs])  # by their numbers: Python hashes a UUID slowly
         of_each = {run.workspace_id.int: run for run in runs}
-        waited = {space: given[space] if run.waiting is None else run.waiting for space, run in of_each.items()}
-        done = {run.workspace_id for space, run in of_each.items() if given[space] == waited[space] < self._share}
+        done = {run.workspace_id for space, run in of_each.items() if given[space] == run.waiting < self._share}
         full = self._full(runs) if self._room else set()
         for each in self._offered:
             if each.workspace_id in full:

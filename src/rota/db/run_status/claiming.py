@@ -60,7 +60,7 @@ first AS (
 # With one queue there are no turns to take.
 _IN_ORDER = f"""
 WITH first AS (
-    SELECT c.*, NULL::bigint AS waiting
+    SELECT c.*, count(*) OVER () AS waiting
       FROM (SELECT l.workspace_id, l.id, r.*
               FROM (SELECT workspace_id, id FROM ready_runs
                      WHERE workspace_id = %(workspace_id)s AND queue = %(queue)s AND pool = %(pool)s
