@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -184,3 +185,13 @@ async def test_nursery_launcher_and_program_end_with_a_killed_worker(tmp_path: P
         assert psutil.Process(nursery).ppid() == worker.pid
         worker.kill()
     await until(lambda: not any(map(lives, (program, launched, nursery))), "nothing is left")
+
+
+def test_a_worker_that_dies_over_a_request_leaves_no_nursery() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        argv = [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())]
+        process = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
+    ours.sendall(b"half")
+    ours.close()
+    assert process.wait(20) == 0

@@ -64,9 +64,7 @@ def nurse(line: socket.socket) -> None:
 
 def receive(line: socket.socket) -> tuple[list[int], Sequence[int]] | None:
     message, fds, _, _ = socket.recv_fds(line, REQUEST.size, STANDARD + 1 + MOST_SHARED)
-    while 0 < len(message) < REQUEST.size:
-        message += line.recv(REQUEST.size - len(message))
-    if not message:
+    if len(message) < REQUEST.size:  # a request is sent in one piece: the worker is gone
         return None
     count, *numbers = REQUEST.unpack(message)
     return fds, numbers[:count]
