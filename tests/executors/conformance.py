@@ -24,6 +24,7 @@ from executors.kinds import Kind, events, told
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Lost
+from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Executor, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
@@ -53,6 +54,13 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def behave(kind: Kind, tmp_path: Path) -> Callable[..., Mapping[str, Any]]:
     return lambda how, **config: kind.behave(how, tmp_path / "code", **config)
+
+
+@pytest.fixture(autouse=True)
+async def _libraries_are_loaded(executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign) -> None:
+    """A Python agent is forked by a process that has them, once it has: so it is here, each time."""
+    if isinstance(executor, PythonExecutor):
+        await stand_ins.warmed(executor._child(assign(behave("completes"))).libraries)
 
 
 @pytest.fixture

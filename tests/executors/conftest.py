@@ -10,6 +10,7 @@ import pytest
 from executors.kinds import EVERY_KIND, shown_by
 from executors.stand_ins import RecordingDesk, assignment
 
+from rota.executors import warm
 from rota.executors.kubernetes import gateway
 from rota.executors.nursery import THE_NURSERY
 from rota.model.executor import Assignment
@@ -58,8 +59,8 @@ def _nothing_leaks(event_loop_policy: object) -> Iterator[None]:
 
 
 def _descriptors() -> set[str]:
-    """But for the lines to the two processes that stay: of the client of clusters, and of the nursery."""
-    kept = {str(each.fileno()) for each in (gateway.THE_PROCESS, THE_NURSERY)}
+    """But for the lines to the processes that stay: of the client of clusters, and of nurseries."""
+    kept = {str(fd) for fd in (gateway.THE_PROCESS.fileno(), THE_NURSERY.fileno(), *warm.lines())}
     return {f"{fd} {link}" for fd, link in _links() if fd not in kept and ("socket:" in link or "pipe:" in link)}
 
 

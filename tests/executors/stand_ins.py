@@ -10,6 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from rota.executors import warm
+from rota.executors.briefing import ALLOWED, of_machine
+from rota.executors.nursery import THE_NURSERY
 from rota.model.approval import Answer
 from rota.model.executor import Assignment
 from rota.model.ids import ApprovalId, RunId, SessionId, WorkspaceId, new_id
@@ -91,6 +94,12 @@ def lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+async def warmed(libraries: warm.Libraries = (), env: Mapping[str, str] | None = None) -> None:
+    """Wait for the nursery that has these libraries loaded."""
+    machine = of_machine(ALLOWED) if env is None else env
+    await until(lambda: warm.nursery_with(libraries, machine) is not THE_NURSERY, "the nursery is ready")
 
 
 def read_pids(directory: Path) -> list[int] | None:

@@ -21,8 +21,7 @@ def prepare_directory(assignment: Assignment) -> None:
 def environment(assignment: Assignment, env: Mapping[str, str], allowed: Sequence[str] = ALLOWED) -> dict[str, str]:
     """The later wins: what the machine has, what the agent's configuration says, what this attempt is."""
     return {
-        **{name: os.environ[name] for name in allowed if name in os.environ},
-        "PATH": _path(),
+        **of_machine(allowed),
         "HOME": str(assignment.directory),
         **env,
         "ROTA_RUN_ID": str(assignment.run_id),
@@ -31,6 +30,10 @@ def environment(assignment: Assignment, env: Mapping[str, str], allowed: Sequenc
         "ROTA_IDEMPOTENCY_KEY": assignment.idempotency_key,
         **assignment.environment,
     }
+
+
+def of_machine(allowed: Sequence[str]) -> dict[str, str]:
+    return {**{name: os.environ[name] for name in allowed if name in os.environ}, "PATH": _path()}
 
 
 def _path() -> str:

@@ -20,7 +20,7 @@ class LanggraphExecutor(PythonExecutor):
     def _child(self, assignment: Assignment) -> Child:
         config = agent_config.read_langgraph(assignment.config)
         function = PythonConfig(THREAD, None, config.path, config.env, config.limits, config.output_limit)
-        return Child(function, _given(config))
+        return Child(function, _given(config), (THREAD.partition(":")[0],))
 
 
 def _given(config: LanggraphConfig) -> Mapping[str, Any]:

@@ -4,6 +4,8 @@ Runs as a process of its own (`python -I -S launcher.py`), so it imports little,
 the nursery: it forks a launcher whenever the worker sends it descriptors, and ends with the worker. To a launcher the
 worker sends what to run, then `T` (stop) or `K` (stop at once); the worker's own end is a `T` too. Answers are lines:
 `launcher PID`, `started PID`, then one of `exited CODE`, `killed SIGNAL`, `refused REASON`, perhaps `left PIDS`.
+
+A nursery that has the libraries of Python agents loaded (`python_nursery.py`) is this one with another way to begin.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
 
+    Begin = Callable[[dict[str, Any], Sequence[int]], NoReturn]
+
 PATIENCE = 10.0
 STOP, AT_ONCE = b"T", b"K"
+READY = b"R"  # what a nursery says that has to load something first
 UNDER_TREE = sys.platform == "linux"  # elsewhere only the process group can be found
 CPU_WARNING = 5  # seconds between SIGXCPU and SIGKILL
 OOM_VICTIM = "500"
@@ -43,8 +48,14 @@ REQUEST = struct.Struct("!B4i")
 MOST_SHARED, STANDARD = 4, 3
 
 
-def nurse(line: socket.socket) -> None:
-    """Fork a launcher for each request, until the worker is gone."""
+def execute(spec: dict[str, Any], _ours: Sequence[int]) -> NoReturn:
+    os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # nosec B606 # noqa: S606
+
+
+def nurse(line: socket.socket, begin: Begin = execute, *, patience: float | None = None) -> None:
+    """Fork a launcher for each request, until the worker is gone, or has asked for none for as long as `patience`.
+
+    `begin` is how a program begins, in its own process; it is told the descriptors that are not the program's."""
     # Whoever stops the whole service signals launchers too; only the worker decides when an agent ends.
     # Blocked and not ignored: one that is sent between fork and exec must not be lost to the program.
     signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
@@ -54,23 +65,28 @@ def nurse(line: socket.socket) -> None:
         import ctypes  # noqa: F401, PLC0415 - so that no launcher has to
     gc.collect()
     gc.freeze()  # what all launchers share stays shared
+    line.settimeout(patience)
     while (request := receive(line)) is not None:
         fds, numbers = request
         if len(fds) == STANDARD + 1 + len(numbers):  # fewer if this process may not have as many open
-            fork_launcher(line, fds, numbers)
+            fork_launcher(line, fds, numbers, begin)
         for fd in fds:
             os.close(fd)
 
 
 def receive(line: socket.socket) -> tuple[list[int], Sequence[int]] | None:
-    message, fds, _, _ = socket.recv_fds(line, REQUEST.size, STANDARD + 1 + MOST_SHARED)
+    try:
+        message, fds, _, _ = socket.recv_fds(line, REQUEST.size, STANDARD + 1 + MOST_SHARED)
+    except TimeoutError:
+        line.shutdown(socket.SHUT_RD)  # who asks now is refused; who did a moment ago is still served
+        return receive(line)
     if len(message) < REQUEST.size:  # a request is sent in one piece: the worker is gone
         return None
     count, *numbers = REQUEST.unpack(message)
     return fds, numbers[:count]
 
 
-def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int]) -> None:
+def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int], begin: Begin) -> None:
     try:
         launcher = os.fork()
     except OSError as failure:
@@ -80,7 +96,7 @@ def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int]) -
         try:
             line.close()
             os.setsid()
-            launch(arrange(fds, numbers), numbers)
+            launch(arrange(fds, numbers), numbers, begin)
         finally:
             os._exit(0)  # there is nothing to tidy up, and the worker waits
 
@@ -98,13 +114,13 @@ def arrange(fds: list[int], numbers: Sequence[int]) -> int:
     return control
 
 
-def launch(control: int, shared: Sequence[int]) -> None:
+def launch(control: int, shared: Sequence[int], begin: Begin) -> None:
     tell(control, f"launcher {os.getpid()}")
     adopt_orphans()
     wake = watch_children()
     spec = read_spec(control)
     if spec is not None:
-        program = start(spec, control)
+        program = start(spec, control, wake, begin)
         let_go(shared)
         Launcher(control, wake, program, spec["grace"]).run()
 
@@ -125,17 +141,17 @@ def read_exactly(fd: int, size: int) -> bytes | None:
     return bytes(data)
 
 
-def start(spec: dict[str, Any], control: int) -> int:
+def start(spec: dict[str, Any], control: int, wake: int, begin: Begin) -> int:
     launcher = os.getpid()
     program = os.fork()
     if program == 0:
-        become(spec, control, launcher)
+        become(spec, control, launcher, lambda: begin(spec, (control, wake)))
     with suppress(OSError):
         os.setpgid(program, program)  # in both processes: neither may go on before it is so
     return program
 
 
-def become(spec: dict[str, Any], control: int, launcher: int) -> NoReturn:
+def become(spec: dict[str, Any], control: int, launcher: int, begin: Callable[[], NoReturn]) -> NoReturn:
     try:
         os.setpgid(0, 0)
         tell(control, f"started {os.getpid()}")  # here, so that the worker knows before the program can do harm
@@ -143,7 +159,7 @@ def become(spec: dict[str, Any], control: int, launcher: int) -> NoReturn:
         die_with(launcher)
         apply_limits(spec["limits"])
         os.chdir(spec["directory"])
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # nosec B606 # noqa: S606
+        begin()
     except BaseException as failure:  # this process is a copy: nothing may unwind into the launcher
         tell(control, f"refused {getattr(failure, 'strerror', None) or failure}")
     finally:

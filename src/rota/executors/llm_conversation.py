@@ -41,6 +41,8 @@ except ModuleNotFoundError as missing:
 from rota.executors.llm_models import may_pass, model_named, price
 from rota.executors.llm_tools import Declined, DeskTools, Toolbox
 
+ModelMessagesTypeAdapter.rebuild()  # now, when a nursery has it for all, and not at the first checkpoint
+
 FORMAT = "rota-llm-1"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LONGEST_SHOWN = 2000

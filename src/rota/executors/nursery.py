@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from rota.executors import launcher
@@ -17,9 +17,13 @@ GOODBYE_SECONDS = 5.0
 
 
 class Nursery:
-    """Started when it is first needed, and again if somebody has killed it. What runs goes on without it."""
+    """Started when it is first needed, and again if somebody has killed it. What runs goes on without it. Its command
+    is given the number of its end of the line as the next argument."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, command: Sequence[str], arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
+        self._command, self._arguments, self._env = command, arguments, env or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._answered_at = 0.0
@@ -36,33 +40,34 @@ class Nursery:
         """Seconds since the last launcher was heard of."""
         return time.monotonic() - self._answered_at
 
-    def launch(self, standard: Sequence[int], control: socket.socket, share: Sequence[socket.socket]) -> None:
+    def launch(self, standard: Sequence[int], control: socket.socket, share: Sequence[socket.socket]) -> "Nursery":
         """Have a launcher forked: with these for the program's input, output and error, its end of the line to us, and
-        sockets that the program will have under the same numbers."""
+        sockets that the program will have under the same numbers. Whose it is."""
+        try:
+            self._ask(standard, control, share)
+        except OSError:  # it was killed, or stopped
+            self.end()
+            self._ask(standard, control, share)
+        return self
+
+    def _ask(self, standard: Sequence[int], control: socket.socket, share: Sequence[socket.socket]) -> None:
         shared = [each.fileno() for each in share]
         numbers = [*shared, *[-1] * (launcher.MOST_SHARED - len(shared))]
         request = launcher.REQUEST.pack(len(shared), *numbers)
-        try:
-            self._send(request, [*standard, control.fileno(), *shared])
-        except OSError:  # it was killed, or stopped
-            self.end()
-            self._send(request, [*standard, control.fileno(), *shared])
-
-    def _send(self, request: bytes, fds: Sequence[int]) -> None:
         line = self._line or self._start()
-        socket.send_fds(line, [request], fds)
+        socket.send_fds(line, [request], [*standard, control.fileno(), *shared])
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())],
+                [*self._command, str(theirs.fileno()), *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 cwd="/",
-                env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
+                env={**_FOR_PYTHON, **self._env},
                 start_new_session=True,
             )
         ours.settimeout(ANSWER_SECONDS)
@@ -80,5 +85,6 @@ class Nursery:
                 process.wait(GOODBYE_SECONDS)
 
 
-THE_NURSERY = Nursery()
+_FOR_PYTHON = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+THE_NURSERY = Nursery([sys.executable, "-I", "-S", launcher.__file__])
 atexit.register(THE_NURSERY.end)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rota.executors import launcher
-from rota.executors.nursery import THE_NURSERY
+from rota.executors.nursery import THE_NURSERY, Nursery
 from rota.executors.pipes import Pipe
 from rota.executors.strays import kill_strays
 from rota.model.agent_config import Limits
@@ -77,11 +77,11 @@ class Spec:
 class Program:
     """A program that runs under a launcher. Made by `start`, used within `attend`."""
 
-    def __init__(self, spec: Spec, control: socket.socket, pipes: Sequence[Pipe]) -> None:
+    def __init__(self, spec: Spec, control: socket.socket, pipes: Sequence[Pipe], nursery: Nursery) -> None:
         self.stdin, self.stdout, self.stderr = pipes
         self._pipes = list(pipes)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._spec, self._control = spec, control
+        self._spec, self._control, self._nursery = spec, control, nursery
         self._heard = bytearray()
         self._briefed = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -165,7 +165,7 @@ class Program:
             data = b""
         self._launched.cancel()
         if data:
-            THE_NURSERY.answered()
+            self._nursery.answered()
             self._heard += data
         else:
             self._over()
@@ -189,10 +189,10 @@ class Program:
     def _unlaunched(self) -> None:
         """While others are launched, our turn will come. When nobody is, somebody has stopped the nursery: all who wait
         for it hear of its end."""
-        silent = THE_NURSERY.silent_for()
+        silent = self._nursery.silent_for()
         if silent >= launcher.PATIENCE:
             log.warning("nursery.silent")
-            THE_NURSERY.end()
+            self._nursery.end()
         else:
             self._launched = asyncio.get_running_loop().call_later(launcher.PATIENCE - silent, self._unlaunched)
 
@@ -219,17 +219,17 @@ class Program:
         return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
 
 
-def start(spec: Spec, share: Sequence[socket.socket] = ()) -> Program:
+def start(spec: Spec, share: Sequence[socket.socket] = (), nursery: Nursery = THE_NURSERY) -> Program:
     """Have a launcher started. The program will have the sockets of `share`, under the same numbers."""
     with ExitStack() as on_failure, ExitStack() as theirs:
         ours, control = socket.socketpair()
         on_failure.callback(ours.close)
         theirs.callback(control.close)
         ends = [_pipe(on_failure, theirs, ours_reads=reads) for reads in (False, True, True)]
-        THE_NURSERY.launch([their for _, their in ends], control, share)
+        nursery = nursery.launch([their for _, their in ends], control, share)
         ours.setblocking(False)
         on_failure.pop_all()
-        return Program(spec, ours, [Pipe(our) for our, _ in ends])
+        return Program(spec, ours, [Pipe(our) for our, _ in ends], nursery)
 
 
 async def attend(program: Program, *listeners: Coroutine[None, None, None], farewell: Farewell | None = None) -> Ending:

@@ -14,21 +14,22 @@ from typing import Any, ClassVar
 
 from rota.agent import LONGEST_MESSAGE
 from rota.errors import Invalid, Lost, Refused
-from rota.executors.briefing import ALLOWED, as_json, environment, prepare_directory
+from rota.executors.briefing import ALLOWED, as_json, environment, of_machine, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import EVENTS, Counter, Done, Error, Event, Shapes, decode, is_whole
+from rota.executors.nursery import THE_NURSERY, Nursery
 from rota.executors.pipes import Pipe
 from rota.executors.process import GRACE, Ending, Exited, Farewell, Program, Spec, attend, start
 from rota.executors.requests import LATER, REQUESTS, Requests
 from rota.executors.transcript import Tail, Transcript, hear_text
+from rota.executors.warm import PYTHON, Libraries, nursery_with
 from rota.model import agent_config
 from rota.model.agent_config import Limits, PythonConfig
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 CHILD = str(Path(__file__).with_name("python_child.py"))
-# Neither this directory nor the session's is searched for modules; print() shows at once, and in UTF-8.
-OPTIONS = ("-P", "-u", "-X", "utf8")
+READ_EARLY = ("PYTHON", "LD_")  # variables that begin so mean something to a Python that starts, and only then
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Child:
 
     config: PythonConfig
     given: Mapping[str, Any] | None = None
+    libraries: Libraries = ()  # which every agent of the kind loads
 
 
 class PythonExecutor:
@@ -54,7 +56,7 @@ class PythonExecutor:
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
         try:
             child = self._child(assignment)
-            program, line = self._start(assignment, child.config)
+            program, line = self._start(assignment, child)
         except Invalid as mistake:
             return misconfigured(mistake)
         except OSError as shortage:
@@ -67,21 +69,33 @@ class PythonExecutor:
     def _child(self, assignment: Assignment) -> Child:
         return Child(agent_config.read_python(assignment.config))
 
-    def _start(self, assignment: Assignment, config: PythonConfig) -> tuple[Program, Pipe]:
+    def _start(self, assignment: Assignment, child: Child) -> tuple[Program, Pipe]:
         prepare_directory(assignment)
-        env = environment(assignment, config.env, self._allowed)
-        return start_child(CHILD, env, assignment.directory, config.limits, self._grace)
+        env = environment(assignment, child.config.env, self._allowed)
+        nursery = self._nursery(assignment, child)
+        return start_child(CHILD, env, assignment.directory, child.config.limits, self._grace, nursery)
+
+    def _nursery(self, assignment: Assignment, child: Child) -> Nursery:
+        """Whoever has variables of its own begins in a new Python: it, or a library, may read them as it is loaded."""
+        machine = of_machine(self._allowed)
+        early = any(name in machine or name.startswith(READ_EARLY) for name in assignment.environment)
+        return THE_NURSERY if early or child.config.env else nursery_with(child.libraries, machine)
 
 
 def start_child(
-    script: str, env: Mapping[str, str], directory: Path, limits: Limits, grace: timedelta
+    script: str,
+    env: Mapping[str, str],
+    directory: Path,
+    limits: Limits,
+    grace: timedelta,
+    nursery: Nursery = THE_NURSERY,
 ) -> tuple[Program, Pipe]:
     """Start a script of ours under a launcher, with a line to it."""
     ours, theirs = socket.socketpair()
     with theirs, ExitStack() as on_failure:
         on_failure.enter_context(ours)
-        argv = [sys.executable, *OPTIONS, script, str(theirs.fileno())]
-        program = start(Spec(argv, env, directory, limits, grace), [theirs])
+        argv = [*PYTHON, script, str(theirs.fileno())]
+        program = start(Spec(argv, env, directory, limits, grace), [theirs], nursery)
         on_failure.pop_all()
     line = Pipe(ours.detach())
     program.owns(line)

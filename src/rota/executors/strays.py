@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 MARKS = ("ROTA_RUN_ID", "ROTA_ATTEMPT")
+LONGEST_MARK = 40
 ROUNDS = 50
 
 
