@@ -213,7 +213,7 @@ async def _ready(
     task = asyncio.create_task(listener.run())
     try:
         async with (
-            _looping(Outdated(db, end.give_up)) as looking,
+            _looping(Outdated(db, end.give_up)) as (looking,),
             listener.subscribed(SCHEMA, lambda _: looking.wake()),
         ):
             yield Ready(settings, db, listener, wakes, vault, address(settings, listening), listening, end)
@@ -223,14 +223,16 @@ async def _ready(
 
 
 @asynccontextmanager
-async def _looping(service: Service) -> AsyncIterator[Loop]:
-    loop = Loop(service)
-    task = asyncio.create_task(loop.run())
+async def _looping(*services: Service) -> AsyncIterator[Sequence[Loop]]:
+    """They stop together: while the database is away each takes a while to notice that it has to."""
+    loops = [Loop(each) for each in services]
+    tasks = [asyncio.create_task(each.run()) for each in loops]
     try:
-        yield loop
+        yield loops
     finally:
-        loop.stop()
-        await task
+        for each in loops:
+            each.stop()
+        await asyncio.gather(*tasks)
 
 
 @asynccontextmanager
@@ -243,7 +245,7 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
         jitter_threshold=settings.jitter_threshold,
         max_jitter=settings.max_jitter,
     )
-    async with _looping(scheduler) as loop, ready.listener.subscribed(TRIGGERS, lambda _: loop.wake()):
+    async with _looping(scheduler) as (loop,), ready.listener.subscribed(TRIGGERS, lambda _: loop.wake()):
         yield
 
 
@@ -251,7 +253,7 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 async def _sending(outward: Outward, *, lets_go_after: float) -> AsyncIterator[Loop]:
     """It waits for the services of others, and is cut off when those do not answer soon."""
     try:
-        async with _looping(outward) as loop:
+        async with _looping(outward) as (loop,):
             outward.attach(loop)
             yield loop
     finally:
@@ -266,19 +268,19 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     async with (
         _sending(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
-        _looping(Rescue(ready.db, ready.wakes, every=settings.rescue_seconds)),
-        _looping(Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead)),
-        _looping(Remind(ready.db)),
-        _looping(Tally(ready.db)),
-        _looping(PruneArtifacts(ready.db, depot, keep=settings.keep_artifacts_days)),
         _looping(
+            Rescue(ready.db, ready.wakes, every=settings.rescue_seconds),
+            Snapshot(ready.db, every=settings.snapshot_seconds, dead_after=settings.timeouts.dead),
+            Remind(ready.db),
+            Tally(ready.db),
+            PruneArtifacts(ready.db, depot, keep=settings.keep_artifacts_days),
             Prune(
                 ready.db,
                 keep_events=settings.keep_events_days,
                 keep_snapshots=settings.keep_snapshots_days,
                 keep_audit=settings.keep_audit_days,
                 keep_notifications=settings.keep_notifications_days,
-            )
+            ),
         ),
     ):
         yield
@@ -292,7 +294,7 @@ async def _worker(ready: Ready) -> AsyncIterator[None]:
         await stack.enter_async_context(_looping(lease))
         stack.push_async_callback(lease.leave)
         await stack.enter_async_context(_looping(worker.abandon))
-        loop = await stack.enter_async_context(_looping(worker))
+        [loop] = await stack.enter_async_context(_looping(worker))
         worker.listen(ready.listener, loop)
         stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.end.hurry)
         yield

@@ -11,6 +11,7 @@ from house import House
 
 from rota.access.vault import open_vault
 from rota.db import triggers as trigger_rows
+from rota.db.listener import RUNS, Listener, Wakes
 from rota.errors import Invalid, NotFound, Unauthenticated
 from rota.model.webhook import sign
 from rota.roster import automations, triggers
@@ -137,6 +138,19 @@ async def test_a_signed_webhook_starts_a_run_with_its_body_and_a_repeat_is_the_s
     assert await call(house, vault, trigger_id, secret) == run_id
     [run] = await house.ledger()
     assert (run["source"], run["payload"]) == ("webhook", {"hello": "world"})
+
+
+async def test_a_webhook_wakes_workers_for_its_workspace_only(
+    house: House, wakes: Wakes, listener: Listener, tmp_path: Path
+) -> None:
+    """Who is told of no workspace looks into all of them."""
+    vault, trigger_id, secret = await _hook(house, tmp_path)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    listener.on(RUNS, heard.put_nowait)
+    async with asyncio.timeout(10):
+        assert await heard.get() == ""  # that it listens from now on
+        await call(house, vault, trigger_id, secret)
+        assert await heard.get() == str(house.caller.workspace_id)
 
 
 async def test_while_a_secret_is_rotated_both_are_good_and_then_only_the_new_one(house: House, tmp_path: Path) -> None:

@@ -253,6 +253,19 @@ async def test_an_agent_that_says_more_than_can_be_stored_waits(
     assert await written(house) == [("output", "More than ten characters.")]
 
 
+async def test_all_who_wait_for_room_go_on_when_there_is_some(
+    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "FULL_BYTES", 10)
+    speaking = [asyncio.create_task(desk.say(f"More than ten characters {n}.")) for n in range(3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in speaking)
+    await recorder.flush()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*speaking)
+
+
 @pytest.mark.parametrize(
     ("pieces", "last"),
     [

@@ -202,3 +202,34 @@ async def test_a_run_that_waits_for_an_answer_in_its_workers_hands_is_left_to_it
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     assert await house.value("SELECT status, cancel_requested_at FROM runs") == "awaiting_approval"
     assert await house.value("SELECT cancel_requested_at IS NOT NULL FROM runs")
+
+
+class Silent(Outside):
+    """Where nobody answers."""
+
+    async def abandon(self, lost: LostAttempt) -> None:
+        self.abandoned.append(lost)
+        await asyncio.Event().wait()
+
+
+async def test_nobody_who_leaves_waits_for_those_who_do_not_answer_and_all_are_asked_at_once(
+    house: House, db: Database, wakes: Wakes, run_now: Any
+) -> None:
+    executor = Silent()
+    cleaning = keeper(db, executor)
+    for _ in range(3):
+        await run_now(await house.automation(max_rescues=0))
+    await lose(house, db, wakes)
+    passing = asyncio.create_task(cleaning.once())
+    await until(_asked(executor, 3))
+    cleaning.leave()
+    async with asyncio.timeout(10):
+        await passing
+    assert await house.value("SELECT count(*) FROM abandonments") == 3
+
+
+def _asked(executor: Outside, times: int) -> Any:
+    async def check() -> bool:
+        return len(executor.abandoned) == times
+
+    return check

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 from house import House
+from waiting import until
 
+from rota.db.listener import Wakes
 from rota.db.pool import Connection, Database
+from rota.model.executor import Assignment, Desk
 from rota.model.ids import WorkerId
+from rota.model.outcome import Succeeded
 from rota.roster import agents, running
 from rota.runs import claiming
 from rota.worker.queues import Queues
@@ -328,3 +332,43 @@ async def test_a_capped_workspace_that_is_full_is_not_read_again_and_one_that_is
         assert queues
         assert len(await take_from_agents(conn, queues, 3)) == 2
     assert not queues
+
+
+QUEUE_FOR_LATER = """
+WITH model AS (SELECT * FROM automations LIMIT 1), opened AS (
+    INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
+    SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id, 1
+      FROM model, generate_series(1, 4)
+ RETURNING workspace_id, id, automation_id, agent_id)
+INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool,
+                  executor, timeout, trace_id, ready_at)
+SELECT o.workspace_id, gen_random_uuid(), o.automation_id, o.id, o.agent_id, m.grant_id, 1, 'queued', 'schedule',
+       o.workspace_id, 'default', 'command', '1 hour', 't', now() + (row_number() OVER () - %s) * interval '300 milliseconds'
+  FROM opened o, model m
+"""
+
+
+@pytest.mark.parametrize("ready", [0, 1], ids=["all later", "one at once"])
+async def test_runs_that_are_queued_for_later_begin_when_it_is_their_time(
+    house: House, wakes: Wakes, shift: Any, ready: int
+) -> None:
+    """Not at the next look around, which is a minute away."""
+    await house.automation()
+    async with shift(doing_nothing, poll=60.0):
+        await house.execute(QUEUE_FOR_LATER, ready)
+        wakes.send("rota_runs", [house.caller.workspace_id])
+        await until(lambda: house.value("SELECT count(*) = 4 FROM runs WHERE status = 'succeeded'"))
+    late = await house.value("SELECT max(started_at - ready_at) FROM runs")
+    assert late < timedelta(seconds=10)
+
+
+async def test_a_run_whose_time_comes_during_a_pass_is_not_left_until_the_next_look(
+    house: House, shift: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shift(doing_nothing, poll=60.0) as at_work:
+        monkeypatch.setattr(at_work.worker._queues, "seconds_until_ready", lambda: 0.0)
+        assert await at_work.worker.once() < 0.1
+
+
+async def doing_nothing(_assignment: Assignment, _desk: Desk) -> Succeeded:
+    return Succeeded("Done.")

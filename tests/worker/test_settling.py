@@ -10,13 +10,15 @@ from waiting import until
 
 from rota.db.listener import RUNS, Wakes
 from rota.db.pool import Connection, Database
+from rota.model.executor import Assignment, Desk
 from rota.model.ids import WorkerId, new_id
-from rota.model.outcome import ErrorClass, Failed, Succeeded
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.run import Claimed
 from rota.roster import agents, running
 from rota.runs import claiming, settling
 from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
+from rota.sessions import chat
 from rota.worker.queues import Queues
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -167,3 +169,30 @@ async def test_the_short_way_goes_step_by_step_where_nothing_may_be_prepared(hou
         assert await settling.succeed(conn, [result]) == []
     await pooled.close()
     assert await house.value("SELECT array_agg(summary) FROM runs WHERE status = 'succeeded'") == ["Done."]
+
+
+async def test_a_success_stays_one_when_another_took_the_lane_of_the_run_that_follows_it(
+    house: House, shift: Any, run_now: Any, db: Database
+) -> None:
+    """Provoked: somebody's turn in that lane is not committed when whom the end concerns is looked up."""
+    first = await house.automation(name="First")
+    after = {"after": await house.value("SELECT slug FROM automations WHERE id = %s", first), "on": ["succeeded"]}
+    second = await house.automation(after, name="Second", session="same")
+    session_id = await house.value("SELECT session_id FROM automations WHERE id = %s", second)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def answer(assignment: Assignment, _desk: Desk) -> Outcome:
+        if assignment.automation_id == first:
+            begun.set()
+            await go.wait()
+        return Succeeded("It all went well.")
+
+    async with shift(answer):
+        run_id = await run_now(first)
+        await begun.wait()
+        async with db.transaction() as conn:
+            await chat.turn(conn, house.caller, session_id, prompt="Hello.")
+            go.set()
+            await until(lambda: house.value(WAITS))
+        await until(lambda: house.value("SELECT count(*) = 3 FROM runs WHERE status = 'succeeded'"))
+    assert await house.value("SELECT summary FROM runs WHERE id = %s", run_id) == "It all went well."

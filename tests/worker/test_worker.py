@@ -28,6 +28,7 @@ from rota.sessions.story import attempts
 from rota.sessions.transcript import lines
 from rota.trace.record import RecordingDesk
 from rota.watch.rescue import Rescue
+from rota.worker import worker
 from rota.worker.attempt import Attempt
 from rota.worker.queues import Queues
 
@@ -304,6 +305,40 @@ async def test_a_worker_that_stops_hands_its_runs_back_and_counts_nothing(
     run = await _run(house, run_id)
     assert (run["status"], run["tries"], run["rescues"], run["attempt"]) == ("queued", 0, 0, 1)
     assert run["worker_id"] is None
+
+
+async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_the_run_to_others(
+    house: House, shift: Any, run_now: Any, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "LAST_OUTCOMES_SECONDS", 0.5)
+    name = await house.value("SELECT current_database()")
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def go_on(_assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say("At work.")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    hurry = asyncio.Event()
+    hurry.set()
+    async with shift(go_on) as at_work:
+        run_id = await run_now(await house.automation())
+        await begun.wait()
+        with psycopg.connect(server_url, autocommit=True) as admin:
+            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            try:
+                async with asyncio.timeout(20):
+                    await at_work.worker.drain(timedelta(seconds=1), hurry)
+            finally:
+                admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        assert stopped.is_set()
+        assert not at_work.worker.attempts
+    assert await until(lambda: house.value("SELECT status FROM runs WHERE id = %s", run_id)) == "running"
 
 
 async def test_an_executor_may_wait_until_what_was_said_is_stored_and_hears_when_it_never_will_be(

@@ -37,6 +37,9 @@ SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_ge
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
 PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
+# Another was first: who looks again sees it, and writes something else.
+OVERTAKEN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
+MOST_OVERTAKEN = 3  # times, of one who does not give up at once
 
 # PostgreSQL writes 1e300 in full; json would make of it a whole number that orjson refuses to write again.
 set_json_loads(orjson.loads)

@@ -28,6 +28,11 @@ SELECT found.workspace_id, found.queue, found.pool, found.executor, found.priori
            AND r.queue = found.queue AND r.pool = found.pool AND r.executor = found.executor
            AND r.priority = found.priority
       ORDER BY r.ready_at LIMIT 1),
+       (SELECT extract(epoch FROM r.ready_at - statement_timestamp())::float8 FROM ready_runs r
+         WHERE r.workspace_id = found.workspace_id
+           AND r.queue = found.queue AND r.pool = found.pool AND r.executor = found.executor
+           AND r.priority = found.priority AND r.ready_at > statement_timestamp()
+      ORDER BY r.ready_at LIMIT 1),
        a.id IS NOT NULL,
        (SELECT count(*) >= a.max_concurrent FROM taken_runs r
          WHERE r.workspace_id = a.workspace_id AND r.agent_id = a.id AND r.leased),
@@ -126,8 +131,8 @@ class Queue(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A queue, in how many seconds its first run may be claimed, whether its agent or workspace is capped, and whether
-    its agent runs as many as it may just now."""
+    """A queue, in how many seconds its first run may be claimed and the first that is queued for later, whether its
+    agent or workspace is capped, and whether its agent runs as many as it may just now."""
 
     workspace_id: UUID
     queue: UUID
@@ -135,6 +140,7 @@ class Found(NamedTuple):
     executor: str
     priority: int
     ready_in: float
+    later_in: float | None
     agent_capped: bool
     agent_full: bool
     workspace_capped: bool

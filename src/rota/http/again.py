@@ -4,11 +4,10 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rota.db.pool import MOST_OVERTAKEN
 from rota.http.bodies import is_upload, replay
 from rota.http.errors import ENDED
 from rota.model.scope import READING
-
-MOST_TRIES = 3
 
 
 class TryingAgain:
@@ -22,7 +21,7 @@ class TryingAgain:
         if scope["type"] != "http" or scope["method"] in READING or is_upload(scope):
             return await self._app(scope, receive, send)
         body = (await receive()).get("body", b"")
-        for _ in range(MOST_TRIES - 1):
+        for _ in range(MOST_OVERTAKEN - 1):
             ended = asyncio.Event()
             await self._app({**scope, ENDED: ended}, replay(body, receive), _unless(ended, send))
             if not ended.is_set():

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from rota.db.pool import OVERTAKEN
 from rota.errors import STATUS, RotaError
 from rota.mcp.protocol import of_problem
 
@@ -30,7 +31,6 @@ BROKEN = "Something broke on our side; the log has the details."
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 ENDED = "rota.ended"  # in the scope of a try after which there may be another: set once it was ended for that
-AGAIN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)  # another was first; who looks again sees it
 
 MOST_ERRORS = 20
 # By how the kinds of pydantic's errors begin.
@@ -157,7 +157,7 @@ def of_any(error: BaseException) -> dict[str, Any]:
 
 
 def is_tried_again(request: Request, error: BaseException) -> bool:
-    return isinstance(error, AGAIN) and ENDED in request.scope
+    return isinstance(error, OVERTAKEN) and ENDED in request.scope
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:

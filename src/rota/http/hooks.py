@@ -5,7 +5,6 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Request
 
-from rota.db.listener import RUNS
 from rota.http.bodies import check
 from rota.http.context import Shared
 from rota.http.shapes.triggers import FiredOut
@@ -32,7 +31,6 @@ async def receive(
     fired = await receive_webhook(
         shared.db, shared.vault, trigger_id, headers=headers, body=body, payload=_payload(body)
     )
-    shared.wakes.send(RUNS)
     return FiredOut(runs=list(fired.values()))
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from rota.access.vault import Vault
 from rota.db import isolation, triggers, webhook_secrets
+from rota.db.listener import RUNS
 from rota.db.pool import Connection, Database
 from rota.errors import Broken, NotFound
 from rota.model import webhook
@@ -28,6 +29,7 @@ async def receive_webhook(
             raise NotFound("There is no such webhook.")
         workspace_id = WorkspaceId(found[0])
         await isolation.confine(db, conn, workspace_id)
+        conn.wake(RUNS, [workspace_id])
         return await _fire_webhook(conn, vault, workspace_id, trigger_id, headers, body, payload)
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from rota.db import approvals, checkpoints, events, usage
 from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, Wakes, session_channel
-from rota.db.pool import PASSING, Connection, Database
+from rota.db.pool import MOST_OVERTAKEN, OVERTAKEN, PASSING, Connection, Database
 from rota.errors import Lost, TooLarge
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
 from rota.model.artifact import check_uri, named
@@ -268,13 +269,17 @@ class AttemptDesk:
         return done
 
     async def _again(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What opens its own transactions, tried until the database is there; a repeat of it is the same."""
-        while True:
+        """What opens its own transactions, tried until the database is there; a repeat of it is the same. Where another
+        was first, a second look sees it."""
+        for tried in count(1):
             try:
                 return await work()
-            except PASSING as failure:
+            except (*PASSING, *OVERTAKEN) as failure:
+                if not isinstance(failure, PASSING) and tried >= MOST_OVERTAKEN:
+                    raise
                 log.warning("desk.retried", extra={"run_id": self.run.id, "error": str(failure).strip()})
                 await asyncio.sleep(RETRY_SECONDS)
+        raise AssertionError("it is tried until it is done")
 
     async def waited(self) -> timedelta:
         """How long this attempt has waited for answers, wherever it asked."""

@@ -228,6 +228,7 @@ class RecordingDesk:
         self.owes = bool(self._pending or self._text or self._uncharged)
         if self._flushed:
             self._flushed.set()
+            self._flushed = None
 
     async def _handed_in(self) -> None:
         if self._lost:
@@ -236,7 +237,7 @@ class RecordingDesk:
         self._window.open(time.monotonic())
         self._recorder.has_something(self)
         while self._size > FULL_BYTES and not self._lost:
-            self._flushed = asyncio.Event()
+            self._flushed = self._flushed or asyncio.Event()  # several may wait
             await self._flushed.wait()
 
     def _keep(self, text: str) -> None:

@@ -28,14 +28,23 @@ class Abandon:
         self._executors = executors
         self._pools = pools
         self._every = every.total_seconds()
+        self._cleaning: asyncio.Task[None] | None = None
 
     async def once(self) -> float:
         async with self._db.connection() as conn:
             lost = await abandonments.take(
                 conn, kinds=list(self._executors), pools=self._pools, patience=PATIENCE, limit=BATCH
             )
-        await self._clean_up(lost)
+        self._cleaning = asyncio.create_task(self._clean_up(lost))
+        await asyncio.wait({self._cleaning})
+        if not self._cleaning.cancelled():
+            self._cleaning.result()
         return 0.0 if len(lost) == BATCH else self._every
+
+    def leave(self) -> None:
+        """Wait for nobody who does not answer: what is not done comes again, in any worker."""
+        if self._cleaning:
+            self._cleaning.cancel()
 
     async def before(self, run: Claimed) -> None:
         """Clean up after the earlier attempts of a run that was just claimed; they cannot meet this one."""
@@ -44,7 +53,8 @@ class Abandon:
         await self._clean_up(lost)
 
     async def _clean_up(self, lost: Sequence[LostAttempt]) -> None:
-        done = [each for each in lost if await self._abandon(each)]
+        answers = await asyncio.gather(*[self._abandon(each) for each in lost])
+        done = [each for each, answer in zip(lost, answers, strict=True) if answer]
         if done:
             async with self._db.connection() as conn:
                 await abandonments.done(conn, done)

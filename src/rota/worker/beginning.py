@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from rota.worker.attempt import Attempt
 
+HASTE_SECONDS = 1.0
+
 
 class Beginnings:
     """A task carries out one attempt after the other for as long as none has to wait. As soon as one does, all that has
@@ -28,6 +30,14 @@ class Beginnings:
         """Wait until all that was begun has ended."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+
+    async def cancel(self) -> None:
+        """Whatever they wait for, again and again: first an agent is stopped, then what is to be written of it."""
+        self._waiting.clear()
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(set(self._tasks), timeout=HASTE_SECONDS)
 
     def _add_task(self) -> None:
         task = asyncio.create_task(self._work())

@@ -72,7 +72,7 @@ class Queues:
         if len(self._remembered) > MOST_REMEMBERED:
             self._remembered.clear()
         for each in found:
-            self._remembered.setdefault(each.workspace_id, {})[each.key] = each._replace(ready_in=0.0)
+            self._remembered.setdefault(each.workspace_id, {})[each.key] = _ready(each)
 
     async def follow_hints(self, conn: Connection) -> None:
         """Look where somebody said that something is. One look is enough for many hints."""
@@ -98,10 +98,9 @@ class Queues:
         return [each for each in found if not each.agent_full]
 
     def _add(self, found: Found) -> None:
-        if found.ready_in > 0:
-            self._later[found.key] = (time.monotonic() + found.ready_in, found)
-        else:
-            self._later.pop(found.key, None)
+        if found.later_in is not None:
+            self._later[found.key] = (time.monotonic() + found.later_in, found)
+        if found.ready_in <= 0:
             self._turns.add(found)
 
     def __bool__(self) -> bool:
@@ -113,10 +112,12 @@ class Queues:
         return None if soonest is None else max(0.0, soonest - time.monotonic())
 
     def admit(self) -> None:
-        """Time went by: what was queued for later may be ready now."""
+        """Time went by: what was queued for later may be ready now. Whether more is behind it, a look will tell."""
         now = time.monotonic()
         for found in [found for at, found in self._later.values() if at <= now]:
-            self._add(found._replace(ready_in=0.0))
+            del self._later[found.key]
+            self._add(_ready(found))
+            self.hint(found.workspace_id)
 
     def capped(self, places: int) -> bool:
         """Whether one of those whose turn it is is capped."""
@@ -195,3 +196,7 @@ class Queues:
         """Those whose turn it was had nothing: forget them until a hint or the next look."""
         for each in self._offered:
             self._turns.drop(each)
+
+
+def _ready(found: Found) -> Found:
+    return found._replace(ready_in=0.0, later_in=None)

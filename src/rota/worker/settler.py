@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 
 from rota import tracing
 from rota.db.listener import MOST_SESSIONS, Wakes
-from rota.db.pool import PASSING, Connection, Database, Reserved
+from rota.db.pool import MOST_OVERTAKEN, OVERTAKEN, PASSING, Connection, Database, Reserved
 from rota.metrics import SETTLED
 from rota.model.outcome import ErrorClass, Failed
 from rota.model.run import TERMINAL, Status
@@ -42,10 +43,16 @@ class Settler:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
 
-    async def close(self) -> None:
+    async def finish(self) -> None:
         """Wait until all that was handed in is written."""
         while self._task and not self._task.done():
-            await self._task
+            await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Whatever is not written yet."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         await self._line.close()
 
     async def _work(self) -> None:
@@ -61,27 +68,28 @@ class Settler:
 
     async def _write(self, results: Sequence[Result], settle: Settle = settling.settle) -> Sequence[Result]:
         """Try until it is written. Repeating is harmless: what was settled before is refused by the fence."""
-        while True:
+        for tried in count(1):
             began = tracing.now()
             try:
                 async with self._line.connection() as conn:
                     accepted = await settle(conn, results)
-            except PASSING as failure:
-                log.warning("settle.retried", extra={"error": str(failure).strip()})
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
             except Exception as failure:  # an executor's outcome: anything may be wrong with it
-                return await self._write_each(results, failure)
-            self._line.wrote(len(results))
-            self._tell(accepted, began)
-            return accepted
+                if not _may_pass(failure, tried):
+                    return await self._write_each(results, failure)
+                log.warning("settle.retried", extra={"error": _told(failure)})
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._line.wrote(len(results))
+                self._tell(accepted, began)
+                return accepted
+        raise AssertionError("it is tried until it is written")
 
     async def _write_each(self, results: Sequence[Result], failure: Exception) -> Sequence[Result]:
         """One outcome that cannot be written must not hold up the others: its run fails for it."""
         if len(results) > 1:
             return [each for result in results for each in await self._write([result])]
         [result] = results
-        told = f"{type(failure).__name__}: {failure}"
+        told = _told(failure)
         log.warning("settle.refused", extra={"run_id": result.run.id, "error": told})
         unwritable = Failed(ErrorClass.EXECUTOR_ERROR, f"{UNWRITABLE} {told}", retryable=False)
         if isinstance(result.outcome, Failed) and result.outcome.detail.startswith(UNWRITABLE):
@@ -90,8 +98,8 @@ class Settler:
 
     def _tell(self, settled: Sequence[Result], began: int) -> None:
         outcomes = [type(each.outcome).__name__.lower() if each.outcome else "handed_back" for each in settled]
-        for outcome, count in Counter(outcomes).items():
-            SETTLED.labels(outcome=outcome).inc(count)
+        for outcome, times in Counter(outcomes).items():
+            SETTLED.labels(outcome=outcome).inc(times)
         if log.isEnabledFor(logging.INFO):
             for each, outcome in zip(settled, outcomes, strict=True):
                 facts = {"run_id": each.run.id, "outcome": outcome, "trace_id": each.run.trace_id}
@@ -100,6 +108,16 @@ class Settler:
         if tracing.on():
             for each in settled:
                 _trace(each, began)
+
+
+def _may_pass(failure: Exception, tried: int) -> bool:
+    """The database is away; or another was first, and whom this end concerns is to be looked up again."""
+    return isinstance(failure, PASSING) or (isinstance(failure, OVERTAKEN) and tried < MOST_OVERTAKEN)
+
+
+def _told(failure: Exception) -> str:
+    """Without what PostgreSQL adds for those who know our statements."""
+    return f"{type(failure).__name__}: {str(failure).strip().partition(chr(10))[0]}"
 
 
 def _trace(result: Result, began: int) -> None:

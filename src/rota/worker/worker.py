@@ -48,6 +48,7 @@ SMALLEST_HALF = 100  # with more places than twice this, one half works while th
 FEW_OF, GATHER_SECONDS = 8, 0.002
 MOST_CANCELLED = 100
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
+LAST_OUTCOMES_SECONDS = 8.0  # for those who were handed back to end and to be written
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 
@@ -130,7 +131,9 @@ class Worker:
             if self._queues.hinted and self._free() > 0:
                 await self._queues.follow_hints(conn)
                 await self._fill(conn)
-        return min(self._poll.total_seconds(), max(self._queues.seconds_until_ready() or 1e9, 0.001))
+        soon = self._queues.seconds_until_ready()
+        poll = self._poll.total_seconds()
+        return poll if soon is None else min(poll, max(soon, 0.001))
 
     async def _fill(self, conn: Connection) -> None:
         while self._queues and self._free() > 0:
@@ -288,7 +291,20 @@ class Worker:
         impatient.cancel()
         for attempt in tuple(self.attempts.values()):
             attempt.hand_back()
-        await finished
+        self.abandon.leave()
+        await self._leave(finished)
+
+    async def _leave(self, finished: "asyncio.Task[None]") -> None:
+        """Not before all is written; but where the database is away, and nobody can tell for how long, those who follow
+        take over what is left here when its lease has ended."""
+        try:
+            async with asyncio.timeout(LAST_OUTCOMES_SECONDS):
+                await finished
+                await self.settler.finish()
+        except TimeoutError:
+            for attempt in tuple(self.attempts.values()):
+                log.warning("run.lost", extra=_facts(attempt.run))
+            await self._beginnings.cancel()
         await self.settler.close()
         await self._line.close()
 
