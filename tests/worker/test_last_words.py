@@ -3,12 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
 from house import House
 from waiting import until
 
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
-from rota.model.outcome import Outcome, Succeeded
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -45,6 +46,40 @@ async def test_a_run_is_not_settled_while_its_words_are_still_being_written(
         rows = await conn.execute("SELECT coalesce(data ->> 'text', data ->> 'status') FROM events ORDER BY seq")
         told = [each for (each,) in await rows.fetchall()]
     assert told == ["queued", "running", "My last words.", " And a few more.", "succeeded"]
+
+
+@pytest.mark.parametrize("outcome", [Failed(ErrorClass.AGENT_ERROR, "no ink"), TimedOut("too long")], ids=repr)
+async def test_what_an_agent_said_last_is_the_summary_also_when_it_failed(
+    house: House, shift: Any, run_now: Any, outcome: Outcome
+) -> None:
+    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.source == "after":
+            return Succeeded("Heard.")
+        await desk.say("I look for ink.\nThere is none.\n")
+        return outcome
+
+    first = await house.automation(name="First")
+    after = {"after": await house.value("SELECT slug FROM automations WHERE id = %s", first), "on": ["failed"]}
+    await house.automation(after, name="Second")
+    run_id = await run_now(first)
+    async with shift(speak):
+        await until(lambda: house.value("SELECT count(*) = 1 FROM runs WHERE summary = 'Heard.'"))
+    assert await house.value("SELECT status || summary FROM runs WHERE id = %s", run_id) == "failedThere is none."
+    assert await house.value("SELECT payload ->> 'summary' FROM runs WHERE source = 'after'") == "There is none."
+
+
+async def test_a_cancelled_run_keeps_its_last_words(house: House, shift: Any, run_now: Any) -> None:
+    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+        await desk.say("I look for ink.\n")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    run_id = await run_now(await house.automation())
+    async with shift(speak) as at_work:
+        await until(lambda: _words_written(house))
+        at_work.worker.cancel(str(run_id))
+        await until(lambda: house.value("SELECT status = 'cancelled' FROM runs"))
+    assert await house.value("SELECT summary FROM runs") == "I look for ink."
 
 
 async def _words_written(house: House) -> bool:

@@ -47,7 +47,7 @@ TASKS = [
     Column("role", "role"),
     Column("status", "status"),
     Column("after", "after"),
-    Column("outcome", lambda task: task["summary"] or task["error_detail"] or task["reason"]),
+    Column("outcome", lambda task: task["error_detail"] or task["reason"] or task["summary"]),
 ]
 
 ROLES = [

@@ -138,8 +138,10 @@ class Settlement(NamedTuple):
     summary: str | None = None
 
 
-def settlement(outcome: Outcome, *, tries: int, max_attempts: int) -> Settlement:
-    """The run as it stands after this attempt. Only failures that the agent caused count as tries."""
+def settlement(outcome: Outcome, *, tries: int, max_attempts: int, said: str = "") -> Settlement:
+    """The run as it stands after this attempt. Only failures that the agent caused count as tries. `said` are the last
+    words of an agent that came to no good end."""
+    last = summarised(said)
     match outcome:
         case Succeeded(summary):
             return Settlement(Status.SUCCEEDED, tries, summary=summarised(summary))
@@ -147,11 +149,11 @@ def settlement(outcome: Outcome, *, tries: int, max_attempts: int) -> Settlement
             detail = clean(detail)
             if retryable and tries + 1 < max_attempts:
                 return Settlement(Status.QUEUED, tries + 1, retry_delay(tries + 1), error_detail=detail)
-            return Settlement(Status.FAILED, tries + 1, error_class=error_class, error_detail=detail)
+            return Settlement(Status.FAILED, tries + 1, None, error_class, detail, last)
         case TimedOut(detail):
-            return Settlement(Status.FAILED, tries + 1, error_class=ErrorClass.TIMEOUT, error_detail=detail)
+            return Settlement(Status.FAILED, tries + 1, None, ErrorClass.TIMEOUT, detail, last)
         case Cancelled():
-            return Settlement(Status.CANCELLED, tries)
+            return Settlement(Status.CANCELLED, tries, summary=last)
         case Parked():
             return Settlement(Status.AWAITING_APPROVAL, tries)
         case _:

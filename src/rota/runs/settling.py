@@ -17,11 +17,13 @@ from rota.runs.parking import ParkedRun
 
 
 class Result(NamedTuple):
-    """How one attempt ended; `None` hands the run back, which counts as nothing. `ran` is how long its try has run."""
+    """How one attempt ended; `None` hands the run back, which counts as nothing. `ran` is how long its try has run, `said`
+    what the agent said last, if it came to no good end."""
 
     run: Claimed
     outcome: Outcome | None
     ran: timedelta = timedelta()
+    said: str = ""
 
 
 def parted(results: Sequence[Result]) -> tuple[Sequence[Result], Sequence[Result]]:
@@ -129,7 +131,8 @@ def settlement_of(result: Result) -> Settlement:
     """What is written of one attempt."""
     if result.outcome is None:
         return Settlement(Status.QUEUED, result.run.tries)
-    return settlement(result.outcome, tries=result.run.tries, max_attempts=result.run.max_attempts)
+    run = result.run
+    return settlement(result.outcome, tries=run.tries, max_attempts=run.max_attempts, said=result.said)
 
 
 def _why(result: Result, settled: Settlement) -> str:

@@ -51,6 +51,7 @@ class Attempt:
 
     task: asyncio.Task[None]  # which carries it out
     ran = timedelta()  # running time of this try, once it has parked
+    said = ""  # its last words, if it came to no good end
     _executing = False
     _hidden_in_logs: ExitStack | None = None
     _limit = timedelta()
@@ -209,6 +210,9 @@ class Attempt:
         match outcome:
             case Succeeded(None | ""):
                 return Succeeded(await self._desk.last_words())
+            case Failed() | TimedOut() | Cancelled():
+                self.said = self._redactor.text(await self._desk.last_words())
+                return outcome
             case Parked() if not getattr(self._executor, "resumes", False):  # a third party may not know of it
                 detail = f"The kind {self._executor.kind!r} cannot resume, and so cannot be parked."
                 return Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)

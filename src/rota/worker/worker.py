@@ -231,7 +231,7 @@ class Worker:
             raise
         else:
             self._settling += 1  # while the outcome is being written, its place may serve the next run
-            self.settler.hand_in(Result(attempt.run, outcome, attempt.ran))
+            self.settler.hand_in(Result(attempt.run, outcome, attempt.ran, attempt.said))
             self._place_freed()
 
     def _settled(self, results: Sequence[Result], accepted: Sequence[Result]) -> None:
