@@ -1,16 +1,21 @@
 """Queued → running: a worker takes runs and becomes the only one who may write for that attempt."""
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from rota.db import run_status
+import psycopg
+
+from rota.db import aftermath, run_status
 from rota.db.pool import Connection
 from rota.db.run_status import Unreadable
 from rota.model.ids import WorkerId
 from rota.model.outcome import ErrorClass
 from rota.model.run import Claimed, Settlement, Status
 from rota.runs import ending
+
+log = logging.getLogger(__name__)
 
 PASSES = 20
 
@@ -30,19 +35,25 @@ async def claim(
         claimed, unreadable = await run_status.claim(
             conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes
         )
-        if unreadable:
-            await _fail(conn, unreadable)
         refused = [run for run in claimed if run.refused]
-        if refused:
-            await _refuse(conn, refused)
+        if unreadable or refused:
+            await _end(conn, refused, unreadable)
         if len(refused) < len(claimed) or not (refused or unreadable):
             break  # otherwise nothing came of it, and who waits behind them must not wait for the next look
     return [run for run in claimed if not run.refused] if refused else claimed
 
 
-async def _refuse(conn: Connection, refused: Sequence[Claimed]) -> None:
-    async with conn.transaction():
-        await ending.end(conn, await run_status.settle(conn, [_refusal(run) for run in refused]))
+async def _end(conn: Connection, refused: Sequence[Claimed], unreadable: Sequence[Unreadable]) -> None:
+    """Those that were claimed with them begin in any case: what cannot be ended now comes again when its lease ends."""
+    rows = [*map(_refusal, refused), *(run_status.settlement_row(run, _unreadable(run)) for run in unreadable)]
+    failing = [(run.workspace_id, run.automation_id) for run in refused if run.attempt > 1 and run.automation_id]
+    try:
+        async with conn.transaction():
+            if failing:
+                await aftermath.hold(conn, failing)
+            await ending.end(conn, await run_status.settle(conn, rows))
+    except psycopg.Error as failure:
+        log.warning("claim.unended", extra={"runs": len(rows), "error": str(failure).strip()})
 
 
 def _refusal(run: Claimed) -> dict[str, Any]:
@@ -52,12 +63,6 @@ def _refusal(run: Claimed) -> dict[str, Any]:
     detail = f"Its grant no longer holds ({run.refused}), so it could not go on."
     failed = Settlement(Status.FAILED, run.tries, error_class=ErrorClass.GRANT_INVALID, error_detail=detail)
     return run_status.settlement_row(run, failed)
-
-
-async def _fail(conn: Connection, unreadable: Sequence[Unreadable]) -> None:
-    rows = [run_status.settlement_row(run, _unreadable(run)) for run in unreadable]
-    async with conn.transaction():
-        await ending.end(conn, await run_status.settle(conn, rows))
 
 
 def _unreadable(run: Unreadable) -> Settlement:

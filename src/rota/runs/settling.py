@@ -17,8 +17,8 @@ from rota.runs.parking import ParkedRun
 
 
 class Result(NamedTuple):
-    """How one attempt ended; `None` hands the run back, which counts as nothing. `ran` is how long its try has run, `said`
-    what the agent said last, if it came to no good end."""
+    """How one attempt ended; `None` hands the run back, which counts as nothing. `ran` is how long its try has run,
+    `said` what the agent said last, if it came to no good end."""
 
     run: Claimed
     outcome: Outcome | None

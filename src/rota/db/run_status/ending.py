@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from rota.db.pool import Connection
-from rota.db.run_status.news import TELL, Ended, ended
+from rota.db.run_status.news import ARE_HELD, COUNTED_IN, TELL, Ended, ended
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId
 from rota.model.run import SkipReason, Status
 
@@ -76,15 +76,19 @@ END_STUCK = (
     f"""
 -- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes. While its agent or workspace
 -- runs as many as it may, it is not a place that is missing: time counts from when there was room again.
-WITH chosen AS MATERIALIZED (
-    SELECT r.workspace_id, r.id
+WITH candidates AS MATERIALIZED (
+    SELECT r.workspace_id, r.id, r.automation_id
       FROM ready_runs l
            JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
            JOIN agents a ON a.workspace_id = r.workspace_id AND a.id = r.agent_id
            JOIN workspaces w ON w.id = l.workspace_id
      WHERE r.status = 'queued' AND r.source <> 'task'
        AND greatest(r.ready_at, a.full_at, w.full_at) + r.start_within < clock_timestamp()
-     LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED),
+     LIMIT %(limit)s),{COUNTED_IN}
+chosen AS MATERIALIZED (
+    SELECT r.workspace_id, r.id FROM candidates c JOIN runs r ON r.workspace_id = c.workspace_id AND r.id = c.id
+     WHERE {ARE_HELD} AND r.status = 'queued' AND r.ready_at + r.start_within < clock_timestamp()
+       FOR UPDATE OF r SKIP LOCKED),
 changed AS (
    UPDATE runs r
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',

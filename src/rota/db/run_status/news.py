@@ -10,6 +10,15 @@ from rota.db.pool import Connection
 from rota.model.ids import AgentId, AutomationId, RunId, SessionId, WorkspaceId
 from rota.model.run import Status
 
+# Failures are counted in automations, which are locked before runs. Who finds the runs that fail by looking for them looks
+# first (`candidates`), then locks their automations, and then those runs that still are what they were.
+COUNTED_IN = """
+counted_in AS MATERIALIZED (
+    SELECT a.id FROM automations a
+     WHERE (a.workspace_id, a.id) IN (SELECT workspace_id, automation_id FROM candidates)
+  ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE),"""
+ARE_HELD = "(SELECT count(*) FROM counted_in) >= 0"
+
 CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.lane, r.attempt, r.status, r.source, r.error_class,
           r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted,
           CASE WHEN r.queue = r.agent_id THEN r.agent_id END AS capped_agent_id"""

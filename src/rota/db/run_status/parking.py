@@ -1,7 +1,7 @@
 """Running ⇄ awaiting approval."""
 
 from rota.db.pool import Connection
-from rota.db.run_status.news import CHANGED, TELL, TELL_OF_CHANGED, Ended, ended
+from rota.db.run_status.news import ARE_HELD, CHANGED, COUNTED_IN, TELL, TELL_OF_CHANGED, Ended, ended
 from rota.model.ids import RunId, WorkspaceId
 from rota.model.run import FIRST_IN_LINE
 
@@ -48,15 +48,20 @@ WITH changed AS (
 )
 
 END_EXPIRED = (
-    """
+    f"""
 -- Nobody answered in time. A process that still waits loses its lease with it, and is stopped by its worker.
 WITH due AS MATERIALIZED (
     SELECT DISTINCT workspace_id, run_id FROM (
         SELECT workspace_id, run_id FROM approvals
          WHERE status = 'pending' AND expires_at <= clock_timestamp() ORDER BY expires_at LIMIT %(limit)s) first),
+candidates AS MATERIALIZED (
+    SELECT r.workspace_id, r.id, r.automation_id
+      FROM due d JOIN runs r ON r.workspace_id = d.workspace_id AND r.id = d.run_id
+     WHERE r.status = 'awaiting_approval'),{COUNTED_IN}
 chosen AS MATERIALIZED (
-    SELECT r.workspace_id, r.id, r.lease_until IS NOT NULL AS leased FROM due d JOIN runs r ON r.workspace_id = d.workspace_id AND r.id = d.run_id
-     WHERE r.status = 'awaiting_approval'
+    SELECT r.workspace_id, r.id, r.lease_until IS NOT NULL AS leased
+      FROM candidates c JOIN runs r ON r.workspace_id = c.workspace_id AND r.id = c.id
+     WHERE {ARE_HELD} AND r.status = 'awaiting_approval'
   ORDER BY r.workspace_id, r.id FOR UPDATE OF r),
 changed AS (
    UPDATE runs r

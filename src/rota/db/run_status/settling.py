@@ -12,7 +12,7 @@ from rota.db.arrays import Integers, Texts, Uuids
 from rota.db.at_once import Step
 from rota.db.pool import Connection, short
 from rota.db.run_status.claiming import Unreadable
-from rota.db.run_status.news import CHANGED, TELL_OF_CHANGED_AT_ONCE, Ended, ended
+from rota.db.run_status.news import ARE_HELD, CHANGED, COUNTED_IN, TELL_OF_CHANGED_AT_ONCE, Ended, ended
 from rota.model.ids import RunId, WorkspaceId
 from rota.model.run import Claimed, Settlement, Status
 
@@ -85,12 +85,17 @@ told AS (
 SELECT count(*), CASE WHEN count(*) < cardinality(%(ids)s::uuid[]) THEN array_agg(number) END FROM changed
 """)
 
-LEASE_ENDED = """
+_LOST = "r.status IN ('running', 'awaiting_approval') AND r.lease_until <= clock_timestamp()"
+LEASE_ENDED = f"""
+WITH candidates AS MATERIALIZED (
+    SELECT r.workspace_id, r.id, CASE WHEN r.rescues >= r.max_rescues THEN r.automation_id END AS automation_id
+      FROM taken_runs t JOIN runs r ON r.workspace_id = t.workspace_id AND r.id = t.id
+     WHERE t.leased AND {_LOST}
+  ORDER BY r.workspace_id, r.id LIMIT %(limit)s),{COUNTED_IN.removesuffix(",")}
 SELECT r.workspace_id, r.id, r.attempt, r.tries, r.rescues, r.max_rescues, r.worker_id, r.cancel_requested_at IS NOT NULL
-  FROM taken_runs t JOIN runs r ON r.workspace_id = t.workspace_id AND r.id = t.id
- WHERE t.leased
-   AND r.status IN ('running', 'awaiting_approval') AND r.lease_until <= clock_timestamp()
-ORDER BY r.workspace_id, r.id LIMIT %(limit)s
+  FROM candidates c JOIN runs r ON r.workspace_id = c.workspace_id AND r.id = c.id
+ WHERE {ARE_HELD} AND {_LOST}
+ORDER BY r.workspace_id, r.id
    FOR UPDATE OF r SKIP LOCKED
 """
 
