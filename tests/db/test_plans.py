@@ -110,6 +110,7 @@ HOT = {
     "automations": automations.SHOWN + " AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s",
     "sessions": sessions.SHOWN + " AND s.id < %(before)s ORDER BY s.id DESC LIMIT %(limit)s",
     "an origin": sessions.ORIGIN,
+    "slugs that are taken": automations.TAKEN,
     "how far usage is summed up": tallies.STANDINGS,
     "how late runs were": runs.LATENESS,
     "a workspace": people.FIND_WORKSPACE,

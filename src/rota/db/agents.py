@@ -19,6 +19,11 @@ SELECT {COLUMNS} FROM agents
  WHERE workspace_id = %(workspace_id)s AND ((slug = %(ref)s AND deleted_at IS NULL) OR id = %(id)s)
 """  # noqa: S608
 
+TAKEN = """
+-- By the index agents_slug, which any collation of the database can be asked for equal words.
+SELECT slug FROM agents WHERE workspace_id = %(workspace_id)s AND slug = ANY(%(slugs)s) AND deleted_at IS NULL
+"""
+
 PAGE = f"""
 SELECT {COLUMNS} FROM agents
  WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL
@@ -98,6 +103,12 @@ async def find(
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
         return await cursor.fetchone()
+
+
+async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str]) -> set[str]:
+    """Those of these slugs that agents have."""
+    rows = await conn.execute(TAKEN, {"workspace_id": workspace_id, "slugs": list(slugs)})
+    return {slug for (slug,) in await rows.fetchall()}
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:

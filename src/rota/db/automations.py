@@ -36,6 +36,11 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
  WHERE a.workspace_id = %(workspace_id)s
 """  # noqa: S608
 
+TAKEN = """
+-- By the index automations_slug, which any collation of the database can be asked for equal words.
+SELECT slug FROM automations WHERE workspace_id = %(workspace_id)s AND slug = ANY(%(slugs)s) AND deleted_at IS NULL
+"""
+
 INSERT = """
 INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, credentials, session, session_id,
                          overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, timeout, start_within,
@@ -103,6 +108,12 @@ async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: b
     query += " FOR NO KEY UPDATE OF a" if lock else ""
     found = await _rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
     return found[0] if found else None
+
+
+async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str]) -> set[str]:
+    """Those of these slugs that automations have."""
+    rows = await conn.execute(TAKEN, {"workspace_id": workspace_id, "slugs": list(slugs)})
+    return {slug for (slug,) in await rows.fetchall()}
 
 
 STANDINGS = {

@@ -34,7 +34,7 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
     uses = await credentials.check_uses(conn, caller, values.get("credentials", {}))
     agent_id = AgentId(new_id())
     slug = await slugs.free(
-        lambda slug: agents.find(conn, caller.workspace_id, slug), values.get("slug"), values["name"], kind="agent"
+        lambda some: agents.taken(conn, caller.workspace_id, some), values.get("slug"), values["name"], kind="agent"
     )
     agent = {
         **DEFAULTS,
@@ -62,7 +62,7 @@ async def change(
     agent["credentials"] = await credentials.check_uses(conn, caller, agent["credentials"])
     if agent["slug"] != found["slug"]:
         await slugs.free(
-            lambda slug: agents.find(conn, caller.workspace_id, slug),
+            lambda some: agents.taken(conn, caller.workspace_id, some),
             slugs.checked(agent["slug"]),
             agent["name"],
             kind="agent",

@@ -51,7 +51,7 @@ async def create(
     automation["credentials"] = await credentials.check_uses(conn, caller, automation["credentials"])
     rows = [await _read(conn, caller, form, now) for form in forms]
     automation["slug"] = await slugs.free(
-        lambda slug: automations.find(conn, caller.workspace_id, slug),
+        lambda some: automations.taken(conn, caller.workspace_id, some),
         values.get("slug"),
         values["name"],
         kind="automation",
@@ -93,7 +93,7 @@ async def change(
         await budgeting.changed(conn, caller.workspace_id, found["id"])
     if automation["slug"] != found["slug"]:
         await slugs.free(
-            lambda slug: automations.find(conn, caller.workspace_id, slug),
+            lambda some: automations.taken(conn, caller.workspace_id, some),
             slugs.checked(automation["slug"]),
             automation["name"],
             kind="automation",

@@ -33,13 +33,17 @@ def numbered(slug: str, number: int) -> str:
     return slug if number == 1 else f"{slug[: LONGEST - len(str(number)) - 1]}-{number}"
 
 
-async def free(find: Callable[[str], Awaitable[object | None]], wanted: str | None, name: str, *, kind: str) -> str:
-    """The slug asked for, or one made from the name with a number if it is taken."""
+async def free(taken: Callable[[list[str]], Awaitable[set[str]]], wanted: str | None, name: str, *, kind: str) -> str:
+    """The slug asked for, or one made from the name with a number if it is taken. `taken` says which of some are."""
     if wanted is not None:
-        if await find(checked(wanted)):
+        if await taken([checked(wanted)]):
             raise Conflict(f"Another {kind} has the slug {wanted!r}.", code="slug_taken", field="slug")
         return wanted
-    number = 1
-    while await find(slug := numbered(slug_of(name), number)):
-        number += 1
-    return slug
+    slug, first = slug_of(name), 1
+    while True:
+        last = 2 * first + 8  # each time as many as so far and a few: however many are taken, it is asked a few times
+        some = [numbered(slug, number) for number in range(first, last)]
+        used = await taken(some)
+        if left := [each for each in some if each not in used]:
+            return left[0]
+        first = last
