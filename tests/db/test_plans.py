@@ -12,7 +12,20 @@ from house import QUEUE, House
 from psycopg.errors import InsufficientPrivilege, UndefinedFile
 from psycopg.pq import ExecStatus
 
-from rota.db import aftermath, attempts, audit, automations, events, people, queues, runs, sessions, tallies, triggers
+from rota.db import (
+    aftermath,
+    attempts,
+    audit,
+    automations,
+    events,
+    grants,
+    people,
+    queues,
+    runs,
+    sessions,
+    tallies,
+    triggers,
+)
 from rota.db.pool import PLAN_ONCE, Connection, Reserved
 from rota.db.run_status import claiming, lanes, settling, starting
 from rota.model.ids import AutomationId, WorkerId
@@ -241,6 +254,34 @@ async def test_who_changes_a_hundred_runs_looks_at_no_other(house: House) -> Non
         assert max(dismissed(found) for found in mirrored) <= 100
         by = {node["Index Name"] for found in mirrored for node in nodes(found) if "Index Name" in node}
         assert by == {"live_runs_pkey", "ready_runs_pkey", "taken_runs_pkey", "runs_pkey"}
+
+
+MANY_GRANTS = f"""
+INSERT INTO grants (workspace_id, id, user_id, account_id, scopes, revoked_at)
+SELECT workspace_id, gen_random_uuid(), user_id, account_id, scopes, CASE WHEN n <= 3 THEN now() END
+  FROM (SELECT * FROM grants LIMIT 1) model, generate_series(1, {ROWS}) n
+"""
+RARE = (
+    "UPDATE sessions SET origin = 'import' WHERE id IN (SELECT id FROM sessions LIMIT 3)",
+    "UPDATE sessions SET kind = 'background', status = 'draft' WHERE id IN (SELECT id FROM sessions WHERE origin <> 'import' LIMIT 3)",
+    MANY_GRANTS,
+    "VACUUM ANALYZE sessions, grants",
+)
+
+
+async def test_a_list_of_the_rare_looks_at_no_other(house: House, stored: Connection) -> None:
+    for each in RARE:
+        await stored.execute(each.encode())
+    workspace_id = house.caller.workspace_id
+    told = await plans_told(stored)
+    some: dict[str, Any] = {"before": None, "limit": 51}
+    for _ in range(8):  # by then it is planned for any workspace
+        assert len(await sessions.page(stored, workspace_id, **some, origin="import")) == 3
+        assert len(await sessions.page(stored, workspace_id, **some, origin="webhook")) == 0
+        assert len(await sessions.page(stored, workspace_id, **some, status="draft")) == 3
+        assert len(await grants.page(stored, workspace_id, **some, status="revoked")) == 3
+    assert len(told) == 32
+    assert max(map(dismissed, told)) < 10
 
 
 async def plans_told(conn: Connection) -> list[dict[str, Any]]:

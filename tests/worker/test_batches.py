@@ -71,6 +71,23 @@ async def test_every_run_of_a_batch_has_its_whole_story_in_order(house: House, s
     assert await house.value("SELECT count(DISTINCT session_id) FROM events") == RUNS
 
 
+WRITTEN_IN_PLACE = """
+SELECT n_tup_upd >= 200 AND n_tup_hot_upd > 0.75 * n_tup_upd FROM pg_stat_user_tables WHERE relname = 'sessions'
+"""
+
+
+async def test_a_run_begins_and_ends_without_a_new_index_entry_of_its_session(house: House, shift: Any) -> None:
+    """An index that has the status, even in its condition, would be one."""
+    await house.queue(RUNS)
+
+    async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+        return Succeeded("Done.")
+
+    async with shift(succeed, places=RUNS):
+        await until(lambda: house.value("SELECT count(*) = 100 FROM sessions WHERE status = 'done'"))
+    await until(lambda: house.value(WRITTEN_IN_PLACE))
+
+
 async def test_who_stops_claims_no_more_however_many_wait_and_however_soon_they_end(house: House, shift: Any) -> None:
     await house.queue(1_000)
     began = asyncio.Event()

@@ -56,12 +56,19 @@ SELECT g.id, g.user_id, u.name AS user, g.account_id, g.scopes, {STATE} AS statu
  WHERE g.workspace_id = %(workspace_id)s
 """  # noqa: S608 — constants of this module
 
+# How each status is told by the columns, those that were revoked by the index grants_revoked.
+STANDING = {
+    "revoked": "g.revoked_at IS NOT NULL",
+    "expired": "g.revoked_at IS NULL AND g.expires_at <= now()",
+    "valid": "g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())",
+}
+
 PAGE = f"""
 {SHOWN}
    AND g.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    AND (%(user_id)s::uuid IS NULL OR g.user_id = %(user_id)s)
    AND (%(automation_id)s::uuid IS NULL OR g.automation_id = %(automation_id)s)
-   AND (%(status)s::text IS NULL OR {STATE} = %(status)s)
+   AND {{standing}}
 ORDER BY g.id DESC LIMIT %(limit)s
 """
 
@@ -165,7 +172,8 @@ async def page(
     status: str | None = None,
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
-    return await _rows(conn, PAGE, {**given, "automation_id": automation_id, "status": status})
+    query = PAGE.format(standing=STANDING[status] if status else "true")
+    return await _rows(conn, query, {**given, "automation_id": automation_id})
 
 
 async def of_automations(

@@ -918,6 +918,7 @@ CREATE INDEX events_by_time ON events USING brin (created_at);
 CREATE INDEX grants_expiring ON grants USING btree (expires_at) WHERE ((automation_id IS NOT NULL) AND (revoked_at IS NULL) AND (expiry_told_at IS NULL));
 CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
+CREATE INDEX grants_revoked ON grants USING btree (workspace_id, id) WHERE (revoked_at IS NOT NULL);
 CREATE INDEX held_words_old ON held_words USING btree (held_at);
 CREATE INDEX live_runs_of_automation ON live_runs USING btree (automation_id);
 CREATE UNIQUE INDEX live_runs_one_per_lane ON live_runs USING btree (lane) WHERE ((lane IS NOT NULL) AND (NOT waits));
@@ -943,6 +944,7 @@ CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
 CREATE INDEX runs_skipped ON runs USING btree (workspace_id, id) WHERE (skip_reason IS NOT NULL);
 CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id) WHERE (kind <> 'automation'::text);
+CREATE INDEX sessions_of_rare_origin ON sessions USING btree (workspace_id, origin, id) WHERE (origin <> 'schedule'::text);
 CREATE INDEX sessions_with_tasks ON sessions USING btree (workspace_id, id) WHERE has_tasks;
 CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
