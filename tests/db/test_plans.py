@@ -114,6 +114,7 @@ HOT = {
     "append": events.APPEND,
     "hold an attempt": events.HOLD,
     "a page of events": events.PAGE,
+    "pages of events": events.PAGES,
     "who is concerned": aftermath.CONCERNED,
     "a run": runs.FIND,
     "the ledger": runs.LIST + " AND r.automation_id = %(automation_id)s ORDER BY r.id DESC LIMIT %(limit)s",

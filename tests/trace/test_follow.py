@@ -1,6 +1,7 @@
 """Promise 7: what a reader sees over any number of turns equals the table, whoever writes and whenever they commit."""
 
 import asyncio
+import secrets
 from uuid import UUID
 
 import pytest
@@ -142,7 +143,7 @@ async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
     looked = asyncio.Event()
     look = events.pages
 
-    async def slow_look(*args: object, **given: object) -> list[list[Event]]:
+    async def slow_look(*args: object, **given: object) -> list[events.Page]:
         found = await look(*args, **given)  # type: ignore[arg-type]
         if not looked.is_set():
             looked.set()
@@ -211,9 +212,9 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     looks: list[int] = []
     look = events.pages
 
-    async def counted(*args: object, **given: object) -> list[list[Event]]:
+    async def counted(*args: object, **given: object) -> list[events.Page]:
         found = await look(*args, **given)  # type: ignore[arg-type]
-        looks.append(len(found[0]))
+        looks.append(len(found[0].events))
         return found
 
     monkeypatch.setattr(events, "pages", counted)
@@ -252,6 +253,25 @@ async def test_a_reader_who_fell_behind_what_is_kept_reads_the_table_and_misses_
     assert await slow.until_seen(21) == quick.seen == list(range(1, 22)) == await table(house, session)
     await quick.close()
     await slow.close()
+
+
+async def test_what_is_held_of_large_events_is_bounded_by_bytes_and_nothing_is_missed(
+    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
+    readers = Readers(house.db, listener, asyncio.Event())
+    reader, late = (Follower(house, listener, session, after=1, readers=readers) for _ in range(2))
+    pages = [asyncio.create_task(each.page()) for each in (reader, late)]
+    await until(lambda: _true(bool(readers._feeds) and rests(readers)))
+    await write(house, session, *(secrets.token_hex(2**17) for _ in range(40)))  # a quarter of a MiB each
+    listener.dispatch(session_channel(session), "")
+    await asyncio.gather(*pages)
+    assert await reader.until_seen(41) == list(range(2, 42))
+    [feed] = readers._feeds.values()
+    assert [len(told.events) for told in feed._kept] == [4, 4, 4]
+    assert await late.until_seen(41) == reader.seen == (await table(house, session))[1:]
+    await reader.close()
+    await late.close()
 
 
 async def test_who_comes_in_the_middle_of_what_is_kept_gets_only_the_rest(

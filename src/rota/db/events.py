@@ -1,7 +1,7 @@
 """The event log: one sequence for each session, numbered under the session's row lock."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -61,12 +61,14 @@ ORDER BY seq LIMIT %(limit)s
 """
 
 PAGES = """
-SELECT given.number, e.seq, e.kind, e.run_id, e.attempt, e.data, e.created_at
+-- As many bytes as are stored, which is known without reading them: what is large is compressed.
+SELECT given.number, e.bytes >= %(bytes)s, e.seq, e.kind, e.run_id, e.attempt, e.data, e.created_at
   FROM json_to_recordset(%(asked)s::json) AS given(number integer, session_id uuid, after bigint)
        CROSS JOIN LATERAL (
-           SELECT * FROM events e
+           SELECT e.*, sum(pg_column_size(e.data)) OVER (ORDER BY e.seq ROWS UNBOUNDED PRECEDING) AS bytes FROM events e
             WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq > given.after
          ORDER BY e.seq LIMIT %(limit)s) e
+ WHERE e.bytes - pg_column_size(e.data) < %(bytes)s
 ORDER BY given.number, e.seq
 """
 
@@ -117,6 +119,12 @@ class Event:
     created_at: datetime
 
 
+@dataclass(slots=True)
+class Page:
+    events: list[Event] = field(default_factory=list)
+    more: bool = False  # may follow
+
+
 async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
     """Write events in the order given, each session's in its own sequence."""
     batches: dict[tuple[UUID, UUID], dict[str, Any]] = {}
@@ -153,16 +161,19 @@ async def page(
 
 
 async def pages(
-    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[tuple[SessionId, int]], *, limit: int
-) -> list[list[Event]]:
-    """For each session and number asked for, the page after it."""
+    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[tuple[SessionId, int]], *, limit: int, size: int
+) -> list[Page]:
+    """For each session and number asked for, the page after it: so many events, or those with which so many bytes are
+    full."""
     given = [{"number": n, "session_id": session_id, "after": after} for n, (session_id, after) in enumerate(asked)]
-    found: list[list[Event]] = [[] for _ in asked]
+    found = [Page() for _ in asked]
     rows = await conn.execute(
-        PAGES, {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit}
+        PAGES, {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit, "bytes": size}
     )
-    for number, *event in await rows.fetchall():
-        found[number].append(Event(*event))
+    for number, full, *event in await rows.fetchall():
+        page = found[number]
+        page.events.append(Event(*event))
+        page.more = full or len(page.events) == limit
     return found
 
 

@@ -8,8 +8,10 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import orjson
+
 from rota.db import events, isolation
-from rota.db.events import Event
+from rota.db.events import Event, Page
 from rota.db.listener import Listener, session_channel
 from rota.db.pool import Database
 from rota.db.together import Together
@@ -18,12 +20,14 @@ from rota.model.ids import SessionId, WorkspaceId
 log = logging.getLogger(__name__)
 
 PAGE = 500
+PAGE_BYTES = 1024 * 1024  # as they are stored
 KEPT = 2 * PAGE
+KEPT_BYTES = 4 * 1024 * 1024
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 15.0
 
 T = TypeVar("T")
-Look = Together[tuple[WorkspaceId, SessionId, int], list[Event]]
+Look = Together[tuple[WorkspaceId, SessionId, int], Page]
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Told:
     object, so that what one of them makes of it serves the others too."""
 
     events: Sequence[Event] = ()
+    more: bool = False  # may be stored that nobody told of
     _made: dict[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -43,6 +48,9 @@ class Told:
             self._made[name] = make()
         made: T = self._made[name]
         return made
+
+    def size(self) -> int:
+        return self.once("size", lambda: sum(len(orjson.dumps(event.data)) for event in self.events))
 
 
 class Readers:
@@ -56,11 +64,12 @@ class Readers:
         self._feeds: dict[tuple[WorkspaceId, SessionId], Feed] = {}
         self._look = Together(self._read, lambda asked: asked[0])
 
-    async def _read(self, asked: Sequence[tuple[WorkspaceId, SessionId, int]]) -> list[list[Event]]:
+    async def _read(self, asked: Sequence[tuple[WorkspaceId, SessionId, int]]) -> list[Page]:
         """The next page of several sessions of one workspace."""
         workspace_id = asked[0][0]
         async with isolation.in_workspace(self._db, workspace_id) as conn:
-            return await events.pages(conn, workspace_id, [(s, after) for _, s, after in asked], limit=PAGE)
+            after = [(session_id, seq) for _, session_id, seq in asked]
+            return await events.pages(conn, workspace_id, after, limit=PAGE, size=PAGE_BYTES)
 
     async def follow(self, workspace_id: WorkspaceId, session_id: SessionId, *, after: int) -> AsyncGenerator[Told]:
         """What comes after this number; something empty when nothing came for BEAT_SECONDS, to keep the line alive.
@@ -144,7 +153,8 @@ class Feed:
         return Told([event for event in following.events if event.seq > after])
 
     async def stored_after(self, after: int) -> Told:
-        return Told(await self._look((*self._of, after)))
+        page = await self._look((*self._of, after))
+        return Told(page.events, page.more)
 
     async def _read_on(self, closing: asyncio.Event) -> None:
         while True:
@@ -158,15 +168,18 @@ class Feed:
                 self._keep(told)
             elif closing.is_set():
                 self._tell()
-            if len(told.events) < PAGE:  # only a full page has more that nobody told of
+            if not told.more:
                 await _within(POLL_SECONDS, self._woken)
 
     def _keep(self, told: Told) -> None:
         self._kept.append(told)
         self._head = told.events[-1].seq
-        while sum(len(each.events) for each in self._kept) > KEPT:
+        while len(self._kept) > 1 and self._is_too_much():  # many may want the newest
             self.floor = self._kept.popleft().events[-1].seq
         self._tell()
+
+    def _is_too_much(self) -> bool:
+        return sum(len(each.events) for each in self._kept) > KEPT or sum(map(Told.size, self._kept)) > KEPT_BYTES
 
     def _tell(self) -> None:
         self.changed.set()
