@@ -1,12 +1,14 @@
 """Promises 1 and 2: every slot becomes exactly one run, skip or recorded miss."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from house import NOON, Clock, House
 
 from rota.db.listener import Wakes
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
+from rota.scheduler import tick
 from rota.scheduler.tick import Scheduler
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
@@ -38,6 +40,36 @@ async def test_a_pass_says_how_long_until_the_next_trigger_is_due(
     assert await scheduler.once() == 7.0
     clock.advance(seconds=7)
     assert await scheduler.once() == 30.0
+
+
+async def test_a_stream_that_fails_takes_the_other_with_it_and_is_told_as_it_failed(
+    house: House, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    monkeypatch.setattr(tick, "BATCH", 1)
+    begun, left = asyncio.Event(), asyncio.Event()
+    real = scheduler._fire_batch
+
+    async def goes_on() -> int:
+        try:
+            begun.set()
+            return await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async def fails() -> int:
+        await begun.wait()
+        raise OSError("the line is dead")
+
+    batches = iter([real, lambda _: goes_on(), lambda _: fails()])
+
+    async def fire_batch(conn: Connection) -> int:
+        return await next(batches)(conn)
+
+    monkeypatch.setattr(scheduler, "_fire_batch", fire_batch)
+    with pytest.raises(OSError, match="the line is dead"):
+        await scheduler.once()
+    assert left.is_set()
 
 
 async def test_a_fresh_run_has_its_session_and_its_first_event(house: House, scheduler: Scheduler) -> None:
