@@ -30,3 +30,11 @@ def test_imports_flow_as_it_says() -> None:
     ]
     folders = {folder.name for folder in (ROOT / "src" / "rota").iterdir() if (folder / "__init__.py").exists()}
     assert folders <= set().union(*order)
+
+
+def test_sql_is_in_db_only() -> None:
+    source = ROOT / "src" / "rota"
+    elsewhere = [path for path in source.rglob("*.py") if (source / "db") not in path.parents]
+    assert len(elsewhere) > 100
+    asks = re.compile(r"\b(conn|cursor)\.(execute|executemany|stream|copy)\(")
+    assert [path for path in elsewhere if asks.search(path.read_text())] == []

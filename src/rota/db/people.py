@@ -17,6 +17,8 @@ SELECT w.id, w.slug, w.timezone, m.level, u.name, u.disabled_at IS NOT NULL AS d
  WHERE (w.slug = %(ref)s OR w.id = %(id)s) AND m.user_id = %(user_id)s AND m.removed_at IS NULL
 """
 
+SETTLE_ONE_BY_ONE = "SELECT pg_advisory_xact_lock(x'526F7462'::bigint)"
+
 WAS_FURNISHED = "SELECT EXISTS (SELECT FROM agents WHERE workspace_id = %(workspace_id)s)"
 
 ADD_WORKSPACE = "INSERT INTO workspaces (id, slug, name) VALUES (%(id)s, %(slug)s, %(name)s)"
@@ -140,6 +142,11 @@ async def _one(conn: Connection, query: str, given: dict[str, Any]) -> dict[str,
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), given)
         return await cursor.fetchone()
+
+
+async def settle_one_by_one(conn: Connection) -> None:
+    """Nobody else makes a first workspace before this transaction ends."""
+    await conn.execute(SETTLE_ONE_BY_ONE)
 
 
 async def was_furnished(conn: Connection, workspace_id: WorkspaceId) -> bool:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from rota.access import credentials, grants
 from rota.db import agents as agent_rows
-from rota.db import automations, triggers
+from rota.db import automations, clock, triggers
 from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
@@ -231,9 +231,7 @@ async def find(
 
 
 async def now_of(conn: Connection) -> datetime:
-    row = await (await conn.execute("SELECT now()")).fetchone()
-    assert row
-    return cast("datetime", row[0]).astimezone(UTC)
+    return await clock.now(conn)
 
 
 async def _agent(conn: Connection, caller: Caller, ref: str) -> dict[str, Any]:

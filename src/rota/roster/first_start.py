@@ -7,8 +7,6 @@ from rota.db.pool import Connection
 from rota.model.caller import Caller, Level
 from rota.model.ids import AccountId, UserId, WorkspaceId, new_id
 
-LOCK = "SELECT pg_advisory_xact_lock(%s)"
-KEY = 0x526F7462
 ADMIN = "Local admin"
 
 
@@ -23,7 +21,7 @@ async def settle_in(conn: Connection, slug: str) -> Settled:
 
     It is the first start until something was saved: whoever made a token before may have made the workspace.
     """
-    await conn.execute(LOCK, [KEY])
+    await people.settle_one_by_one(conn)
     found = await people.find_workspace(conn, slug)
     if found is None:
         await _make(conn, slug)
