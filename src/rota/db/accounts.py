@@ -4,10 +4,10 @@ from datetime import date, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import AccountId, GrantId, WorkspaceId
 
 SHOWN = """
@@ -51,15 +51,9 @@ class Month(NamedTuple):
     end: datetime
 
 
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
-
-
 async def currency(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> str:
     """Of the account that a grant charges."""
-    rows = await _rows(conn, CURRENCY, {"workspace_id": workspace_id, "grant_id": grant_id})
+    rows = await named_rows(conn, CURRENCY, {"workspace_id": workspace_id, "grant_id": grant_id})
     return str(rows[0]["currency"]) if rows else ""
 
 
@@ -67,12 +61,12 @@ async def find(
     conn: Connection, workspace_id: WorkspaceId, account_id: AccountId, *, lock: bool = False
 ) -> dict[str, Any] | None:
     query = FIND + (" FOR NO KEY UPDATE" if lock else "")
-    found = await _rows(conn, query, {"workspace_id": workspace_id, "id": account_id})
+    found = await named_rows(conn, query, {"workspace_id": workspace_id, "id": account_id})
     return found[0] if found else None
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
-    return await _rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
 
 
 async def named(conn: Connection, workspace_id: WorkspaceId, name: str) -> AccountId | None:

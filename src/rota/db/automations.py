@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db.like import holding
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.db.triggers import FLIGHT, POLICY_COLUMNS, STANDING
 from rota.model.firing import Flight, Policy
 from rota.model.ids import AgentId, AutomationId, WorkspaceId, as_uuid
@@ -96,17 +96,11 @@ VALUES (%(workspace_id)s, %(session_id)s, 'automation', 'schedule', %(id)s, %(ag
 """
 
 
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
-
-
 async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
     """One automation by id or slug. A deleted one is found by its id only."""
     query = SHOWN + " AND ((a.slug = %(ref)s AND a.deleted_at IS NULL) OR a.id = %(id)s)"
     query += " FOR NO KEY UPDATE OF a" if lock else ""
-    found = await _rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+    found = await named_rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
     return found[0] if found else None
 
 
@@ -143,7 +137,7 @@ async def page(
     conditions = "".join(f" AND {each}" for each in shown)
     query = f"{SHOWN}{conditions} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
     like = holding(search)
-    return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit, "like": like})
+    return await named_rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit, "like": like})
 
 
 FOUND_NAMES = """
@@ -156,7 +150,7 @@ ORDER BY a.id DESC LIMIT %(limit)s
 
 async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int) -> list[dict[str, Any]]:
     like = holding(search)
-    return await _rows(conn, FOUND_NAMES, {"workspace_id": workspace_id, "like": like, "limit": limit})
+    return await named_rows(conn, FOUND_NAMES, {"workspace_id": workspace_id, "like": like, "limit": limit})
 
 
 OF_AGENT = """
@@ -171,7 +165,7 @@ async def of_agent(
     conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId, *, limit: int
 ) -> list[dict[str, Any]]:
     """Those that give this agent its work, the newest first."""
-    return await _rows(conn, OF_AGENT, {"workspace_id": workspace_id, "agent_id": agent_id, "limit": limit})
+    return await named_rows(conn, OF_AGENT, {"workspace_id": workspace_id, "agent_id": agent_id, "limit": limit})
 
 
 def _given(automation: dict[str, Any]) -> dict[str, Any]:

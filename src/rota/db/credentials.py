@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import class_row
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import CredentialId, RunId, WorkspaceId, as_uuid
 
 # Never `sealed`: what is not read cannot be shown.
@@ -99,22 +100,16 @@ class Found(NamedTuple):
     sealed: bytes | None
 
 
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
-
-
 async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
     """One credential by id or name."""
     query = f"{SHOWN} AND (c.name = %(ref)s OR c.id = %(id)s){' FOR UPDATE OF c' if lock else ''}"
-    found = await _rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+    found = await named_rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
     return found[0] if found else None
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
     query = f"{SHOWN} AND c.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY c.id DESC LIMIT %(limit)s"
-    return await _rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
 
 
 async def insert(conn: Connection, credential: dict[str, Any]) -> bool:
@@ -137,7 +132,7 @@ async def known(conn: Connection, workspace_id: WorkspaceId, names: Sequence[str
 
 async def uses(conn: Connection, workspace_id: WorkspaceId, names: Sequence[str]) -> list[dict[str, Any]]:
     """The agents and automations that name them."""
-    return await _rows(conn, USES, {"workspace_id": workspace_id, "names": list(names)})
+    return await named_rows(conn, USES, {"workspace_id": workspace_id, "names": list(names)})
 
 
 async def resolve(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> list[Found]:

@@ -1,14 +1,13 @@
 """Grants and the accounts they charge."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import dict_row
-
 from rota.db.pool import Connection
-from rota.model.ids import AccountId, AutomationId, GrantId, UserId, WorkspaceId
+from rota.db.rows import named_rows
+from rota.model.ids import AccountId, AutomationId, GrantId, UserId, WorkspaceId, id_at
 
 ADD_ACCOUNT = "INSERT INTO accounts (workspace_id, id, name) VALUES (%(workspace_id)s, %(id)s, %(name)s)"
 
@@ -173,14 +172,14 @@ async def page(
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
     query = PAGE.format(standing=STANDING[status] if status else "true")
-    return await _rows(conn, query, {**given, "automation_id": automation_id})
+    return await named_rows(conn, query, {**given, "automation_id": automation_id})
 
 
 async def of_automations(
     conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int
 ) -> list[dict[str, Any]]:
     """The grant of each automation; `before` is an automation's id."""
-    return await _rows(conn, OF_AUTOMATIONS, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(conn, OF_AUTOMATIONS, {"workspace_id": workspace_id, "before": before, "limit": limit})
 
 
 async def names(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID | None, str]:
@@ -190,24 +189,14 @@ async def names(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> dict[str, Any] | None:
-    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "id": grant_id})
+    found = await named_rows(conn, FIND, {"workspace_id": workspace_id, "id": grant_id})
     return found[0] if found else None
 
 
 async def uses(conn: Connection, workspace_id: WorkspaceId, grant: dict[str, Any]) -> dict[str, Any]:
     """The automations that run on it now, and how often it was used."""
     given = {"workspace_id": workspace_id, "id": grant["id"], "automation_id": grant["automation_id"]}
-    given["first"] = _id_at(grant["created_at"] - timedelta(minutes=1))
-    given["last"] = _id_at(grant["expires_at"]) if grant["expires_at"] else UUID(int=2**128 - 1)
-    [counted] = await _rows(conn, RUNS if grant["automation_id"] else RUNS_WITHOUT_AUTOMATION, given)
-    return {**counted, "automations": await _rows(conn, USED_BY, given)}
-
-
-def _id_at(instant: datetime) -> UUID:
-    return UUID(int=int(instant.timestamp() * 1000) << 80)
-
-
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
+    given["first"] = id_at(grant["created_at"] - timedelta(minutes=1))
+    given["last"] = id_at(grant["expires_at"]) if grant["expires_at"] else UUID(int=2**128 - 1)
+    [counted] = await named_rows(conn, RUNS if grant["automation_id"] else RUNS_WITHOUT_AUTOMATION, given)
+    return {**counted, "automations": await named_rows(conn, USED_BY, given)}

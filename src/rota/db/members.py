@@ -3,9 +3,8 @@
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import dict_row
-
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import UserId, WorkspaceId
 
 SHOWN = """
@@ -66,24 +65,24 @@ SELECT count(*) FROM members WHERE user_id = %(user_id)s AND workspace_id <> %(w
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
-    return await _rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UUID) -> dict[str, Any] | None:
-    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id})
+    found = await named_rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id})
     return found[0] if found else None
 
 
 async def lock(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> str | None:
     """Their level, held until the end of the transaction; None for who is no member."""
-    found = await _rows(conn, LOCK, {"workspace_id": workspace_id, "user_id": user_id})
+    found = await named_rows(conn, LOCK, {"workspace_id": workspace_id, "user_id": user_id})
     return str(found[0]["level"]) if found else None
 
 
 async def lock_admins(conn: Connection, workspace_id: WorkspaceId) -> list[UserId]:
     """Who waited for the lock looks again: whose account was switched off meanwhile, the first look does not see."""
-    await _rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})
-    return [row["user_id"] for row in await _rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})]
+    await named_rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})
+    return [row["user_id"] for row in await named_rows(conn, LOCK_ADMINS, {"workspace_id": workspace_id})]
 
 
 async def set_level(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, level: str) -> None:
@@ -96,17 +95,11 @@ async def remove(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -
 
 async def holds(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> dict[str, int]:
     """How much would end if they left: `automations` on their grants, `runs` at work or waiting, `tokens`."""
-    [row] = await _rows(conn, HOLDS, {"workspace_id": workspace_id, "user_id": user_id})
+    [row] = await named_rows(conn, HOLDS, {"workspace_id": workspace_id, "user_id": user_id})
     return row
 
 
 async def is_elsewhere(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> bool:
     """Whether somebody belongs to another workspace too. Looks beyond this one."""
-    [row] = await _rows(conn, ELSEWHERE, {"workspace_id": workspace_id, "user_id": user_id})
+    [row] = await named_rows(conn, ELSEWHERE, {"workspace_id": workspace_id, "user_id": user_id})
     return bool(row["count"])
-
-
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()

@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import ApprovalId, AutomationId, GrantId, UserId, WorkspaceId
 
 # Who is told of what (`told`) goes to the bell and the targets of members who did not choose otherwise. Unread, or unsent, ones
@@ -238,11 +238,11 @@ async def page(
     unread: bool | None = None,
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "user_id": user_id, "before": before, "limit": limit}
-    return await _rows(conn, f"{PAGE}{READ_OR_NOT[unread]} ORDER BY latest_id DESC LIMIT %(limit)s", given)
+    return await named_rows(conn, f"{PAGE}{READ_OR_NOT[unread]} ORDER BY latest_id DESC LIMIT %(limit)s", given)
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, told_id: UUID) -> dict[str, Any] | None:
-    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id, "id": told_id})
+    found = await named_rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id, "id": told_id})
     return found[0] if found else None
 
 
@@ -265,16 +265,10 @@ async def settle(conn: Connection, workspace_id: WorkspaceId, approval_ids: Sequ
 
 
 async def choices(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> list[dict[str, Any]]:
-    return await _rows(conn, CHOICES, {"workspace_id": workspace_id, "user_id": user_id})
+    return await named_rows(conn, CHOICES, {"workspace_id": workspace_id, "user_id": user_id})
 
 
 async def choose(
     conn: Connection, workspace_id: WorkspaceId, user_id: UserId, given: Sequence[Mapping[str, Any]]
 ) -> None:
     await conn.execute(CHOOSE, {"workspace_id": workspace_id, "user_id": user_id, "given": _json(given)})
-
-
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()

@@ -9,6 +9,7 @@ import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import AutomationId, RunId, WorkspaceId, id_at
 from rota.model.run import Status
 
@@ -235,31 +236,25 @@ SELECT count(*) FROM (
 """
 
 
-async def _dicts(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
-
-
 async def by_day(
     conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, since: UUID, zone: str, limit: int
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "zone": zone, "limit": limit}
-    return await _dicts(conn, BY_DAY, given)
+    return await named_rows(conn, BY_DAY, given)
 
 
 async def spent_by_day(
     conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, since: UUID, zone: str, limit: int
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "zone": zone, "limit": limit}
-    return await _dicts(conn, SPENT_BY_DAY, given)
+    return await named_rows(conn, SPENT_BY_DAY, given)
 
 
 async def slots_from(
     conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, since: UUID, limit: int
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "limit": limit}
-    return await _dicts(conn, SLOTS_FROM, given)
+    return await named_rows(conn, SLOTS_FROM, given)
 
 
 async def lateness(
@@ -272,10 +267,10 @@ async def lateness(
         "workspace_id": workspace_id, "starts": starts, "limit": limit,
         "since": [id_at(each) for each in starts], "until": [id_at(each + bucket) for each in starts],
     }  # fmt: skip
-    return await _dicts(conn, LATENESS, given)
+    return await named_rows(conn, LATENESS, given)
 
 
 async def waiting(conn: Connection, workspace_id: WorkspaceId, *, limit: int) -> int:
     """How many runs wait for a place, up to `limit`."""
-    [row] = await _dicts(conn, WAITING, {"workspace_id": workspace_id, "limit": limit})
+    [row] = await named_rows(conn, WAITING, {"workspace_id": workspace_id, "limit": limit})
     return int(row["count"])

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
-from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import UserId, WorkspaceId
 
 SHOWN = """
@@ -107,11 +107,11 @@ class Claim(NamedTuple):
 
 
 async def all_of(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> list[dict[str, Any]]:
-    return await _rows(conn, LIST, {"workspace_id": workspace_id, "user_id": user_id})
+    return await named_rows(conn, LIST, {"workspace_id": workspace_id, "user_id": user_id})
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UserId, target_id: UUID) -> dict[str, Any] | None:
-    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id, "id": target_id})
+    found = await named_rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id, "id": target_id})
     return found[0] if found else None
 
 
@@ -134,7 +134,7 @@ async def test(conn: Connection, workspace_id: WorkspaceId, target_id: UUID) -> 
 
 
 async def claim(conn: Connection, *, proven: bool, limit: int, lease: timedelta) -> list[Claim]:
-    found = await _rows(conn, CLAIM, {"proven": proven, "limit": limit, "lease": lease})
+    found = await named_rows(conn, CLAIM, {"proven": proven, "limit": limit, "lease": lease})
     return [Claim(**{**each, "sealed": bytes(each["sealed"])}) for each in found]
 
 
@@ -158,9 +158,3 @@ def _given(claim: Claim) -> dict[str, Any]:
         "workspace_id": claim.workspace_id, "id": claim.id, "not_before": claim.not_before,
         "waiting": orjson.dumps(waiting).decode(),
     }  # fmt: skip
-
-
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()

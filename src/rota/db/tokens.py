@@ -5,9 +5,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import dict_row
-
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import TokenId, UserId, WorkspaceId
 
 ADD = """
@@ -73,7 +72,7 @@ async def add(
 
 async def by_hash(conn: Connection, secret_hash: bytes) -> dict[str, Any] | None:
     """Whose token this is, for which workspace and what."""
-    found = await _rows(conn, BY_HASH, {"hash": secret_hash})
+    found = await named_rows(conn, BY_HASH, {"hash": secret_hash})
     return found[0] if found else None
 
 
@@ -91,11 +90,11 @@ async def page(
     valid_only: bool = False,
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
-    return await _rows(conn, PAGE, {**given, "valid_only": valid_only})
+    return await named_rows(conn, PAGE, {**given, "valid_only": valid_only})
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, token_id: UUID) -> dict[str, Any] | None:
-    found = await _rows(conn, FIND, {"workspace_id": workspace_id, "id": token_id})
+    found = await named_rows(conn, FIND, {"workspace_id": workspace_id, "id": token_id})
     return found[0] if found else None
 
 
@@ -105,9 +104,3 @@ async def revoke(conn: Connection, workspace_id: WorkspaceId, token_id: UUID) ->
 
 async def revoke_of_user(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> None:
     await conn.execute(REVOKE_OF_USER, {"workspace_id": workspace_id, "user_id": user_id})
-
-
-async def _rows(conn: Connection, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query.encode(), given)
-        return await cursor.fetchall()
