@@ -1,5 +1,6 @@
 """Chat: a person's message in a session is a run that sees the transcript so far."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ from rota.db import agents
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid
 from rota.model.caller import Caller
-from rota.model.ids import AgentId, RunId, SessionId, new_id
+from rota.model.ids import AgentId, GrantId, RunId, SessionId, new_id
 from rota.model.run import PRIORITY, Source, Start
 from rota.model.session import SessionStatus, followed_up
 from rota.runs import starting
@@ -40,13 +41,32 @@ async def turn(
         raise Conflict("The agent of this session was deleted.", code="agent_deleted")
     if agent["status"] == "paused":
         raise Conflict("The agent of this session is paused.", code="agent_paused")
+    grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT)
+    start = _start(caller, session_id, agent, grant_id, prompt=prompt, given=given, retry_of=retry_of)
+    # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
+    await starting.start(conn, [start])
+    if not start.skip_reason:  # not enough is left of its budget: nothing goes on
+        await changing.move(conn, caller.workspace_id, session_id, followed_up, by=caller.name)
+    return start.id
+
+
+def _start(
+    caller: Caller,
+    session_id: SessionId,
+    agent: Mapping[str, Any],
+    grant_id: GrantId,
+    *,
+    prompt: str | None,
+    given: Any,
+    retry_of: RunId | None,
+) -> Start:
     agent_id = AgentId(agent["id"])
     source = Source.RETRY if retry_of else Source.CHAT
-    start = Start(
+    return Start(
         workspace_id=caller.workspace_id,
         id=RunId(new_id()),
         agent_id=agent_id,
-        grant_id=await grants.make(conn, caller.workspace_id, caller.user_id, agent_id, lasts=grants.SHORT),
+        grant_id=grant_id,
         owner_id=caller.user_id,
         created_by=caller.user_id,
         revision=agent["revision"],
@@ -65,8 +85,3 @@ async def turn(
         input=given,
         priority=PRIORITY[source],
     )
-    # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
-    await starting.start(conn, [start])
-    if not start.skip_reason:  # not enough is left of its budget: nothing goes on
-        await changing.move(conn, caller.workspace_id, session_id, followed_up, by=caller.name)
-    return start.id
