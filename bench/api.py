@@ -13,7 +13,7 @@ from bench import stock
 from bench.goals import Goal, at_most
 from bench.process import Client, started
 from bench.stage import Stage, staged
-from rota.access import signing_in
+from rota.access import tokens
 
 GOAL_MS = 50.0
 BUSIEST = 20_000  # runs of one automation
@@ -40,7 +40,7 @@ async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
         await stock.fill(stage, automations=automations, runs=runs, busiest=BUSIEST)
         async with stage.db.transaction() as conn:
             await conn.execute(OTHER_WORKSPACES, [OTHERS])
-            token = await signing_in.create_token(conn, "default", "bench")
+            token = await tokens.create_as_operator(conn, "default", "bench")
         await stage.tidy()
         calls = await _calls(stage, times + WARMING)
         took = await asyncio.to_thread(_ask, stage.url, token, calls, times)

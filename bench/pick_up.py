@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.noop_kind import installed
 from bench.process import Client, started
 from bench.stage import Stage
-from rota.access import signing_in
+from rota.access import tokens
 
 REST_SECONDS = 0.01
 WARMING = 10  # statements are prepared after their fifth time
@@ -21,7 +21,7 @@ async def over_http(stage: Stage, count: int, *parts: str) -> tuple[list[float],
     """How long after the answer the agent's code began, and how long the answer took. `parts` run in as many processes;
     none of them named means all in one."""
     async with stage.db.transaction() as conn:
-        token = await signing_in.create_token(conn, "default", "bench")
+        token = await tokens.create_as_operator(conn, "default", "bench")
     return await asyncio.to_thread(_measure, stage.url, token, count, parts)
 
 

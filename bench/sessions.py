@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from bench import delivery
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
-from rota.access import signing_in
+from rota.access import signing_in, tokens
 from rota.db import events, runs
 from rota.db.events import NewEvent
 from rota.db.listener import session_channel
@@ -135,7 +135,7 @@ async def _whole(reader: asyncio.StreamReader) -> bytes:
 async def _following(stage: Stage, url: str, session_id: SessionId, *, followers: int, writes: int) -> dict[str, float]:
     """From before an event is written until each of the followers has it."""
     async with stage.db.transaction() as conn:
-        token = await signing_in.create_token(conn, stage.caller.workspace_slug, "bench")
+        token = await tokens.create_as_operator(conn, stage.caller.workspace_slug, "bench")
         last = await events.last_seq(conn, stage.caller.workspace_id, session_id)
     path = f"/api/v1/workspaces/{stage.caller.workspace_slug}/sessions/{session_id}/trace?after={last}"
     written: dict[int, float] = {}

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import pytest
 
@@ -24,9 +25,8 @@ EMAILS = (f"ada{n}@example.org" for n in range(1000))
 
 async def token_of(office: Office, user_id: str) -> Api:
     async with office.db.transaction() as conn:
-        slug = office.caller.workspace_slug
-        secret = await signing_in.create_token(conn, slug, "test", user_id=UserId(user_id))  # type: ignore[arg-type]
-    return Api(office.site.client(), slug, secret)
+        _, secret = await signing_in.add_token(conn, office.caller.workspace_id, UserId(UUID(user_id)), "test")
+    return Api(office.site.client(), office.caller.workspace_slug, secret)
 
 
 async def test_somebody_invited_signs_in_by_their_link_and_does_what_their_level_allows(

@@ -9,13 +9,14 @@ from house import House
 from rota.access import signing_in
 from rota.access.signing_in import (
     LOGIN_LASTS,
+    add_token,
     caller_by_login,
     caller_by_token,
     create_link,
-    create_token,
     note_use,
     sign_in,
 )
+from rota.access.tokens import create_as_operator
 from rota.db import people
 from rota.errors import NotFound, Unauthenticated
 from rota.model.caller import Level
@@ -25,7 +26,13 @@ from rota.roster.first_start import settle_in
 
 async def token(house: House, workspace: str = "default", **given: Any) -> str:
     async with house.db.transaction() as conn:
-        return await create_token(conn, workspace, "test", **given)
+        return await create_as_operator(conn, workspace, "test", **given)
+
+
+async def token_of(house: House, user_id: UserId) -> str:
+    async with house.db.transaction() as conn:
+        _, secret = await add_token(conn, house.caller.workspace_id, user_id, "test")
+        return secret
 
 
 async def by_token(house: House, secret: str, workspace: str = "default") -> Any:
@@ -48,7 +55,7 @@ async def person(house: House, level: str) -> UserId:
 
 async def test_a_token_stands_for_its_user_with_their_level_as_it_is_now(house: House) -> None:
     user_id = await person(house, "member")
-    secret = await token(house, user_id=user_id)
+    secret = await token_of(house, user_id)
     assert secret.startswith("rota_")
     caller = await by_token(house, secret)
     assert (caller.user_id, caller.level, caller.workspace_slug) == (user_id, Level.MEMBER, "default")
@@ -94,7 +101,7 @@ async def test_a_token_lasts_as_long_as_was_said(house: House) -> None:
 )
 async def test_somebody_who_left_is_let_in_no_more(house: House, change: str) -> None:
     user_id = await person(house, "member")
-    secret = await token(house, user_id=user_id)
+    secret = await token_of(house, user_id)
     async with house.db.transaction() as conn:
         login = await sign_in(conn, await create_link(conn, user_id))
         await conn.execute("ALTER TABLE tokens DROP CONSTRAINT tokens_workspace_id_user_id_fkey")

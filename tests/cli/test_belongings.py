@@ -130,8 +130,8 @@ async def test_a_token_for_changes_only_deletes_what_it_cannot_see(
     for key in ("n", "a:b"):
         await rota("memory", "set", "errand", key, "3")
     async with office.db.transaction() as conn:
-        given = {"user_id": office.caller.user_id, "scopes": [Scope.WRITE]}
-        token = await signing_in.create_token(conn, office.caller.workspace_slug, "writes", **given)
+        caller = office.caller
+        _, token = await signing_in.add_token(conn, caller.workspace_id, caller.user_id, "writes", scopes=[Scope.WRITE])
     whole = os.environ["ROTA_TOKEN"]
     monkeypatch.setenv("ROTA_TOKEN", token)
     assert "no scope `read`" in (await rota("memory", "get", "errand", "n", code=2)).stderr

@@ -13,7 +13,7 @@ from house import House
 from httpx import ASGITransport, AsyncClient
 
 from rota import executors
-from rota.access import signing_in
+from rota.access import tokens
 from rota.access.vault import open_vault
 from rota.daemon import bind
 from rota.db.listener import Listener, Wakes
@@ -34,7 +34,7 @@ def app(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> FastA
 @pytest.fixture
 async def token(house: House) -> str:
     async with house.db.transaction() as conn:
-        return await signing_in.create_token(conn, "default", "docs")
+        return await tokens.create_as_operator(conn, "default", "docs")
 
 
 @pytest.fixture

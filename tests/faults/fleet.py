@@ -16,7 +16,7 @@ from house import House
 from process.rota import Rota
 from psycopg import AsyncConnection
 
-from rota.access import signing_in
+from rota.access import tokens
 from rota.access.vault import open_vault
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
@@ -95,7 +95,7 @@ class Fleet:
 
     async def token(self) -> str:
         async with self.house.db.transaction() as conn:
-            return await signing_in.create_token(conn, "default", "test")
+            return await tokens.create_as_operator(conn, "default", "test")
 
     # ── Agents and runs ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -113,7 +113,7 @@ async def test_what_ends_with_a_membership_is_said_before_and_ends(
     await house.run(automation)
     await house.execute("UPDATE grants SET user_id = %s", ada)
     async with house.db.transaction() as conn:
-        await signing_in.create_token(conn, "default", "hers", user_id=ada)
+        await signing_in.add_token(conn, house.caller.workspace_id, ada, "hers")
     one = f"{ROOT}/members/{ada}"
     async with visit() as theirs:
         await sign_in(theirs, house, ada)

@@ -272,7 +272,7 @@ async def test_a_weak_password_is_refused(guest: AsyncClient, ada: UserId, new: 
 async def test_a_token_alone_sets_no_first_password(guest: AsyncClient, ada: UserId, house: Any) -> None:
     await house.execute("UPDATE users SET password_hash = NULL WHERE id = %s", ada)
     async with house.db.transaction() as conn:
-        token = await signing_in.create_token(conn, "default", "test", user_id=ada)
+        _, token = await signing_in.add_token(conn, house.caller.workspace_id, ada, "test")
     told = await guest.put(f"{API}/me/password", json={"new": PASSWORD}, headers={"Authorization": f"Bearer {token}"})
     assert (told.status_code, told.json()["code"]) == (403, "login_needed")
 

@@ -10,7 +10,7 @@ import pytest
 from house import House
 from waiting import until
 
-from rota.access import signing_in
+from rota.access import tokens
 from rota.db import events
 from rota.db.events import NewEvent
 from rota.db.listener import Wakes, session_channel
@@ -71,7 +71,7 @@ async def _begin(house: House) -> tuple[SessionId, str]:
     automation_id = AutomationId(await house.automation())
     async with house.db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-        token = await signing_in.create_token(conn, "default", "readers")
+        token = await tokens.create_as_operator(conn, "default", "readers")
     return SessionId(await house.value("SELECT id FROM sessions")), token
 
 

@@ -46,19 +46,6 @@ async def add_token(
     return token_id, secret
 
 
-async def create_token(
-    conn: Connection, workspace: str, name: str, *, user_id: UserId | None = None, **options: Any
-) -> str:
-    """The secret of a new API token of the workspace's first admin, or of the user given."""
-    found = await people.find_workspace(conn, workspace)
-    if not found:
-        raise NotFound(f"There is no workspace {workspace!r}.", field="workspace")
-    user_id = user_id or await people.first_admin(conn, found["id"])
-    if not user_id:
-        raise NotFound(f"The workspace {workspace!r} has no admin.", field="workspace")
-    return (await add_token(conn, found["id"], user_id, name, **options))[1]
-
-
 async def create_link(conn: Connection, user_id: UserId) -> str:
     """A one-time secret for the address that `rota up` prints. An earlier one that was not used dies."""
     secret = secrets.token_urlsafe(32)

@@ -29,11 +29,6 @@ BUILT_IN = {
 log = logging.getLogger(__name__)
 
 
-def known_kinds() -> list[str]:
-    """The built-in kinds whose libraries are here, then those that installed packages bring."""
-    return [*_usable(), *sorted(_installed())]
-
-
 def _usable() -> list[str]:
     return [kind for kind in BUILT_IN if not _lacks_library(kind)]
 
