@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from bench import held, idle, peers, pick_up
+from bench import first_words, held, idle, peers, pick_up
 from bench.at_work import Noop, Programs, at_work
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
@@ -30,7 +30,7 @@ async def measure(*, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     figures: dict[str, Any] = {}
     goals: list[Goal] = []
     async with staged() as stage:
-        for part in (_drains, _programs, _pick_ups, _notifications, held.measure):
+        for part in (_drains, _programs, first_words.measure, _pick_ups, _notifications, held.measure):
             found, kept = await part(stage, quick=quick)
             figures |= found
             goals += kept
