@@ -253,6 +253,19 @@ async def test_an_agent_that_says_more_than_can_be_stored_waits(
     assert await written(house) == [("output", "More than ten characters.")]
 
 
+async def test_an_agent_that_records_more_than_can_be_stored_waits(
+    recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "FULL_BYTES", 1000)
+    recording = asyncio.create_task(desk.tool("copy", {"text": 1000 * "x"}))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not recording.done()
+    await recorder.flush()
+    async with asyncio.timeout(10):
+        await recording
+
+
 async def test_all_who_wait_for_room_go_on_when_there_is_some(
     house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

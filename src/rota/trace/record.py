@@ -164,8 +164,9 @@ class RecordingDesk:
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         self._end_text()
-        self._pending.append(self._event("tool", clean_json(self._redacted({"name": name, **data}))))
-        self._size += 100
+        used = clean_json(self._redacted({"name": name, **data}))
+        self._pending.append(self._event("tool", used))
+        self._size += len(str(used))
         await self._handed_in()
 
     async def usage(self, unit: str, amount: float) -> None:
