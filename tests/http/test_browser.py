@@ -195,7 +195,10 @@ async def test_the_list_lives(rota: Any, sit: Any) -> None:
     assert reader.complaints == []
 
 
-@pytest.mark.parametrize("refusal", [{"status": 503}, None])
+ENDS_AT_ONCE = {"status": 200, "content_type": "text/event-stream", "body": ""}
+
+
+@pytest.mark.parametrize("refusal", [{"status": 503}, None, ENDS_AT_ONCE], ids=["refused", "no answer", "ends at once"])
 async def test_a_stream_that_could_not_be_opened_at_first_is_asked_for_again(
     rota: Any, sit: Any, refusal: dict[str, Any] | None
 ) -> None:
@@ -220,6 +223,56 @@ async def test_a_stream_that_could_not_be_opened_at_first_is_asked_for_again(
     await expect(row.locator(".pill")).to_have_text("Paused")
     assert len(refused) >= 2
     assert await was_never_reloaded(page)
+
+
+async def test_an_automation_that_is_deleted_says_so_wherever_it_is_open_and_comes_back(rota: Any, sit: Any) -> None:
+    saved = rota.automation("Doomed", "true")
+    reader = await sit()
+    page, elsewhere = [await reader.page(f"{LIST}/{saved['slug']}") for _ in range(2)]
+    for each in (page, elsewhere):
+        await remembers(each)
+        await expect(each.locator(".heading .pill")).to_have_text("Active")
+    await page.get_by_role("button", name="Delete").click()
+    for each in (page, elsewhere):
+        await expect(each.locator(".heading .pill")).to_have_text("Deleted")
+        await expect(each.get_by_role("button", name="Run now")).to_have_count(0)
+    await elsewhere.get_by_role("button", name="Restore").click()
+    for each in (page, elsewhere):
+        await expect(each.locator(".heading .pill")).to_have_text("Active")
+        assert await was_never_reloaded(each)
+    assert reader.complaints == []
+
+
+async def test_an_automation_that_was_deleted_while_the_line_was_lost_says_so(rota: Any, sit: Any, proxy: Any) -> None:
+    saved = rota.automation("Doomed unseen", "true")
+    reader = await sit()
+    async with proxy(int(rota.port)) as line:
+        page = await reader.page(origin=line.url)
+        async with page.expect_response(lambda each: "live=" in each.url):
+            await page.goto(f"{line.url}{LIST}/{saved['slug']}")
+        await page.route("**/automations/*?live=*", lambda route: route.abort())
+        line.cut()
+        await expect(page.locator("#line")).to_have_text(re.compile("what you see may be old"))
+        rota.api("DELETE", f"/automations/{saved['slug']}")
+        await page.unroute("**/automations/*?live=*")
+        await expect(page.locator(".heading .pill")).to_have_text("Deleted")
+        await expect(page.locator("#line")).to_be_empty()
+
+
+async def test_an_agent_that_is_deleted_elsewhere_says_so_and_is_asked_for_no_more(rota: Any, sit: Any) -> None:
+    config = {"argv": ["true"], "stdin": "none"}
+    agent = rota.api("POST", "/agents", {"name": "Leaves", "executor": "command", "config": config})
+    page = await (await sit()).page()
+    asked: list[str] = []
+    page.on("request", lambda each: asked.append(each.url) if "live=" in each.url else None)
+    async with page.expect_response(lambda each: "live=" in each.url):
+        await page.goto(f"{rota.url}/w/default/agents/{agent['slug']}")
+    ended = page.evaluate("new Promise((heard) => document.addEventListener('htmx:sse:close', heard, { once: true }))")
+    rota.api("DELETE", f"/agents/{agent['slug']}")
+    await expect(page.locator("#live")).to_have_text(re.compile("There is no such agent"))
+    await ended
+    await expect(page.locator("#line")).to_have_text("What this page shows is no longer there.")
+    assert len(asked) == 2  # once more, which was refused
 
 
 async def test_a_page_whose_reader_was_signed_out_meanwhile_says_so(rota: Any, sit: Any, proxy: Any) -> None:

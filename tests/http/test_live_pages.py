@@ -12,7 +12,7 @@ import pytest
 from httpx import AsyncClient
 
 from rota.http.context import Web
-from rota.http.ui import automations, live, sessions
+from rota.http.ui import agents, automations, live, sessions
 from rota.http.ui.live import View
 from rota.http.ui.speech import Teller
 
@@ -104,13 +104,25 @@ async def test_a_stream_ends_with_the_server(asks: Any, web: Web, house: Any) ->
             await anext(feed)
 
 
+async def test_a_stream_ends_with_what_it_shows(admin: AsyncClient, asks: Any, web: Web, house: Any) -> None:
+    await house.automation()
+    found = await house.value("SELECT id FROM agents")
+    view = View("", "", "agents/_agent.html", agents._look(web, str(found)))
+    async with aclosing(live.parts(asks, web, house.caller, view, "")) as feed:
+        await anext(feed)
+        await house.execute("UPDATE automations SET deleted_at = now()")
+        await house.execute("UPDATE agents SET deleted_at = now()")
+        assert b"There is no such agent." in [told async for told in feed][-1]
+    assert (await admin.get(f"/w/default/agents/{found}?live=0")).status_code == 404
+
+
 async def test_a_page_names_its_stream_and_the_stream_answers(admin: AsyncClient, house: Any, web: Web) -> None:
-    await house.automation({"cron": "0 9 * * *"})
+    automation_id = await house.automation({"cron": "0 9 * * *"})
     web.closing.set()
     for path in (LIST, f"{LIST}?q=err&status=active", f"{LIST}/errand", "/w/default/runs", "/w/default/fleet"):
         page = (await admin.get(path)).text
         address = page.split('hx-sse:connect="')[1].split('"')[0].replace("&amp;", "&")
-        assert address.startswith(path)
+        assert address.startswith(path.replace("errand", str(automation_id)))
         answer = await admin.get(address)
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         assert answer.content == b""

@@ -80,7 +80,9 @@ async def _list(conn: Connection, caller: Caller, *, shared: Web, before: UUID |
 async def agent_page(
     unit: InUnit, request: Request, shared: Shared, agent: str, live: Live = None, last_event_id: LastEventId = None
 ) -> Response:
-    view = View("agents/agent.html", "agents/_agent_results.html", "agents/_agent.html", _look(shared, agent))
+    found = await agents.find(unit.conn, unit.caller, agent)
+    look = _look(shared, str(found["id"]))
+    view = View("agents/agent.html", "agents/_agent_results.html", "agents/_agent.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 

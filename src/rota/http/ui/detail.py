@@ -50,9 +50,10 @@ async def detail_page(
     live: Live = None,
     last_event_id: LastEventId = None,
 ) -> Response:
+    found = await automations.find(unit.conn, unit.caller, automation, deleted=True)
     look = partial(
         _detail,
-        ref=automation,
+        ref=str(found["id"]),  # its slug is free for another once it is deleted
         view=view,
         day=day,
         asked=at,

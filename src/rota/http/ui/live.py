@@ -13,6 +13,7 @@ from starlette.responses import Response
 from rota.db import glance, isolation
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
+from rota.errors import NotFound
 from rota.http.context import Shared, Signed, Unit, Web
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui.rendering import PageRoute, here, html, is_live, page, render, told_to
@@ -60,7 +61,7 @@ async def parts(
     request: Request, shared: Web, caller: Caller, view: View, seen: str, *, marked: bool = True
 ) -> AsyncGenerator[bytes]:
     """The part whenever it is not what the reader has seen. Each carries the mark of its facts, so that a browser which
-    lost the line says on any replica what it shows.
+    lost the line says on any replica what it shows. Once there is nothing left to show, the last part says that.
     """
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -70,8 +71,12 @@ async def parts(
         spoke = loop.time()
         while not shared.closing.is_set():
             changed.clear()
-            async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-                facts = await _look(view, conn, caller)
+            try:
+                async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+                    facts = await _look(view, conn, caller)
+            except NotFound as gone:
+                yield message(None, render("_gone.html", told=gone.message))
+                return
             if facts["seen"] != seen:
                 seen, spoke = facts["seen"], loop.time()
                 told = {"here": here(request), **told_to(request, caller), **facts}
