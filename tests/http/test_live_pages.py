@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 
+from rota.db.listener import Listener
 from rota.http.context import Web
 from rota.http.ui import agents, automations, live, sessions
 from rota.http.ui.live import View
 from rota.http.ui.speech import Teller
+from rota.model.ids import new_id
 
 LIST = "/w/default/automations"
 
@@ -93,6 +95,32 @@ async def test_a_wake_is_not_waited_out(asks: Any, web: Web, house: Any, monkeyp
         await asyncio.sleep(0)
         web.wakes.send("rota_runs", [house.caller.workspace_id])
         assert str(run["session_id"]).encode() in await waits
+
+
+async def test_what_happens_in_another_workspace_makes_nobody_look(
+    asks: Any, web: Web, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def rest(changed: asyncio.Event, _: asyncio.Event) -> None:
+        rested.put_nowait(changed)
+        await changed.wait()
+
+    monkeypatch.setattr(live, "_rest", rest)
+    told = Listener("")  # it hears what this test says, and nothing else
+    async with listening(asks, replace(web, listener=told), house) as feed:
+        seen = mark(await anext(feed))
+    feed = live.parts(asks, replace(web, listener=told), house.caller, the_list(), seen)
+    looking = asyncio.ensure_future(anext(feed))
+    changed = await rested.get()
+    told.hear("rota_runs", [str(new_id())])
+    assert not changed.is_set()
+    for about in (str(house.caller.workspace_id), ""):  # nobody is named where something may have been lost
+        told.hear("rota_runs", [about])
+        assert changed.is_set()
+        await rested.get()
+    looking.cancel()
+    await asyncio.wait({looking})
 
 
 async def test_a_stream_ends_with_the_server(asks: Any, web: Web, house: Any) -> None:

@@ -64,10 +64,16 @@ async def parts(
     lost the line says on any replica what it shows. Once there is nothing left to show, the last part says that.
     """
     changed = asyncio.Event()
+    mine = {"", str(caller.workspace_id)}  # a notification that names nobody is for everybody
+
+    def hear(about: str) -> None:
+        if about in mine:
+            changed.set()
+
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         for channel in (RUNS, TRIGGERS):
-            await stack.enter_async_context(shared.listener.subscribed(channel, lambda _: changed.set()))
+            await stack.enter_async_context(shared.listener.subscribed(channel, hear))
         spoke = loop.time()
         while not shared.closing.is_set():
             changed.clear()
