@@ -1,17 +1,27 @@
 """The bell on pages: its count, plain links, plain forms, and nobody else's news."""
 
+import asyncio
 from typing import Any, ClassVar
 
 import pytest
 from httpx import AsyncClient
 
 from rota.http.context import Web
-from rota.http.ui.live import View, parts
+from rota.http.ui import live
+from rota.http.ui.live import View
 from rota.model.ids import AutomationId, new_id
 from rota.notify import telling
 
 ROOT = "/w/default"
 NASTY = "<script>alert('!')</script>"
+
+
+class Asked:
+    """A request of a browser, as far as a stream looks at it."""
+
+    cookies: ClassVar[dict[str, str]] = {}
+    query_params = type("", (), {"multi_items": lambda _: []})()
+    url = type("", (), {"path": f"{ROOT}/approvals"})
 
 
 @pytest.fixture
@@ -40,7 +50,9 @@ async def test_every_page_has_the_bell_with_its_count(admin: AsyncClient, house:
         page = (await admin.get(ROOT + path)).text
         assert f'href="{ROOT}/notifications"' in page
         assert '<span class="count">1<' in page, path
+    assert "Mark all as read" in page
     await admin.post(f"{ROOT}/notifications/read")
+    assert "Mark all as read" not in (await admin.get(f"{ROOT}/notifications")).text
     assert '<span class="count">' not in (await admin.get(f"{ROOT}/automations")).text
 
 
@@ -79,17 +91,27 @@ async def test_the_stream_of_a_page_sends_the_bell_when_it_rings(web: Web, house
     async def look(*_: Any) -> dict[str, Any]:
         return {"seen": "same", "lives": True, "approvals": [], "chosen": "pending", "first": True, "older": None}
 
-    class Asked:
-        cookies: ClassVar[dict[str, str]] = {}
-        query_params = type("", (), {"multi_items": lambda _: []})()
-        url = type("", (), {"path": f"{ROOT}/approvals"})
-
     view = View("approvals/list.html", "approvals/_results.html", "approvals/_list.html", look)
-    stream = parts(Asked(), web, house.caller, view, "same-0-0")  # type: ignore[arg-type]
+    stream = live.parts(Asked(), web, house.caller, view, "same-0-0")  # type: ignore[arg-type]
     run = await house.ended(await house.automation(), "failed")
     await tell(house, run)
     message = (await anext(stream)).decode()
     assert message.startswith("id: same-1-0\n")
     assert 'hx-target="#bell"' in message
     assert '<span class="count">1<' in message
+    await stream.aclose()
+
+
+async def test_what_was_read_is_told_at_once_to_its_reader_wherever_they_look(
+    admin: AsyncClient, web: Web, house: Any, failed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 3600.0)
+    heard: list[str] = []
+    web.listener.on("rota_bell", heard.append)
+    stream = live.parts(Asked(), web, house.caller, live.TOP, "")  # type: ignore[arg-type]
+    assert b'<span class="count">1<' in await anext(stream)
+    told = asyncio.ensure_future(anext(stream))
+    await admin.post(f"{ROOT}/notifications/read")
+    assert str(house.caller.user_id) in heard
+    assert b'<span class="count">' not in await told
     await stream.aclose()

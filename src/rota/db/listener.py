@@ -22,6 +22,7 @@ RUNS = "rota_runs"
 CANCELS = "rota_cancels"
 ANSWERS = "rota_answers"
 OUTWARD = "rota_outward"
+BELL = "rota_bell"
 SCHEMA = "rota_schema"
 
 WINDOW_SECONDS = 0.001

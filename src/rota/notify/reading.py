@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from rota.db import notifications
+from rota.db.listener import BELL
 from rota.db.pool import Connection
 from rota.errors import Forbidden, NotFound
 from rota.model.caller import Caller
@@ -42,6 +43,7 @@ async def read(conn: Connection, caller: Caller, told_id: UUID) -> dict[str, Any
     """Somebody has seen it; a repeat changes nothing."""
     person(caller)
     await notifications.read(conn, caller.workspace_id, caller.user_id, told_id)
+    conn.wake(BELL, [caller.user_id])
     found = await notifications.find(conn, caller.workspace_id, caller.user_id, told_id)
     if not found:
         raise NotFound("There is no such notification.")
@@ -51,6 +53,7 @@ async def read(conn: Connection, caller: Caller, told_id: UUID) -> dict[str, Any
 async def read_all(conn: Connection, caller: Caller) -> None:
     person(caller)
     await notifications.read_all(conn, caller.workspace_id, caller.user_id)
+    conn.wake(BELL, [caller.user_id])
 
 
 async def choices(conn: Connection, caller: Caller) -> Choices:

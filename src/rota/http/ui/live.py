@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from rota.db import glance, isolation
-from rota.db.listener import RUNS, TRIGGERS
+from rota.db.listener import BELL, RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import NotFound
 from rota.http.context import Shared, Signed, Unit, Web
@@ -64,7 +64,7 @@ async def parts(
     lost the line says on any replica what it shows. Once there is nothing left to show, the last part says that.
     """
     changed = asyncio.Event()
-    mine = {"", str(caller.workspace_id)}  # a notification that names nobody is for everybody
+    mine = {"", str(caller.workspace_id), str(caller.user_id)}  # one that names nobody is for everybody
 
     def hear(about: str) -> None:
         if about in mine:
@@ -72,7 +72,7 @@ async def parts(
 
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
-        for channel in (RUNS, TRIGGERS):
+        for channel in (RUNS, TRIGGERS, BELL):
             await stack.enter_async_context(shared.listener.subscribed(channel, hear))
         spoke = loop.time()
         while not shared.closing.is_set():
