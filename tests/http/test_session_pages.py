@@ -185,6 +185,28 @@ async def test_the_verbs_that_apply_are_offered_to_who_may(admin: AsyncClient, h
     assert (await submit(admin, f"{session}/archive")).status_code == 403
 
 
+async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation()
+    run = await house.run(automation_id)
+
+    async def told() -> str:
+        page = (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
+        tail = page.split('<div id="tail">')[1].split("</p>")[0]
+        return " ".join(re.sub("<[^>]+>", "", tail).split())
+
+    assert await told() == "Waits for a free place"
+    await house.execute("UPDATE runs SET tries = 1, ready_at = now() + interval '1 hour 1 minute'")
+    assert await told() == "Tries again in 1 h"
+    await house.execute("UPDATE runs SET ready_at = now()")
+    assert await told() == "Waits for a free place"
+    await house.execute("UPDATE runs SET tries = 0, ready_at = NULL")
+    assert await told() == "Waits for the run before it"
+    assert (
+        f'<a href="{ROOT}/automations/{automation_id}">the run before it</a>'
+        in (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
+    )
+
+
 async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house: Any) -> None:
     run = await house.ended(await house.automation(), "failed")
     await house.execute("UPDATE sessions SET status = 'archived'")

@@ -157,6 +157,7 @@ templates = Environment(
 )
 templates.filters |= {
     "ago": words.ago,
+    "due": words.due,
     "at": words.at,
     "at_place": words.at_place,
     "hms": words.hms,
@@ -191,6 +192,7 @@ templates.globals |= {
     "session_pills": words.SESSION_PILLS,
     "started_by": words.STARTED_BY,
     "note": words.note,
+    "tries_again_at": words.tries_again_at,
     "answered": words.answered,
     "made_up_for": words.made_up_for,
     "offset": words.offset,

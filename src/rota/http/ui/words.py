@@ -170,6 +170,13 @@ def note(run: Mapping[str, Any]) -> Note:
             return Note(run["summary"] or "")
 
 
+def tries_again_at(run: Mapping[str, Any], *, now: datetime | None = None) -> datetime | None:
+    """When a run that goes back to the queue may be claimed again, if that is still to come."""
+    ready_at: datetime | None = run["ready_at"]
+    again = run["tries"] or run["rescues"]
+    return ready_at if again and ready_at and ready_at > (now or datetime.now(UTC)) else None
+
+
 def _skipped(run: Mapping[str, Any]) -> Note:
     before = run.get("missed") or {"count": 0, "since": run["slot"]}
     if run["skip_reason"] == "missed":  # those before it, and its own slot
@@ -212,6 +219,11 @@ def ago(value: datetime | str | None, *, now: datetime | None = None) -> Markup:
         return Markup('<span class="none">–</span>')
     moment = instant(value)
     return _time(moment, "data-ago", relative(moment - (now or datetime.now(UTC)), moment))
+
+
+def due(moment: datetime) -> Markup:
+    """A time to come, relative to now: once it has, it is now."""
+    return _time(instant(moment), "data-due", relative(moment - datetime.now(UTC), moment))
 
 
 def at(value: datetime | str | None, zone: str = "UTC") -> Markup:

@@ -45,6 +45,7 @@
       if (!each.title || each.title.endsWith(" UTC")) each.title = exact.format(moment); // as the server wrote it
       if (elsewhere && each.dataset.at) put(each, clock(moment, each.dataset.at));
       if ("ago" in each.dataset) put(each, relative(moment, now));
+      if ("due" in each.dataset) put(each, relative(Math.max(moment, now), now));
       if ("since" in each.dataset) put(each, span(Math.max(0, now - moment) / 1000));
     }
   }
