@@ -211,6 +211,16 @@ async def test_sessions_of_automations_are_a_list_of_their_own(admin: AsyncClien
     assert str(run["session_id"]) in (await admin.get(f"{home}?kind=automation")).text
 
 
+async def test_a_session_of_an_automation_says_what_became_of_its_run(admin: AsyncClient, house: Any) -> None:
+    run = await house.ended(await house.automation(), "cancelled", error_class="cancelled_by_user")
+    await house.execute("UPDATE sessions SET status = 'failed'")  # as a run leaves it that did not succeed
+    row = (
+        (await admin.get(f"{ROOT}/sessions?kind=automation")).text.split(f's-{run["session_id"]}"')[1].split("</tr>")[0]
+    )
+    assert ">Cancelled<" in row
+    assert ">Failed<" not in row
+
+
 async def test_pages_count_what_waits_for_an_answer(admin: AsyncClient, house: Any) -> None:
     assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text
     run = await house.started(await house.automation())
