@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from rota.http.ui.markdown import ATTRIBUTES, LONGEST, SPOKEN, TAGS, inline, markdown
 
@@ -109,6 +110,52 @@ def test_what_people_expect_of_markdown() -> None:
 
 def test_lines_stay_lines_and_entities_stay_as_written() -> None:
     assert markdown("one\ntwo &amp; <b>") == "<p>one<br>\ntwo &amp;amp; &lt;b&gt;</p>\n"
+
+
+FAILURE = """\
+Loading __main__
+Traceback (most recent call last):
+  File "load.py", line 3, in __init__
+    raise KeyError(name)
+KeyError: 'a *b* c'
+# 3 rows failed"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        FAILURE,
+        FAILURE.replace("\n", "\r\n"),
+        f"It broke:\n\n{FAILURE}",
+        "Traceback (most recent call last):\nKeyError: 1",
+        '{\n  "a": 1,\n  "b": 2\n}',
+        "Filesystem   Use%\n/dev/root     40%",
+        "At:\n\tone\n\ttwo",
+    ],
+)
+def test_what_a_program_printed_is_shown_as_it_was_said(said: str) -> None:
+    assert markdown(said) == Markup('<div class="as-said">{}</div>').format(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"It broke:\n\n```\n{FAILURE}\n```\n",
+        "One:\n\n- a\n  goes on\n  and on\n  - b\n    - c\n\nEnd.",
+        "Code:\n\n    x = 1\n    y = 2\n",
+        "| a    | b    |\n|------|------|\n| 1    | 2    |",
+        "A sentence.  Another.\nOne more.  And one.",
+        "I saw `Traceback (most recent call last):` there.",
+    ],
+)
+def test_what_is_written_in_markdown_stays_that(said: str) -> None:
+    assert "as-said" not in markdown(said)
+
+
+def test_the_names_of_programs_are_no_emphasis() -> None:
+    assert markdown("in __init__ of snake_case_name") == "<p>in __init__ of snake_case_name</p>\n"
+    assert inline("in __init__") == "in __init__"
+    assert "<strong>two words</strong>" in markdown("__two words__")
 
 
 def test_what_is_too_long_is_shown_as_it_was_said() -> None:

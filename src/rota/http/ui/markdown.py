@@ -1,5 +1,8 @@
-"""Agents' finished words as markup: Markdown without HTML, and of what that yields only the tags named here."""
+"""Agents' finished words as markup: Markdown without HTML, and of what that yields only the tags named here. What a
+program printed is no Markdown, and is shown as it was said."""
 
+import re
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +10,7 @@ from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 LONGEST = 40_000  # longer ones are shown as they were said
 SCHEMES = {"http", "https", "mailto"}
@@ -18,6 +22,10 @@ SPOKEN = {"code", "del", "em", "s", "strong"}
 MARKS = frozenset("`*_~[!\\")
 ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}, "pre": {"tabindex"}}
 # Headings of a page belong to the page: those of an agent stand below them.
+_LINE_END = re.compile(r"\r\n?|\n")  # as the parser counts lines
+_LAID_OUT = re.compile(r" {2}|\t|.*\S {3,}\S")  # by blanks, which Markdown takes away
+_TRACEBACK = re.compile(r" *Traceback \(most recent call last\):")
+_SPECIAL_NAME = re.compile(r"(?<!\w)__[a-z][a-z0-9_]*__(?!\w)")
 HEADINGS = {"h1": "h4", "h2": "h5", "h3": "h6", "h4": "h6", "h5": "h6", "h6": "h6"}
 
 
@@ -25,17 +33,36 @@ HEADINGS = {"h1": "h4", "h2": "h5", "h3": "h6", "h4": "h6", "h5": "h6", "h6": "h
 def markdown(text: str) -> Markup:
     """Safe markup. All who watch a session get the same."""
     if len(text) > LONGEST:
-        return Markup('<div class="as-said">{}</div>').format(text)
+        return _as_said(text)
     import nh3  # noqa: PLC0415 - who serves no page never pays for it
 
+    parser, links = _parser(), dict[str, Any]()
+    tokens = parser.parse(text, links)
+    if _is_printed(text, tokens):
+        return _as_said(text)
     clean = nh3.clean(
-        _parser().render(text),
+        parser.renderer.render(tokens, parser.options, links),
         tags=TAGS,
         attributes=ATTRIBUTES,
         url_schemes=SCHEMES,
         link_rel="noopener noreferrer nofollow",
     )
     return Markup(clean)  # nosec B704 # noqa: S704 — cleaned by the line above
+
+
+def _as_said(text: str) -> Markup:
+    return Markup('<div class="as-said">{}</div>').format(text)
+
+
+def _is_printed(text: str, tokens: "Sequence[Token]") -> bool:
+    """Whether a paragraph, outside of lists and fences, is a traceback or has lines whose blanks would be lost."""
+    lines = _LINE_END.split(text)
+    spans = [token.map for token in tokens if token.type == "paragraph_open" and not token.level and token.map]
+    return any(_is_laid_out(lines[start:end]) for start, end in spans)
+
+
+def _is_laid_out(lines: Sequence[str]) -> bool:
+    return any(map(_TRACEBACK.match, lines)) or sum(bool(_LAID_OUT.match(line)) for line in lines) > 1
 
 
 @lru_cache(maxsize=4096)
@@ -55,12 +82,24 @@ def _parser() -> "MarkdownIt":
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
     # What looks like an entity was written so by the agent, and stays.
     parser.disable(["entity", "html_block", "html_inline"])
+    parser.inline.ruler.before("emphasis", "special_name", _special_name)
     parser.add_render_rule("image", _image)
     for name in ("heading_open", "heading_close"):
         parser.add_render_rule(name, _heading)
     for name in ("fence", "code_block"):
         parser.add_render_rule(name, _code)
     return parser
+
+
+def _special_name(state: Any, silent: bool) -> bool:
+    """`__init__` is a name, not an emphasis."""
+    found = _SPECIAL_NAME.match(state.src, state.pos)
+    if found is None:
+        return False
+    if not silent:
+        state.pending += found.group()
+    state.pos = found.end()
+    return True
 
 
 def _image(_: Any, tokens: Any, at: int, *__: Any) -> str:
