@@ -134,6 +134,38 @@ async def test_a_long_story_is_read_from_its_beginning_to_its_end_without_a_scri
     assert f"{ROOT}/sessions/{run['session_id']}?after={told + 299}" in [each.get("href") for each in earlier.all("a")]
 
 
+DOG = "The quick brown fox jumps over the lazy dog.\n"
+
+
+async def test_no_line_is_torn_where_a_long_transcript_is_parted(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way it is read, every line stands there once and whole, though no piece of it ends with one."""
+    monkeypatch.setattr(speech, "SHOWN_EVENTS", 7)
+    run = await house.started(await house.automation())
+    said, size = "".join(f"{number} {DOG}" for number in range(60)), len(DOG) * 2 - 7
+    for at in range(0, len(said), size):
+        await house.say(run, text=said[at : at + size])
+    home = f"{ROOT}/sessions/{run['session_id']}"
+
+    async def read(address: str, way: str) -> list[list[str]]:
+        parts: list[list[str]] = []
+        while address:
+            text = (await admin.get(address)).text
+            words = re.findall(r'<div class="words md"><p>(.*?)</p>', text, re.DOTALL)
+            words += re.findall(r'<div class="words">(\d.*?)</div>', text, re.DOTALL)
+            parts.append([each.removesuffix("<br>") for each in "\n".join(words).split("\n") if each])
+            found = re.search(rf'href="({home}\?{way}=(\d+))"', text)
+            address = found[1] if found and found[2] != "1" else ""
+        return parts
+
+    lines = said.splitlines()
+    back, on = await read(home, "before"), await read(f"{home}?after=1", "after")
+    assert len(back) > 3
+    assert [line for part in reversed(back) for line in part] == lines
+    assert [line for part in on for line in part] == lines
+
+
 async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin: AsyncClient, house: Any) -> None:
     run = await house.run(await house.automation())
     for uri in ("https://example.org/pull/7", "ssh://host/x"):

@@ -148,16 +148,34 @@ class _Part(NamedTuple):
 async def _part(
     conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, before: int | None, after: int | None
 ) -> _Part:
-    limit = speech.SHOWN_EVENTS + 1
+    where, limit = (workspace_id, session_id), speech.SHOWN_EVENTS + 2  # with those around it, whose lines may go on
     if after is None:
-        found = await events.tail(conn, workspace_id, session_id, limit=limit, before=before)
-        shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
-        more = len(shown) < len(found)
-        return _Part(shown, shown[0].seq if more else None, before - 1 if before is not None else None)
-    found = await events.page(conn, workspace_id, session_id, after=after, limit=limit)
-    found = [each for each in found if before is None or each.seq < before]
-    shown = speech.fitting_first(found[: speech.SHOWN_EVENTS])
-    return _Part(shown, after + 1 if after else None, shown[-1].seq if len(shown) < len(found) else None)
+        found = await events.tail(conn, *where, limit=limit, before=None if before is None else before + 1)
+        return _last_of(found, before)
+    return _first_of(await events.page(conn, *where, after=max(after - 1, 0), limit=limit), after, before)
+
+
+def _last_of(found: Sequence[Event], before: int | None) -> _Part:
+    own, beyond = _parted(found, before)
+    shown = speech.fitting(own[-speech.SHOWN_EVENTS :])
+    left_out = own[: len(own) - len(shown)]
+    whole = speech.whole_lines(left_out[-1] if left_out else None, shown, beyond)
+    return _Part(whole, whole[0].seq if left_out else None, before - 1 if before is not None else None)
+
+
+def _first_of(found: Sequence[Event], after: int, before: int | None) -> _Part:
+    own, beyond = _parted([each for each in found if each.seq > after], before)
+    shown = speech.fitting_first(own[: speech.SHOWN_EVENTS])
+    left_out = own[len(shown) :]
+    prior = found[0] if found and found[0].seq <= after else None
+    whole = speech.whole_lines(prior, shown, left_out[0] if left_out else beyond)
+    return _Part(whole, after + 1 if after else None, shown[-1].seq if left_out else None)
+
+
+def _parted(found: Sequence[Event], before: int | None) -> tuple[Sequence[Event], Event | None]:
+    """Those before this one, and the next."""
+    own = [each for each in found if before is None or each.seq < before]
+    return own, found[len(own)] if len(own) < len(found) else None
 
 
 def _may_write(caller: Caller, session: dict[str, Any]) -> bool:
@@ -341,7 +359,9 @@ class _Open:
         async with isolation.in_workspace(self._shared.db, self._caller.workspace_id) as conn:
             if await events.last_seq(conn, *where) - told.events[-1].seq < FAR:
                 return ()
-            return speech.fitting(await events.tail(conn, *where, limit=speech.SHOWN_EVENTS))
+            found = await events.tail(conn, *where, limit=speech.SHOWN_EVENTS + 1)
+        shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
+        return speech.whole_lines(found[-len(shown) - 1] if len(shown) < len(found) else None, shown, None)
 
     async def skip(self, newest: Sequence[Event], shown: int) -> bytes:
         """Go on with the newest, whatever was between. The head is read after them: what others made of what came

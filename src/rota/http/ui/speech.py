@@ -115,7 +115,37 @@ def fitting_first(events: Sequence[Event], characters: int = SHOWN_CHARACTERS) -
     return events[: max(1, sum(size <= characters for size in sizes))]
 
 
+def whole_lines(before: Event | None, shown: Sequence[Event], after: Event | None) -> Sequence[Event]:
+    """A part of the transcript, between these two events, by whole lines: one that a piece of an agent's words tears in
+    two belongs to the part it begins in."""
+    if before and shown and (head := _rest_of_line(before, shown[0])):
+        rest = _text(shown[0])[len(head) :]
+        if rest or len(shown) > 1:
+            shown = [*([_saying(shown[0], rest)] if rest else []), *shown[1:]]
+    if after and shown and (head := _rest_of_line(shown[-1], after)):
+        shown = [*shown[:-1], _saying(shown[-1], _text(shown[-1]) + head)]
+    return shown
+
+
+def _rest_of_line(event: Event, following: Event) -> str:
+    """With what the next piece ends the line that this one leaves open."""
+    pieces = event.kind == following.kind == "output"
+    same = (event.run_id, event.attempt) == (following.run_id, following.attempt)
+    if not pieces or not same or _text(event).endswith("\n"):
+        return ""
+    said = _text(following)
+    return said[: said.find("\n") + 1]
+
+
+def _text(event: Event) -> str:
+    return str(event.data.get("text", ""))
+
+
+def _saying(event: Event, text: str) -> Event:
+    return replace(event, data={**event.data, "text": text})
+
+
 def _size(event: Event) -> int:
     if event.kind == "output":
-        return len(str(event.data.get("text", "")))
+        return len(_text(event))
     return len(json.dumps(event.data, ensure_ascii=False))
