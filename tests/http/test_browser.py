@@ -101,6 +101,48 @@ async def test_a_transcript_grows_while_the_agent_speaks(rota: Any, sit: Any, tm
     assert await page.locator("#transcript").inner_text() == grown  # the same page when it is loaded whole
 
 
+LONG = "seq -f 'line %g' 400; "
+
+
+async def test_the_end_of_what_goes_on_is_one_click_away_and_followed_from_there(
+    rota: Any, sit: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    address = start(rota, rota.automation("Speaks at length", LONG + speaker(gate, "piece %s\\n\\n\\n")))
+    page = await (await sit()).page(address)
+    words, tail = page.locator(".said.agent .words"), page.locator("#tail")
+    await expect(words).to_contain_text("line 400")
+    await page.reload()
+    jump = page.get_by_role("link", name="Jump to the newest")
+    await expect(jump).to_be_in_viewport()
+    assert await page.evaluate("scrollY") == 0
+    await jump.click()
+    await expect(tail).to_be_in_viewport()
+    await expect(jump).to_be_hidden()
+    for number in (1, 2):
+        let_speak(gate, number)
+        await expect(words).to_contain_text(f"piece {number}")
+        await expect(tail).to_be_in_viewport()
+    await page.evaluate("scrollTo(0, 0)")
+    await expect(jump).to_be_in_viewport()
+    let_speak(gate, 3)
+    await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
+    await expect(jump).to_be_hidden()  # nothing more is to come
+
+
+async def test_a_session_that_is_read_does_not_move_by_itself(rota: Any, sit: Any) -> None:
+    address = start(rota, rota.automation("Spoke at length", LONG))
+    page = await (await sit()).page(address)
+    await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
+    height = await page.evaluate("document.body.scrollHeight")
+    await page.set_viewport_size({"width": 1280, "height": height - 60})  # so little is out of sight that it is the end
+    await page.add_init_script("addEventListener('htmx:after:sse:message', () => { window.told = true; })")
+    await page.reload()
+    await page.wait_for_function("window.told")
+    assert await page.evaluate("document.body.scrollHeight > innerHeight")
+    assert await page.evaluate("scrollY") == 0
+
+
 async def test_a_line_that_breaks_is_mended_without_gap_or_repeat(
     rota: Any, sit: Any, proxy: Any, tmp_path: Path
 ) -> None:

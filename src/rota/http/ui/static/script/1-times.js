@@ -64,9 +64,13 @@
 
   // Who reads the end goes on reading the end; who scrolled up is left alone: what they read stays where it is.
   const transcript = document.getElementById("transcript");
-  let atEnd = false, read = null, stood = 0;
+  const tail = document.getElementById("tail"), jump = document.getElementById("jump");
+  const length = () => (transcript?.offsetHeight ?? 0) + (tail?.offsetHeight ?? 0);
+  let atEnd = false, read = null, stood = 0, was = 0;
+  if (jump) new IntersectionObserver(([seen]) => { jump.hidden = seen.isIntersecting; }).observe(tail);
   document.addEventListener("htmx:before:swap", () => {
-    atEnd = !!document.getElementById("tail") && innerHeight + scrollY >= document.body.scrollHeight - 96;
+    was = length();
+    atEnd = !!tail && innerHeight + scrollY >= document.body.scrollHeight - 96;
     read = atEnd ? null : [...(transcript?.children ?? [])].find((each) => each.getBoundingClientRect().bottom > 0);
     stood = read?.getBoundingClientRect().top;
   });
@@ -121,10 +125,11 @@
   });
 
   document.addEventListener("htmx:after:swap", () => {
+    const grew = length() > was;
     lighten();
     refresh();
     addCopyButtons();
-    if (atEnd) scrollTo(0, document.body.scrollHeight);
+    if (atEnd && grew) scrollTo(0, document.body.scrollHeight);
     else if (read?.isConnected) scrollBy(0, read.getBoundingClientRect().top - stood);
   });
 
