@@ -314,7 +314,7 @@ async def test_an_agent_that_is_deleted_elsewhere_says_so_and_is_asked_for_no_mo
     await expect(page.locator("#live")).to_have_text(re.compile("There is no such agent"))
     await expect(page.get_by_role("button", name="Run now")).to_be_hidden()
     await ended
-    await expect(page.locator("#line")).to_have_text("What this page shows is no longer there.")
+    await expect(page.locator("#line")).to_have_text("What this page shows is gone.")
     assert len(asked) == 2  # once more, which was refused
 
 

@@ -15,7 +15,7 @@ TYPES = {
 }
 # Written in several files, in the order of their names; sent as one, so that a page asks once.
 BUNDLES = {"rota.css": "style", "rota.js": "script"}
-COMMENT = re.compile(rb"^ *//.*\n", re.MULTILINE)
+FOR_READERS = re.compile(rb"^\s*(?://.*\n)?| // .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ def assets() -> dict[str, Asset]:
 
 
 def _joined(folder: str) -> bytes:
-    """Without the lines that speak to who reads the code."""
+    """Without what is there for who reads the code: comments, and blanks that begin a line."""
     files = (path.read_bytes() for path in sorted((FOLDER / folder).iterdir()) if path.suffix in TYPES)
-    return COMMENT.sub(b"", b"\n".join(files))
+    return FOR_READERS.sub(b"", b"\n".join(files))
 
 
 def _asset(suffix: str, body: bytes) -> Asset:

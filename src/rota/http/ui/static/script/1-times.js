@@ -67,7 +67,7 @@
   const tail = document.getElementById("tail"), jump = document.getElementById("jump");
   const length = () => (transcript?.offsetHeight ?? 0) + (tail?.offsetHeight ?? 0);
   let atEnd = false, read = null, stood = 0, was = 0;
-  if (jump) new IntersectionObserver(([seen]) => { jump.hidden = seen.isIntersecting; }).observe(tail);
+  if (jump) new IntersectionObserver(([end]) => jump.hidden = end.isIntersecting).observe(tail);
   document.addEventListener("htmx:before:swap", () => {
     was = length();
     atEnd = !!tail && innerHeight + scrollY >= document.body.scrollHeight - 96;

@@ -1,26 +1,22 @@
 // A stream that broke is mended by htmx. One that never came about is asked for again here, until a server takes it.
 // While neither succeeds, the page says that it may be old; and once it is refused, that there is no more to come.
 (() => {
-  const open = new WeakSet(), over = new WeakSet(), line = document.getElementById("line");
-  const HOLDS = 2000, PASSING = [401, 408, 429];
-  let tries = 0, failures = 0, holds = null;
+  const open = new WeakSet(), line = document.getElementById("line");
+  let tries = 0, failures = 0, holds = 0, over = false;
   function lost(status) {
-    forget();
+    clearTimeout(holds);
+    holds = 0;
     failures += 1;
+    over = status === 403 || status === 404;
     if (status === 401) {
       const link = Object.assign(document.createElement("a"), { href: location.href, textContent: "Sign in" });
       line.replaceChildren("You are signed out. ", link);
-    } else if (isRefused(status)) line.textContent = "What this page shows is no longer there.";
+    } else if (over) line.textContent = "What this page shows is gone.";
     else if (failures > 1 && !line.textContent) line.textContent = "No connection to Rota: what you see may be old. It is tried again.";
   }
-  const isRefused = (status) => status >= 400 && status < 500 && !PASSING.includes(status);
-  function forget() {
-    clearTimeout(holds);
-    holds = null;
-  }
   function held() {
-    forget();
-    failures = 0;
+    clearTimeout(holds);
+    holds = failures = 0;
     line.textContent = "";
   }
   // Who does something and gets no answer is told so: the button alone looks as if it had done it.
@@ -29,18 +25,15 @@
     const notice = Object.assign(document.createElement("div"), { className: "notice bad", textContent: "Rota does not answer. Try again when it is back." });
     document.getElementById("notice")?.replaceChildren(notice);
   });
-  document.addEventListener("htmx:sse:error", ({ target, detail }) => {
-    if (isRefused(detail.status)) over.add(target);
-    lost(detail.status);
+  document.addEventListener("htmx:sse:error", ({ detail }) => lost(detail.status));
+  document.addEventListener("htmx:before:sse:connection", ({ detail }) => {
+    if (holds) lost();
+    detail.connection.cancelled = over;
   });
-  document.addEventListener("htmx:before:sse:connection", ({ target, detail }) => {
-    if (holds) lost(); // it ended as soon as it had begun
-    if (over.has(target)) detail.connection.cancelled = true;
-  });
-  // A line is one once something came over it, or once it has held: a server that breaks takes it first.
-  document.addEventListener("htmx:after:sse:connection", ({ target }) => {
-    open.add(target);
-    holds = setTimeout(held, HOLDS);
+  // A line is one once something came over it, or once it has held: a server that breaks then takes it first.
+  document.addEventListener("htmx:after:sse:connection", (event) => {
+    open.add(event.target);
+    holds = setTimeout(held, 2000);
   });
   document.addEventListener("htmx:before:sse:message", held);
   document.addEventListener("htmx:finally:request", ({ target, detail }) => {
