@@ -21,11 +21,11 @@ TAGS = {
 SPOKEN = {"code", "del", "em", "s", "strong"}
 MARKS = frozenset("`*_~[!\\")
 ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}, "pre": {"tabindex"}}
-# Headings of a page belong to the page: those of an agent stand below them.
 _LINE_END = re.compile(r"\r\n?|\n")  # as the parser counts lines
 _LAID_OUT = re.compile(r" {2}|\t|.*\S {3,}\S")  # by blanks, which Markdown takes away
 _TRACEBACK = re.compile(r" *Traceback \(most recent call last\):")
 _SPECIAL_NAME = re.compile(r"(?<!\w)__[a-z][a-z0-9_]*__(?!\w)")
+# Headings of a page belong to the page: those of an agent stand below them.
 HEADINGS = {"h1": "h4", "h2": "h5", "h3": "h6", "h4": "h6", "h5": "h6", "h6": "h6"}
 
 
