@@ -470,6 +470,17 @@ async def test_times_are_the_readers_own(rota: Any, sit: Any) -> None:
     await expect(moment).to_have_attribute("title", re.compile(r"18:00:00 (GMT\+9|JST)"))  # 09:00 UTC
 
 
+async def test_days_that_are_far_away_are_the_readers_own(rota: Any, sit: Any) -> None:
+    rota.automation("Far away", "true", schedule={"at": "2089-12-31T20:00:00Z"})
+    page = await (await sit(timezone_id="Asia/Tokyo", locale="en-GB")).page()
+    for _ in range(2):  # by our script at first, by the server from then on
+        await page.goto(f"{rota.url}{LIST}?q=Far+away")
+        await expect(page.locator("td.next time")).to_have_text("Sun 1 Jan 2090, 05:00")
+    await page.clock.install(time=datetime.fromisoformat("2090-03-01T00:00:00Z"))
+    await page.reload()
+    await expect(page.locator("td.next time")).to_have_text("Sun 1 Jan, 05:00")
+
+
 async def test_the_keyboard_reaches_everything(rota: Any, sit: Any) -> None:
     reader = await sit()
     page = await reader.page(LIST)

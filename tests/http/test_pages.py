@@ -864,11 +864,33 @@ def test_our_script_is_small() -> None:
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [(0, "now"), (-1, "now"), (5, "in 5 s"), (-59, "59 s ago"), (60, "in 1 min"),
-     (-7199, "1 h ago"), (90_000, "in 1 d"), (-8 * 86400, "7 Nov 2026")],
+     (-7199, "1 h ago"), (90_000, "in 1 d"), (-8 * 86400, "Sun 8 Nov, 05:00"), (47 * 86400, "Sat 2 Jan 2027, 05:00")],
 )  # fmt: skip
 def test_times_as_people_tell_them(seconds: int, told: str) -> None:
-    now = datetime(2026, 11, 15, 12, tzinfo=UTC)
-    assert words.relative(timedelta(seconds=seconds), now + timedelta(seconds=seconds)) == told
+    now = datetime(2026, 11, 15, 20, tzinfo=UTC)
+    assert words.relative(now + timedelta(seconds=seconds), now, "Asia/Tokyo") == told
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [("2026-12-31T14:59", "Fri 1 Jan 2027, 00:30"), ("2026-12-31T15:00", "Fri 1 Jan, 00:30")],
+)
+def test_a_clock_says_the_year_unless_it_is_this_one_where_it_hangs(now: str, told: str) -> None:
+    moment = datetime(2026, 12, 31, 15, 30, tzinfo=UTC)
+    assert words.clock(moment, "Asia/Tokyo", datetime.fromisoformat(now).replace(tzinfo=UTC)) == told
+
+
+async def test_what_is_long_past_is_told_on_the_readers_clock(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 * * *"})
+    await house.ended(automation_id, started_at=datetime(2020, 3, 1, 22, 5, tzinfo=UTC))
+    await house.skipped(
+        automation_id, SkipReason.MISSED, slot=datetime(2020, 5, 1, tzinfo=UTC),
+        missed_count=2, missed_since=datetime(2020, 4, 30, 21, tzinfo=UTC),
+    )  # fmt: skip
+    admin.cookies.set("rota_zone", "Asia/Tokyo")
+    said = re.sub(r"\s+", " ", Page(await admin.get("/w/default/runs")).text)
+    assert "Mon 2 Mar 2020, 07:05" in said
+    assert "Missed: 3 slots since Fri 1 May 2020, 06:00" in said
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ UNASKED = (429, 503)  # problems that are told without another look at the datab
 
 # What a form must carry, of whoever reads the page that is made in this context: their secret, and the field with it.
 _csrf: ContextVar[tuple[str, Markup]] = ContextVar("csrf", default=("", Markup()))
+_zone: ContextVar[str] = ContextVar("zone", default="UTC")  # whose clock is told by: macros have no facts of their own
 
 
 class FormGuard(Extension):
@@ -156,7 +157,7 @@ templates = Environment(
     auto_reload=False,  # a look at each file for each use of it
 )
 templates.filters |= {
-    "ago": words.ago,
+    "ago": lambda value: words.ago(value, _zone.get()),
     "due": words.due,
     "at": words.at,
     "at_place": words.at_place,
@@ -284,6 +285,7 @@ def html(request: Request, text: str, status: int = 200) -> Response:
 
 
 def render(template: str, **facts: Any) -> str:
+    _zone.set(facts.get("zone", "UTC"))
     return templates.get_template(template).render(facts)
 
 

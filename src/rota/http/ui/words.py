@@ -213,12 +213,12 @@ def stamp(moment: datetime) -> str:
     return f"{moment.isoformat()[:19]}Z"
 
 
-def ago(value: datetime | str | None, *, now: datetime | None = None) -> Markup:
+def ago(value: datetime | str | None, zone: str = "UTC", *, now: datetime | None = None) -> Markup:
     """A time relative to now, with the exact instant behind it. rota.js keeps it fresh."""
     if value is None:
         return Markup('<span class="none">–</span>')
     moment = instant(value)
-    return _time(moment, "data-ago", relative(moment - (now or datetime.now(UTC)), moment))
+    return _time(moment, "data-ago", relative(moment, now or datetime.now(UTC), zone))
 
 
 def due(moment: datetime) -> Markup:
@@ -262,14 +262,14 @@ def _time(moment: datetime, kind: str, text: str) -> Markup:
     return Markup(f'<time datetime="{iso}" title="{iso[:10]} {iso[11:19]} UTC" {kind}>{text}</time>')  # nosec B704 # noqa: S704
 
 
-def relative(distance: timedelta, moment: datetime) -> str:
-    """ "in 5 min", "3 h ago", or the day when it is over a week away. rota.js has the same rule."""
-    seconds = int(distance.total_seconds())
+def relative(moment: datetime, now: datetime, zone: str) -> str:
+    """ "in 5 min", "3 h ago", or when it is on the clock if that is over a week away. rota.js has the same rule."""
+    seconds = int((moment - now).total_seconds())
     size = abs(seconds)
     if size < 2:
         return "now"
     if size >= 7 * 86400:
-        return f"{moment:%-d %b %Y}"
+        return clock(moment, zone, now)
     amount = next(
         f"{size // unit} {name}" for unit, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")) if size >= unit
     )
@@ -291,8 +291,11 @@ def span(length: timedelta) -> str:
     return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
 
 
-def clock(moment: datetime, zone: str) -> str:
-    return f"{moment.astimezone(load_zone(zone)):%a %-d %b, %H:%M}"
+def clock(moment: datetime, zone: str, now: datetime | None = None) -> str:
+    """With the year unless it is this one. rota.js has the same rule."""
+    local = moment.astimezone(load_zone(zone))
+    this_year = local.year == (now or datetime.now(UTC)).astimezone(local.tzinfo).year
+    return f"{local:%a %-d %b, %H:%M}" if this_year else f"{local:%a %-d %b %Y, %H:%M}"
 
 
 def offset(moment: datetime, zone: str) -> str:

@@ -4,20 +4,20 @@
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
+  const count = (seconds, [unit, name]) => `${Math.trunc(seconds / unit)} ${name}`;
+
   function relative(moment, now) {
-    const seconds = Math.trunc((moment - now) / 1000), size = Math.abs(seconds);
-    if (size < 2) return "now";
-    if (size >= 7 * 86400) return null; // a date, as the server wrote it
-    const [unit, name] = UNITS.find(([least]) => size >= least);
-    const amount = `${Math.trunc(size / unit)} ${name}`;
-    return seconds > 0 ? `in ${amount}` : `${amount} ago`;
+    const seconds = Math.trunc(Math.abs(moment - now) / 1000);
+    if (seconds < 2) return "now";
+    if (seconds >= 7 * 86400) return clock(moment);
+    const amount = count(seconds, UNITS.find(([unit]) => seconds >= unit));
+    return moment > now ? `in ${amount}` : `${amount} ago`;
   }
 
-  function span(s) {
-    const two = (big, a, small, b) => `${Math.trunc(s / big)} ${a} ${Math.trunc((s % big) / small)} ${b}`;
-    if (s < 60) return `${Math.trunc(s)} s`;
-    if (s < 3600) return two(60, "min", 1, "s");
-    return s < 86400 ? two(3600, "h", 60, "min") : two(86400, "d", 3600, "h");
+  function span(seconds) {
+    // Less than any unit is an amount of the last: index -1.
+    const [big, small] = UNITS.slice(UNITS.findIndex(([unit]) => seconds >= unit));
+    return small ? `${count(seconds, big)} ${count(seconds % big[0], small)}` : count(seconds, big);
   }
 
   // The server writes times for the zone this reader came with last; only a first visit finds them in another.
@@ -25,17 +25,17 @@
   const elsewhere = document.documentElement.dataset.zone !== zone;
   if (elsewhere) document.cookie = `rota_zone=${zone}; path=/; max-age=31536000; samesite=lax`;
   const parts = new Intl.DateTimeFormat("en-GB", {
-    weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
   });
 
   function clock(moment, kind) {
     const is = Object.fromEntries(parts.formatToParts(moment).map(({ type, value }) => [type, value]));
-    const time = `${is.hour}:${is.minute}`;
-    return kind === "second" ? `${time}:${is.second}` : `${is.weekday} ${is.day} ${is.month.slice(0, 3)}, ${time}`;
+    const time = `${is.hour}:${is.minute}`, year = is.year == new Date().getFullYear() ? "" : ` ${is.year}`;
+    return kind === "second" ? `${time}:${is.second}` : `${is.weekday} ${is.day} ${is.month.slice(0, 3)}${year}, ${time}`;
   }
 
   function put(element, text) {
-    if (text !== null && element.textContent !== text) element.textContent = text;
+    if (element.textContent !== text) element.textContent = text;
   }
 
   function refresh() {
