@@ -202,6 +202,34 @@ async def test_a_budget_is_typed_in_and_what_is_wrong_with_it_stands_beside_its_
     assert await house.value("SELECT budget FROM automations") == saved
 
 
+async def test_the_preview_says_what_the_page_will_say_of_triggers_without_a_clock(
+    admin: AsyncClient, house: Any
+) -> None:
+    await house.automation(name="Endpoint check")
+    for fields, told in (
+        ({"kind": "after", "after": "endpoint-check", "on": ["failed"]}, "After “Endpoint check” failed"),
+        ({"kind": "after", "after": "endpoint-check", "on": ["skipped", "failed"]}, "After “Endpoint check” failed or was skipped"),
+        ({"kind": "event", "event": "invoice.paid"}, "On the event “invoice.paid”"),
+        ({"kind": "webhook"}, "When its webhook is called"),
+    ):  # fmt: skip
+        sent = form(trigger(**fields))
+        assert f'<p class="told">{told}</p>' in (await submit(admin, f"{LIST}/preview", **sent)).text
+        await submit(admin, NEW, **sent)
+        assert told in (await admin.get(f"{LIST}?q=Errand")).text
+    await house.execute("UPDATE automations SET deleted_at = now() WHERE slug = 'endpoint-check'")
+    kept = await admin.get(f"{LIST}/errand/edit")  # what is saved already may stay
+    assert '<p class="told">After “Endpoint check” failed</p>' in kept.text
+    for fields, wrong in (
+        ({"kind": "after", "after": "nobody", "on": ["failed"]}, "There is no automation &#39;nobody&#39;."),
+        ({"kind": "after", "after": "", "on": ["failed"]}, "Say after which automation."),
+        ({"kind": "event", "event": "no spaces"}, "An event&#39;s name has"),
+        ({"kind": "webhook", "ends_at": "2001-01-01T00:00"}, "It would never fire within its limits."),
+    ):
+        refused = (await submit(admin, f"{LIST}/preview", **form(trigger(**fields)))).text
+        assert f'<p class="error">{wrong}' in refused
+        assert 'class="told"' not in refused
+
+
 def filled(page: Page) -> dict[str, Any]:
     """What a browser would send of the form as it stands; the text of a textarea is left to the test."""
     sent: dict[str, Any] = {"prompt": "Do it."}

@@ -149,6 +149,8 @@ def _webhook(value: Any) -> dict[str, Any]:
 
 
 async def _after(conn: Connection, caller: Caller, form: Mapping[str, Any], known: Collection[UUID]) -> dict[str, Any]:
+    if not form["after"]:
+        raise Invalid("Say after which automation.", code="unknown_automation", field="after")
     earlier = await automations.find(conn, caller.workspace_id, str(form["after"])[:64])
     if not earlier or (earlier["deleted_at"] and earlier["id"] not in known):
         raise Invalid(f"There is no automation {str(form['after'])[:64]!r}.", code="unknown_automation", field="after")

@@ -309,15 +309,10 @@ async def foresee(conn: Connection, caller: Caller, draft: Draft, of: str | None
 
 
 def _overlap(given: Mapping[str, Any], general: str) -> tuple[str, str]:
-    kind = given["kind"] if given["kind"] in INBOUND else "cron"
+    kind = given["kind"] if given["kind"] in forms.INBOUND else "cron"
     return words.overlap_of(kind, given["overlap"] or None, general or None)
 
 
-INBOUND = {
-    "webhook": "When its webhook is called",
-    "event": "On the event “{event}”",
-    "after": "After “{after}” has ended",
-}
 One = tuple[tuple[str, str], list[Fire], Sequence[ScheduleWarning]]
 
 
@@ -331,8 +326,8 @@ async def _foresee_one(
     conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None, same: Mapping[str, Any] | None
 ) -> One:
     """`same` is the trigger as it is saved, if the form leaves it alone: it goes on from its anchor and its count."""
-    if given["kind"] in INBOUND:
-        return (INBOUND[given["kind"]].format(**given), ""), [], []
+    if given["kind"] in forms.INBOUND:
+        return (views.text_of(same), "") if same else await _inbound(conn, caller, given), [], []
     apart = Draft({}, [])
     form = _validated(apart, TriggerIn, drafts.trigger_form(given), "")
     try:
@@ -343,6 +338,17 @@ async def _foresee_one(
     if row is None:
         return (shown.text, next(iter(apart.errors.values()))), [], shown.warnings
     return (shown.text, ""), _fires(same or row, row["anchor_at"]), shown.warnings
+
+
+async def _inbound(conn: Connection, caller: Caller, given: Mapping[str, Any]) -> tuple[str, str]:
+    """In the words that its page will have for it once it is saved, or what is wrong with it."""
+    apart = Draft({}, [])
+    form = _validated(apart, TriggerIn, drafts.trigger_form(given), "")
+    row = await _read(conn, caller, form.form("trigger"), "trigger", apart) if form else None
+    if row is None:
+        return "", next(iter(apart.errors.values()))
+    earlier = row["after_automation_id"] and await automations.find(conn, caller, str(row["after_automation_id"]))
+    return views.text_of({**row, "after_name": earlier["name"] if earlier else None}), ""
 
 
 def _fires(row: Mapping[str, Any], now: datetime) -> list[Fire]:
