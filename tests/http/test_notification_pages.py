@@ -1,6 +1,7 @@
 """The bell on pages: its count, plain links, plain forms, and nobody else's news."""
 
 import asyncio
+import html
 from typing import Any, ClassVar
 
 import pytest
@@ -69,6 +70,17 @@ async def test_a_notification_is_a_plain_link_to_the_session_and_a_plain_form(
     assert "Nothing is unread." in (await admin.get(f"{ROOT}/notifications?unread=true")).text
     assert (await admin.post(f"{ROOT}/notifications/{new_id()}/read")).status_code == 404
     assert (await admin.post(f"{ROOT}/notifications/odd/read")).status_code == 404
+
+
+async def test_a_failure_is_told_with_its_reason_on_the_page_and_without_it_outside(
+    admin: AsyncClient, house: Any
+) -> None:
+    run = await house.ended(await house.automation(), "failed", error_detail=f"No water\nin the {NASTY}")
+    await tell(house, run)
+    page = html.unescape((await admin.get(f"{ROOT}/notifications")).text)
+    assert f">The agent failed: No water\nin the {NASTY}<" in page
+    assert NASTY not in (await admin.get(f"{ROOT}/notifications")).text
+    assert await house.value("SELECT detail FROM notifications") == "The agent failed"
 
 
 async def test_what_one_hears_of_is_chosen_by_a_plain_form(admin: AsyncClient, house: Any) -> None:

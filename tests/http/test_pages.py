@@ -498,6 +498,13 @@ async def test_the_list_is_read_in_few_statements(
     assert len(asked) <= 13  # two of them for the numbers in the frame
 
 
+async def test_the_list_says_why_the_last_run_failed(admin: AsyncClient, house: Any) -> None:
+    await house.ended(await house.automation(), "failed", error_detail=f"No water. {NASTY}")
+    page = Page(await admin.get(LIST))
+    assert f"The agent failed: No water. {NASTY}" in page.text
+    assert f"The agent failed: No water. {NASTY}" in [each.get("title") for each in page.all("span")]
+
+
 async def test_history_tells_skips_and_misses_in_words(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation({"cron": "0 9 * * *"})
     now = datetime.now(UTC)

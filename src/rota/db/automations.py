@@ -30,7 +30,7 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
        JOIN users u ON u.id = a.owner_id
        LEFT JOIN LATERAL (
            SELECT r.id, r.status, r.source, r.slot, r.queued_at, r.started_at, r.finished_at, r.session_id, r.skip_reason,
-                  r.error_class, r.summary
+                  r.error_class, left(r.error_detail, 500) AS error_detail, r.summary
              FROM runs r WHERE r.workspace_id = a.workspace_id AND r.automation_id = a.id
          ORDER BY r.id DESC LIMIT 1) last ON true
  WHERE a.workspace_id = %(workspace_id)s

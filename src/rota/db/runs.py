@@ -171,6 +171,18 @@ async def subjects(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UU
         return {row["id"]: row for row in await cursor.fetchall()}
 
 
+REASONS = """
+SELECT id, left(error_detail, 500) FROM runs
+ WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) AND error_detail IS NOT NULL
+"""
+
+
+async def reasons(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Why these failed, as their agents or executors said it: the beginning of it."""
+    rows = await conn.execute(REASONS, {"workspace_id": workspace_id, "ids": list(ids)})
+    return dict(await rows.fetchall())
+
+
 async def by_keys(conn: Connection, keys: Iterable[tuple[UUID, UUID, str]]) -> dict[tuple[UUID, str], RunId]:
     """Runs that these triggers and idempotency keys have started before."""
     given = [{"workspace_id": w, "trigger_id": t, "key": key} for w, t, key in keys]

@@ -7,6 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
+from rota.db import runs
 from rota.db.listener import OUTWARD
 from rota.db.pool import Connection
 from rota.errors import NotFound
@@ -48,8 +49,11 @@ async def list_page(
 async def _list(conn: Connection, caller: Caller, *, unread: bool, before: UUID | None) -> dict[str, Any]:
     found = await reading.page(conn, caller, before=before, limit=LISTED + 1, unread=unread or None)
     older, found = len(found) > LISTED, found[:LISTED]
+    failed = [each["run_id"] for each in found if each["kind"] == Kind.RUN_FAILED]
     return {
         "notifications": found,
+        # Here alone: what is sent outside has no words of an agent.
+        "reasons": await runs.reasons(conn, caller.workspace_id, failed),
         "older": cursor_of(found[-1]["latest_id"]) if older else None,
         "first": before is None,
         "lives": before is None,
