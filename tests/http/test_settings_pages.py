@@ -38,6 +38,15 @@ async def test_who_is_no_admin_sees_no_way_to_the_audit_log(admin: AsyncClient, 
     assert (await admin.get(f"{ROOT}/settings/audit")).status_code == 403
 
 
+@pytest.mark.parametrize("path", ["credentials", "accounts"])
+async def test_what_a_field_takes_is_said_before_and_when_a_browser_refuses_it(admin: AsyncClient, path: str) -> None:
+    page = Page(await admin.get(f"{ROOT}/settings/{path}"))
+    for each in [each for each in page.all("input") if "pattern" in each] or pytest.fail("none has a pattern"):
+        assert each["title"]
+        assert each["title"] in page.text
+        assert each["aria-describedby"] in [hint.get("id") for hint in page.all("p")]
+
+
 async def test_a_credential_is_saved_changed_and_deleted_and_its_value_is_never_shown(
     admin: AsyncClient, house: Any
 ) -> None:
