@@ -3,6 +3,7 @@
 import json
 from html import unescape
 from typing import Any
+from urllib.parse import quote
 
 from httpx import AsyncClient, Response
 
@@ -27,6 +28,10 @@ def stands(page: Response, name: str, of: str = "new") -> str:
     """What is wrong with a field, as it stands beside it."""
     _, _, after = page.text.partition(f'id="{name}-{of}-error">')
     return unescape(after.partition("</p>")[0])
+
+
+def hrefs(page: Response) -> list[str]:
+    return [str(each.get("href")) for each in Page(page).all("a")]
 
 
 async def level(house: Any, name: str) -> None:
@@ -237,6 +242,39 @@ async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house:
     barred = await submit(admin, HOME, **FIELDS)
     assert (barred.status_code, "ROTA_LOCAL_AGENTS" in barred.text, 'value="Poet"' in barred.text) == (403, True, True)
     assert (await submit(admin, f"{HOME}/worker-bee/change", **FIELDS, revision="1")).status_code == 303
+
+
+async def test_who_needs_an_agent_first_makes_one_and_is_led_back(admin: AsyncClient, house: Any) -> None:
+    await house.execute("UPDATE agents SET deleted_at = now()")
+    for path in ("automations", "automations/new?starter=inbox", "sessions/new?kind=background"):
+        wants = f"/w/default/{path}"
+        way = f"{HOME}/new?next={quote(wants)}"
+        assert way in hrefs(await admin.get(wants))
+        assert f"{way}&kind=command" in hrefs(await admin.get(way))
+        form = await admin.get(f"{way}&kind=command")
+        assert f"{way}&kind=http" in hrefs(form)  # another kind leads back too
+        refused = await submit(admin, HOME, **fields(next=wants, config="{"))
+        for each in (form, refused):
+            assert f'name="next" value="{wants}"' in each.text
+        made = await submit(admin, HOME, **fields(next=wants))
+        assert (made.status_code, made.headers["Location"]) == (303, wants)
+        page = await admin.get(wants)
+        assert "There is no agent" not in page.text
+        await house.execute("UPDATE agents SET deleted_at = now()")
+    await level(house, "member")
+    told = await admin.get("/w/default/automations/new")
+    assert "An admin makes one" in told.text
+    assert f"{HOME}/new" not in told.text
+
+
+async def test_an_agent_leads_nowhere_else(admin: AsyncClient) -> None:
+    for number, elsewhere in enumerate(("https://evil.test/", "//evil.test", "/\\evil.test", "javascript:alert(1)")):
+        for path in (f"{HOME}/new", f"{HOME}/new?kind=command"):
+            page = await admin.get(path, params={"next": elsewhere})
+            assert [each for each in hrefs(page) if "next=" in each] == []
+            assert f'value="{elsewhere}"' not in page.text
+        made = await submit(admin, HOME, **fields(name=f"Poet {number}", next=elsewhere))
+        assert made.headers["Location"] == f"{HOME}/poet-{number}"
 
 
 async def test_the_list_goes_on_and_the_palette_and_the_editor_know_them(admin: AsyncClient, house: Any) -> None:

@@ -54,7 +54,6 @@ async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Respons
         "estimate": expected.estimate if expected.complete else at_pace(expected.spent, spent, now, expected.until),
         "figure": _figure,
         "units": UNITS,
-        "is_admin": caller.level == Level.ADMIN,
     }
     return await forms.shown(unit, request, "settings/accounts.html", form, **facts)
 

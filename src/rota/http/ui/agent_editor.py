@@ -1,9 +1,10 @@
 """The forms of agents: choosing a kind, and one form for a new agent and for one that is saved."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from rota.db import credentials, workers
@@ -13,7 +14,7 @@ from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.ui import agent_fields, forms
 from rota.http.ui.agents import address_of
 from rota.http.ui.forms import UNTOUCHED, Form
-from rota.http.ui.rendering import PageRoute, page
+from rota.http.ui.rendering import PageRoute, local, page
 from rota.model.agent_config import BARRED, KINDS, LOCAL_KINDS
 from rota.model.agent_guide import Guide, guide_to
 from rota.model.caller import Level
@@ -49,14 +50,21 @@ def _barred(shared: Web, kind: str) -> str:
 
 
 @editing.get("/new")
-async def new_page(unit: InUnit, request: Request, shared: Shared, kind: str = "") -> Response:
-    """The kinds to choose from; with one that is chosen, the form."""
+async def new_page(
+    unit: InUnit, request: Request, shared: Shared, kind: str = "", to: Annotated[str, Query(alias="next")] = ""
+) -> Response:
+    """The kinds to choose from; with one that is chosen, the form. `next` is the page that wants an agent."""
     unit.caller.must_be(Level.ADMIN, "create an agent")
     known = await _kinds(unit, shared)
     if not kind:
-        start = f"/w/{unit.caller.workspace_slug}/agents/new?kind="
-        return await page(unit, request, "agents/kinds.html", kinds=known, start=start, chosen="")
-    return await _form(unit, request, shared, None, agent_fields.blank(_chosen(kind, known)))
+        return await page(unit, request, "agents/kinds.html", kinds=known, start=_start(unit, to), chosen="")
+    return await _form(unit, request, shared, None, agent_fields.blank(_chosen(kind, known)), to=to)
+
+
+def _start(unit: Unit, to: str) -> str:
+    """What the address of a new agent's form begins with, before its kind."""
+    came = f"next={quote(to, safe='/')}&" if local(to, "") else ""
+    return f"/w/{unit.caller.workspace_slug}/agents/new?{came}kind="
 
 
 def _chosen(kind: str, known: list[Kind]) -> str:
@@ -84,6 +92,7 @@ async def _form(
     found: Mapping[str, Any] | None,
     fields: Mapping[str, str],
     form: Form = UNTOUCHED,
+    to: str = "",
 ) -> Response:
     known = await credentials.page(unit.conn, unit.caller.workspace_id, before=None, limit=OFFERED)
     root = f"/w/{unit.caller.workspace_slug}/agents"
@@ -97,8 +106,9 @@ async def _form(
         "credentials": sorted(each["name"] for each in known),
         "revision": form.fields.get("revision") or (str(found["revision"]) if found else ""),
         "action": f"{home}/change" if found else root,
-        "start": f"{home}/edit?kind=" if found else f"{root}/new?kind=",
+        "start": f"{home}/edit?kind=" if found else _start(unit, to),
         "back": home,
+        "next": local(to, ""),
     }
     return await forms.shown(unit, request, "agents/form.html", form, **facts)
 
@@ -115,15 +125,15 @@ async def _typed(request: Request) -> dict[str, str]:
 async def create(unit: InUnit, request: Request, shared: Shared) -> Response:
     """Save it, or show the form again with everything that was typed."""
     unit.caller.must_be(Level.ADMIN, "create an agent")
-    typed = await _typed(request)
+    typed, to = await _typed(request), (await forms.typed(request, "next"))["next"]
     try:
         async with unit.conn.transaction():
             refuse_barred(unit, shared, typed["executor"])
             saved, _ = await agents.create(unit.conn, unit.caller, agent_fields.read(typed))
     except WRONG as wrong:
-        return await _form(unit, request, shared, None, typed, forms.rejected(request, wrong, "new", typed))
+        return await _form(unit, request, shared, None, typed, forms.rejected(request, wrong, "new", typed), to)
     unit.about(saved["id"])
-    return forms.gone(request, address_of(unit.caller, saved))
+    return forms.gone(request, local(to, address_of(unit.caller, saved)))
 
 
 @editing.post("/{agent}/change")

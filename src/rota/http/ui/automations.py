@@ -67,6 +67,7 @@ async def _list(
     ids = [each["id"] for each in found]
     outcomes = await rows.outcomes(conn, workspace_id, ids, limit=BARS)
     told = await triggers.of_automations(conn, workspace_id, ids)
+    agentless = not found and not await agents.page(conn, workspace_id, before=None, limit=1)
     return {
         "automations": [standing(each) for each in views.told(found, told, fires=0)],
         "outcomes": outcomes,
@@ -77,8 +78,9 @@ async def _list(
         "q": q,
         "filters": FILTERS,
         "starters": STARTERS,
+        "agentless": agentless,
         "gone": await _gone(conn, caller, gone),
-        "seen": fingerprint(found, outcomes, older, told),
+        "seen": fingerprint(found, outcomes, older, told, agentless),
     }
 
 

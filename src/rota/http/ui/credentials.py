@@ -36,7 +36,6 @@ async def _list(unit: Unit, request: Request, form: Form = UNTOUCHED, *, before:
         "credentials": await credentials.with_uses(unit.conn, unit.caller, found),
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
-        "is_admin": unit.caller.is_admin,
         "named_by": NAMED_BY,
     }
     return await forms.shown(unit, request, "settings/credentials.html", form, **facts)

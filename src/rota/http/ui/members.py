@@ -50,7 +50,7 @@ async def _list(
 
 
 def _told(unit: Unit) -> dict[str, Any]:
-    return {"levels": LEVELS, "is_admin": unit.caller.is_admin, "me": unit.caller.user_id}
+    return {"levels": LEVELS, "me": unit.caller.user_id}
 
 
 def _home(unit: Unit) -> str:

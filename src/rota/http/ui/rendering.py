@@ -256,6 +256,7 @@ def told_to(request: Request, caller: Caller) -> dict[str, Any]:
         "root": f"/w/{caller.workspace_slug}",
         "zone": zone_of(request, caller),
         "may_change": caller.level != Level.VIEWER,
+        "is_admin": caller.is_admin,
         "owns": caller.owns,
     }
 

@@ -52,7 +52,7 @@ async def _list(
     older, found = len(found) > LISTED, found[:LISTED]
     facts = {
         "made": None, **facts,
-        "tokens": found, "shown": shown, "is_admin": caller.is_admin,
+        "tokens": found, "shown": shown,
         "scopes": SCOPES, "lasting": LASTING, "usual": USUAL,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
