@@ -286,6 +286,8 @@ async def test_all_who_wait_for_room_go_on_when_there_is_some(
         (["First.\nSec", "ond."], "Second."),
         (["First.\n", "\n  \n"], "First."),
         (["  indented  \n"], "indented"),
+        (["The diff:\n```\n+ one more\n```\n", "\n* * *\n"], "+ one more"),
+        (["| Sum |\n", "|--", "-:|\n"], "| Sum |"),
         ([], ""),
     ],
 )

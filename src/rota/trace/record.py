@@ -26,6 +26,7 @@ LONGEST_WINDOW_SECONDS = 0.32
 FULL_BYTES = 256 * 1024
 LONGEST_TEXT = 32 * 1024
 RETRY_SECONDS = 0.5
+MARKS = "`~*_-=#|:+> "  # of which alone the fences, rules and table lines of Markdown are made
 
 
 class Recorder:
@@ -262,7 +263,7 @@ class RecordingDesk:
     def _remember(self, text: str) -> None:
         """Keep the last line that says something: it becomes the run's summary."""
         *lines, unfinished = (self._unfinished + text[-4096:]).splitlines(keepends=True) or [""]
-        said = [line for line in (*lines, unfinished) if line.strip()]
+        said = [line for line in (*lines, unfinished) if line.strip().strip(MARKS)]
         self.last_line = said[-1].strip() if said else self.last_line
         self._unfinished = "" if unfinished.endswith("\n") else unfinished[-4096:]
 
