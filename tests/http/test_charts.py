@@ -70,3 +70,12 @@ def test_figures_are_short() -> None:
         charts.figure(value, unit) for value, unit in ((0, ""), (1500, ""), (2_500_000, ""), (90, "s"), (0.034, "s"))
     ]
     assert told == ["0", "1.5k", "2.5M", "1.5 min", "34 ms"]
+
+
+def test_money_has_its_cents_and_less_than_a_cent_is_not_nothing() -> None:
+    told = [charts.spent(amount, "money") for amount in (0, "14.4", 14, 1234.5, 0.00025)]
+    assert told == ["0.00", "14.40", "14.00", "1,234.50", "0.00025"]
+    assert [charts.spent(amount, "tokens") for amount in (999, 12345)] == ["999", "12.3k"]
+    drawn = charts.bars([(NOON.date(), 14.4)], unit="money", told="x")
+    assert drawn.bars[0][4].endswith(": 14.40")
+    assert drawn.grid[0][1] == "0"  # an axis stays short

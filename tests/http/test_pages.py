@@ -349,7 +349,8 @@ async def test_a_problem_of_who_is_signed_in_stands_in_the_usual_frame(
 
 SPENT = """
 INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
-SELECT r.workspace_id, r.id, 1, 'money', 0.25, a.id FROM runs r, accounts a
+SELECT r.workspace_id, r.id, 1, unit, amount, a.id
+  FROM runs r, accounts a, (VALUES ('money', 0.5), ('tokens', 1080000)) AS spent(unit, amount)
 """
 
 
@@ -358,7 +359,10 @@ async def test_money_is_told_with_its_currency(admin: AsyncClient, house: Any) -
     await house.execute(SPENT)
     await house.execute("UPDATE accounts SET currency = 'SEK'")
     for path in (f"{LIST}/errand?view=calendar", f"/w/default/sessions/{run['session_id']}"):
-        assert "Money, SEK<" in (await admin.get(path)).text, path
+        page = await admin.get(path)
+        assert "Money, SEK<" in page.text, path
+        for told in (">0.50<", ">1.08M<"):
+            assert told in page.text, path
 
 
 async def test_pages_are_pages_whatever_is_accepted(admin: AsyncClient, guest: AsyncClient) -> None:

@@ -106,7 +106,7 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
     page = await admin.get(home)
     assert NASTY in Page(page).text
     assert NASTY not in page.text
-    assert "0 of 10 and 0.5 set aside" in " ".join(Page(page).text.split())
+    assert "0.00 of 10.00 and 0.50 set aside" in " ".join(Page(page).text.split())
     assert page.text.count('class="bar"') == 1
     assert "0.25 so far" in page.text
     for wrong, field in (

@@ -52,14 +52,10 @@ async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Respons
         "charts": _drawn(spent, now.date()),
         "forecast": expected,
         "estimate": expected.estimate if expected.complete else at_pace(expected.spent, spent, now, expected.until),
-        "figure": _figure,
+        "figure": charts.spent,
         "units": UNITS,
     }
     return await forms.shown(unit, request, "settings/accounts.html", form, **facts)
-
-
-def _figure(amount: Any, unit: str) -> str:
-    return charts.figure(float(amount), "s" if unit == "seconds" else "")
 
 
 def _drawn(spent: Mapping[tuple[date, str], Decimal], today: date) -> list[tuple[str, str, charts.Chart]]:
@@ -67,10 +63,10 @@ def _drawn(spent: Mapping[tuple[date, str], Decimal], today: date) -> list[tuple
     units = sorted({unit for _, unit in spent}, key=lambda unit: (unit not in UNITS, unit))
     drawn = []
     for unit in units[:MOST_CHARTS]:
-        total = _figure(sum(amount for (_, each), amount in spent.items() if each == unit), unit)
+        total = charts.spent(sum(amount for (_, each), amount in spent.items() if each == unit), unit)
         bars = [(day, float(spent.get((day, unit), 0))) for day in days]
         told = f"{unit} by day, {total} in {USUAL_DAYS} days"
-        drawn.append((unit, total, charts.bars(bars, unit="s" if unit == "seconds" else "", told=told)))
+        drawn.append((unit, total, charts.bars(bars, unit=charts.told_in(unit), told=told)))
     return drawn
 
 

@@ -97,7 +97,8 @@ def _axis(most: float, unit: str, least: float = 0) -> tuple[float, int]:
 
 
 def _grid(step: float, rows: int, unit: str) -> list[tuple[float, str]]:
-    return [(_y(step * row, step * rows), figure(step * row, unit)) for row in range(rows + 1)]
+    short = "" if unit == "money" else unit  # an axis has no room for cents
+    return [(_y(step * row, step * rows), figure(step * row, short)) for row in range(rows + 1)]
 
 
 def _hours(start: datetime, end: datetime, zone: str) -> list[tuple[float, str]]:
@@ -114,13 +115,25 @@ def _hours(start: datetime, end: datetime, zone: str) -> list[tuple[float, str]]
 
 
 def figure(value: float, unit: str) -> str:
-    """A number as short as an axis can take it."""
+    """A number as short as an axis can take it; money as people write it."""
     if unit == "s":
         return _length(value)
+    if unit == "money":
+        return f"{value:,.2f}" if value >= 0.01 or not value else f"{value:.6f}".rstrip("0")
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}{unit}"
     return f"{value:.3g}{unit}"
+
+
+def spent(amount: Any, of: str) -> str:
+    """So much of a unit of usage."""
+    return figure(float(amount), told_in(of))
+
+
+def told_in(of: str) -> str:
+    """By which of the units here a unit of usage is told."""
+    return {"seconds": "s", "run time": "s", "money": "money"}.get(of, "")
 
 
 def _length(seconds: float) -> str:

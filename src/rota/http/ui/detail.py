@@ -149,11 +149,14 @@ def _spent(
     unit: str, spent: Sequence[Mapping[str, Any]], month: Sequence[date], currency: str
 ) -> tuple[str, str, charts.Chart]:
     by_day = {row["day"]: row["amount"] for row in spent if row["unit"] == unit}
-    shown = "s" if unit in {"run time", "seconds"} else ""
-    total = charts.figure(sum(by_day.values()), shown)
+    total = charts.spent(sum(by_day.values()), unit)
     days = [(day, by_day.get(day, 0.0)) for day in month]
     name = words.unit_named(unit, currency)
-    return name, total, charts.bars(days, unit=shown, told=f"{name} by day, {total} in {SPENT_DAYS} days")
+    return (
+        name,
+        total,
+        charts.bars(days, unit=charts.told_in(unit), told=f"{name} by day, {total} in {SPENT_DAYS} days"),
+    )
 
 
 async def _answer(conn: Connection, caller: Caller, found: Mapping[str, Any], asked: str, zone: str) -> Answer:

@@ -30,6 +30,7 @@ from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, Web, refuse
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
+from rota.http.ui.charts import spent
 from rota.http.ui.controls import act, fold, icon, pill
 from rota.http.ui.markdown import inline, markdown
 from rota.http.ui.sections import sections
@@ -199,6 +200,7 @@ templates.globals |= {
     "offset": words.offset,
     "unit_named": words.unit_named,
     "utc_offset": words.utc_offset,
+    "spent": spent,
     "strip": strip,
 }
 
