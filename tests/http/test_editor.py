@@ -202,6 +202,21 @@ async def test_a_budget_is_typed_in_and_what_is_wrong_with_it_stands_beside_its_
     assert await house.value("SELECT budget FROM automations") == saved
 
 
+async def test_what_is_made_up_for_after_an_outage_is_told_only_of_what_goes_by_the_clock(
+    admin: AsyncClient, house: Any
+) -> None:
+    for triggers, told in (
+        ([trigger(kind="webhook")], False),
+        ([], False),
+        ([trigger(kind="webhook"), trigger(1)], True),
+    ):
+        preview = await submit(admin, f"{LIST}/preview", **form(*triggers))
+        assert ("After an outage" in preview.text) == told
+        assert "A run may take 1h" in preview.text
+    await house.automation({"event": "go"})
+    assert "After an outage" not in (await admin.get(f"{LIST}/errand")).text
+
+
 async def test_the_preview_says_what_the_page_will_say_of_triggers_without_a_clock(
     admin: AsyncClient, house: Any
 ) -> None:

@@ -285,6 +285,10 @@ async def test_after_so_many_failures_in_a_row_an_automation_pauses_and_says_why
         await fail_all(house)
     assert await house.value("SELECT status FROM automations WHERE id = %s", automation) == "paused"
     assert await house.value("SELECT paused_reason FROM automations") == "It failed 2 times in a row."
+    once = await house.automation({"event": "once"}, pause_after_failures=1)
+    await publish(house, "once")
+    await fail_all(house)
+    assert await house.value("SELECT paused_reason FROM automations WHERE id = %s", once) == "It failed."
     await publish(house, "go")
     assert (await house.ledger())[-1]["skip_reason"] == "paused"
 

@@ -68,7 +68,9 @@ counted AS (
            status = CASE WHEN NOT l.succeeded AND a.failures + l.failed >= a.pause_after_failures THEN 'paused'
                          ELSE a.status END,
            paused_reason = CASE WHEN NOT l.succeeded AND a.status = 'active' AND a.failures + l.failed >= a.pause_after_failures
-                                THEN 'It failed ' || (a.failures + l.failed) || ' times in a row.' ELSE a.paused_reason END
+                                THEN 'It failed' || CASE a.failures + l.failed WHEN 1 THEN '.'
+                                     ELSE ' ' || (a.failures + l.failed) || ' times in a row.' END
+                                ELSE a.paused_reason END
       FROM locked l WHERE a.workspace_id = l.workspace_id AND a.id = l.id
  RETURNING a.workspace_id, a.id, a.status, l.before)
 SELECT workspace_id, id FROM counted WHERE status = 'paused' AND before = 'active'

@@ -334,7 +334,8 @@ def policy_sentence(policies: Mapping[str, str], overlaps: Iterable[tuple[str, s
     parts = [
         OVERLAP[each].format(what=" or ".join(sorted(chosen[each], reverse=True))) for each in OVERLAP if each in chosen
     ]
-    if policies["catch_up"] in CATCH_UP:
+    by_the_clock = any("slot" in whats for whats in chosen.values())
+    if by_the_clock and policies["catch_up"] in CATCH_UP:
         parts.append(CATCH_UP[policies["catch_up"]].format(**policies))
     parts.append(f"A run may take {policies['timeout']}{_tries(policies['max_attempts'])}.")
     if policies["pause_after_failures"]:
