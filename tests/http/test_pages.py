@@ -502,6 +502,22 @@ async def test_the_list_is_read_in_few_statements(
     assert len(asked) <= 13  # two of them for the numbers in the frame
 
 
+async def test_an_automation_that_is_called_like_a_page_is_reached_from_everywhere(
+    admin: AsyncClient, house: Any
+) -> None:
+    uses = {"credentials": {"KEY": "openai"}}
+    await submit(admin, "/w/default/settings/credentials", name="openai", value="a-secret-value", usable_by="member")
+    for name in ("New", "Preview"):
+        automation_id = await house.automation({"cron": "0 9 * * *"}, name=name, **uses)
+        await house.ended(automation_id)
+        await house.execute(SPENT + " ON CONFLICT DO NOTHING")
+        address = f"{LIST}/{automation_id}"
+        [found] = (await admin.get("/w/default/find", params={"q": name})).json()
+        assert found["href"] == address
+        for path in ("runs", "settings/credentials", "settings/accounts"):
+            assert address in [each.get("href") for each in Page(await admin.get(f"/w/default/{path}")).all("a")], path
+
+
 async def test_the_list_says_why_the_last_run_failed(admin: AsyncClient, house: Any) -> None:
     await house.ended(await house.automation(), "failed", error_detail=f"No water. {NASTY}")
     page = Page(await admin.get(LIST))

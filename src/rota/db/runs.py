@@ -156,7 +156,7 @@ async def latest_of_agents(
 SUBJECTS = """
 -- What each run is of: its automation, or its agent when it was run directly.
 SELECT r.id, g.name AS agent_name, CASE WHEN g.deleted_at IS NULL THEN g.id END AS agent_ref, a.name AS automation_name,
-       CASE WHEN a.deleted_at IS NULL THEN a.slug ELSE a.id::text END AS automation_ref
+       a.id AS automation_ref
   FROM runs r
        JOIN agents g ON g.workspace_id = r.workspace_id AND g.id = r.agent_id
        LEFT JOIN automations a ON a.workspace_id = r.workspace_id AND a.id = r.automation_id

@@ -112,7 +112,7 @@ async def find(unit: InUnit, request: Request, q: Search = "") -> Response:
     who = await agents.names(unit.conn, unit.caller.workspace_id, wanted, limit=PALETTE) if wanted else []
     refs = [
         *named,
-        *((each["name"], f"automations/{each['slug']}", "Automation") for each in found),
+        *((each["name"], f"automations/{each['id']}", "Automation") for each in found),
         *((each["name"], f"agents/{each['id']}", "Agent") for each in who),
     ]
     told = [{"name": name, "href": f"{root}/{path}", "kind": kind} for name, path, kind in refs]
