@@ -159,6 +159,10 @@ async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, ho
     assert "automation.pause" in done
     assert "active" in done  # how it stood before
     await submit(admin, f"{ROOT}/automations/errand/delete")
+    assert "automation <code>" in (await admin.get(home)).text  # nothing here says what it is called
+    await submit(admin, f"{ROOT}/agents", name="Poet", executor="command", config='{"argv": ["cat"]}')
+    await submit(admin, f"{ROOT}/agents/poet/pause")
+    assert (await admin.get(home)).text.count("agent “Poet”</a>") == 2
     deleted = (await admin.get(f"{home}?action=automation.delete")).text
     assert "deleted_at" in deleted
     assert "As it was made" not in deleted  # it had no such field before

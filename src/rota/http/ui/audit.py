@@ -31,6 +31,7 @@ async def audit_page(unit: InUnit, request: Request, chosen: Chosen, cursor: Cur
     given = _given(chosen)
     facts: dict[str, Any] = {
         "entries": found,
+        "names": _names(found),
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
         "chosen": chosen,
@@ -40,6 +41,16 @@ async def audit_page(unit: InUnit, request: Request, chosen: Chosen, cursor: Cur
         "export": f"/api/v1/workspaces/{unit.caller.workspace_slug}/audit/export?{urlencode(given)}",
     }
     return await page(unit, request, "settings/audit.html", **facts)
+
+
+def _names(found: list[dict[str, Any]]) -> dict[str, str]:
+    """What things are called, as far as these entries tell: the newest name of each."""
+    names: dict[str, str] = {}
+    for each in found:
+        told = {**(each["before"] or {}), **(each["after"] or {})}
+        if name := told.get("name") or told.get("title"):
+            names.setdefault(each["object_id"], str(name))
+    return names
 
 
 def _given(chosen: Choice) -> dict[str, str]:
