@@ -94,7 +94,22 @@ async def test_what_one_hears_of_is_chosen_by_a_plain_form(admin: AsyncClient, h
     assert (await admin.post(f"{ROOT}/notifications/choices", data={"bell": ["odd"]})).status_code == 422
     for name in ("  ", "two\nlines"):
         target = {"name": name, "url": "json://example.org/"}
-        assert (await admin.post(f"{ROOT}/notifications/targets", data=target)).status_code == 422
+        refused = await admin.post(f"{ROOT}/notifications/targets", data=target)
+        assert refused.status_code == 422
+        assert 'id="name-new-error"' in refused.text
+        assert "json://" not in refused.text  # an address is not written back
+
+
+async def test_a_target_that_is_refused_keeps_its_name_in_the_form(admin: AsyncClient) -> None:
+    target = {"name": f"My {NASTY}", "url": "no address at all"}
+    refused = await admin.post(f"{ROOT}/notifications/targets", data=target)
+    assert refused.status_code == 422
+    assert f'name="name" value="{html.escape(target["name"]).replace("&#x27;", "&#39;")}"' in refused.text
+    assert 'id="url-new-error"' in refused.text
+    assert target["url"] not in refused.text
+    told = await admin.post(f"{ROOT}/notifications/targets", data=target, headers={"HX-Request": "true"})
+    assert (told.status_code, told.headers["HX-Retarget"]) == (422, "#notice")
+    assert "must be an Apprise URL" in told.text
 
 
 async def test_the_stream_of_a_page_sends_the_bell_when_it_rings(web: Web, house: Any) -> None:

@@ -1,5 +1,6 @@
 """The page of a session beyond its transcript: the graph of tasks, artifacts, the lifecycle; and what memory holds."""
 
+import html
 import re
 from typing import Any
 from uuid import uuid4
@@ -463,7 +464,11 @@ async def test_what_an_automation_remembers_is_changed_and_forgotten(admin: Asyn
     assert await house.value("SELECT value FROM memory") == {"at": 7}
     assert await house.value("SELECT confidence FROM memory") == 0.5
     for wrong in ("", "seven", '{"at": '):
-        assert (await submit(admin, action, value=wrong)).status_code == 422
+        refused = await submit(admin, action, value=wrong)
+        assert refused.status_code == 422
+        assert f">{wrong}</textarea>" in html.unescape(refused.text)  # what was typed stays, and why beside it
+        assert 'id="v-1-error">Write it as JSON' in refused.text
+        assert (await admin.post(action, data={"value": wrong}, headers=live())).headers["HX-Retarget"] == "#notice"
     assert await house.value("SELECT value FROM memory") == {"at": 7}
     forget = action.removesuffix("/set") + "/delete"
     await submit(admin, forget)

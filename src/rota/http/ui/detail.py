@@ -13,15 +13,16 @@ from rota.db import accounts, memory, runs, triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
-from rota.http.context import InUnit, Shared
+from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.fields import LAST_YEAR, LEAST_YEAR
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import charts, drafts, words
 from rota.http.ui import live as stream
 from rota.http.ui.automations import standing
 from rota.http.ui.editor import Fire, secrets_page
+from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import PageRoute, fingerprint, own_url, zone_of
+from rota.http.ui.rendering import PageRoute, fingerprint, own_url, page, zone_of
 from rota.model.caller import Caller
 from rota.model.cron import load_zone
 from rota.model.ids import AutomationId, id_at
@@ -65,6 +66,17 @@ async def detail_page(
     return await stream.shown(unit, request, shared, shows, live, last_event_id)
 
 
+async def shown_again(unit: Unit, request: Request, shared: Web, ref: str, form: Form) -> Response:
+    """The page with a form of it that was refused, as it was filled in."""
+    zone, url = zone_of(request, unit.caller), own_url(request, shared)
+    facts = await _detail(
+        unit.conn, unit.caller, ref=ref, view="table", day=None, asked="", before=None, zone=zone, url=url
+    )
+    response = await page(unit, request, "automations/detail.html", **facts | {"form": form, "lives": False})
+    response.status_code = form.status
+    return response
+
+
 async def _detail(
     conn: Connection,
     caller: Caller,
@@ -94,6 +106,7 @@ async def _detail(
         "fires": fires(shown["triggers"], datetime.now(UTC)),
         "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
         "memory": remembered,
+        "form": UNTOUCHED,
         "url": url,
         "runs": history,
         "older": cursor_of(history[-1]["id"]) if older else None,

@@ -8,9 +8,11 @@ from starlette.responses import Response
 
 from rota.errors import Invalid, NotFound, Refused
 from rota.http.bodies import check, clean_text
-from rota.http.context import InUnit, Unit
+from rota.http.context import InUnit, Shared, Unit
+from rota.http.ui import forms
 from rota.http.ui.automations import ref_of
-from rota.http.ui.rendering import PageRoute, done
+from rota.http.ui.detail import shown_again
+from rota.http.ui.rendering import PageRoute, done, is_live
 from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
 from rota.roster import automations
@@ -28,7 +30,7 @@ async def _owned(unit: Unit, ref: str) -> tuple[AutomationId, str]:
 
 @router.post("/{automation}/memory/{key}/set")
 async def change(
-    unit: InUnit, request: Request, automation: str, key: str, value: Annotated[str, Form()] = ""
+    unit: InUnit, request: Request, shared: Shared, automation: str, key: str, value: Annotated[str, Form()] = ""
 ) -> Response:
     """Another value under the same key, as sure and for as long as the one before."""
     automation_id, address = await _owned(unit, automation)
@@ -36,8 +38,15 @@ async def change(
     if not kept:
         raise NotFound("Nothing is remembered under this key.")
     ttl = kept["expires_at"] - datetime.now(UTC) if kept["expires_at"] else None
-    given = Remembered(key, _read(value), ttl, kept["confidence"])
-    await memory.remember(unit.conn, unit.caller.workspace_id, automation_id, given)
+    try:
+        async with unit.conn.transaction():
+            given = Remembered(key, _read(value), ttl, kept["confidence"])
+            await memory.remember(unit.conn, unit.caller.workspace_id, automation_id, given)
+    except forms.WRONG as wrong:
+        if is_live(request):  # the page still shows what was typed
+            raise
+        form = forms.rejected(request, wrong, key, {"value": value.replace("\x00", "")})
+        return await shown_again(unit, request, shared, str(automation_id), form)
     return done(request, address, f"{key} is changed.")
 
 

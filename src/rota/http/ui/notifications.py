@@ -4,26 +4,27 @@ from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Query, Request
+from fastapi import Form as Field
 from starlette.responses import Response
 
 from rota.db import runs
 from rota.db.listener import OUTWARD
 from rota.db.pool import Connection
-from rota.errors import NotFound
+from rota.errors import Invalid, NotFound
 from rota.http.api.notifications import save_target
 from rota.http.api.paging import Cursor
-from rota.http.bodies import clean_text
-from rota.http.context import InUnit, Looking, Shared
-from rota.http.shapes.fields import Name
+from rota.http.context import InUnit, Looking, Shared, Unit
+from rota.http.shapes.notifications import TargetIn
 from rota.http.shapes.pages import cursor_of, read_cursor
+from rota.http.ui import forms
 from rota.http.ui import live as stream
+from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part
 from rota.model.caller import Caller
 from rota.model.ids import as_uuid
 from rota.model.notification import WORDS, Kind
-from rota.model.outward import LONGEST_URL
 from rota.notify import reading, targets
 
 LISTED = 50
@@ -79,19 +80,30 @@ async def read(unit: Looking, request: Request, notification: str, to: Next = ""
 
 @router.get("/choices")
 async def choices_page(unit: InUnit, request: Request) -> Response:
-    found = await targets.all_of(unit.conn, unit.caller)
     if is_live(request):
+        found = await targets.all_of(unit.conn, unit.caller)
         return part(unit, request, "notifications/_targets.html", targets=found)
-    choices = await reading.choices(unit.conn, unit.caller)
-    return await page(unit, request, "notifications/choices.html", choices=choices, kinds=WORDS, targets=found)
+    return await _choices(unit, request)
+
+
+async def _choices(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Response:
+    facts = {
+        "choices": await reading.choices(unit.conn, unit.caller),
+        "kinds": WORDS,
+        "targets": await targets.all_of(unit.conn, unit.caller),
+        "form": form,
+    }
+    response = await page(unit, request, "notifications/choices.html", **facts)
+    response.status_code = form.status
+    return response
 
 
 @router.post("/choices")
 async def choose(
     unit: InUnit,
     request: Request,
-    bell: Annotated[list[Kind] | None, Form()] = None,
-    outward: Annotated[list[Kind] | None, Form()] = None,
+    bell: Annotated[list[Kind] | None, Field()] = None,
+    outward: Annotated[list[Kind] | None, Field()] = None,
 ) -> Response:
     given = {each.value: {"bell": each in (bell or ()), "outward": each in (outward or ())} for each in Kind}
     await reading.choose(unit.conn, unit.caller, given)
@@ -99,14 +111,18 @@ async def choose(
 
 
 @router.post("/targets")
-async def create_target(
-    unit: InUnit,
-    request: Request,
-    shared: Shared,
-    name: Annotated[Name, Form()],
-    url: Annotated[str, Form(max_length=LONGEST_URL)],
-) -> Response:
-    await save_target(unit, shared, clean_text(name, "name"), clean_text(url, "url"))
+async def create_target(unit: InUnit, request: Request, shared: Shared) -> Response:
+    """Save it, or show the form again with its name. What was the address is never written back."""
+    typed = await forms.typed(request, "name", "url")
+    try:
+        async with unit.conn.transaction():
+            given = TargetIn.model_validate(typed)
+            await save_target(unit, shared, given.name, given.url.get_secret_value())
+    except forms.WRONG as wrong:
+        form = forms.rejected(request, wrong, "new", typed, "url")
+        if is_live(request):  # the page still shows what was typed
+            raise Invalid(next(iter(form.errors.values()))) from None
+        return await _choices(unit, request, form)
     return done(request, f"{_address(unit.caller)}/choices", "Saved. Send a test to see that it arrives.")
 
 
