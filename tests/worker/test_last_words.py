@@ -82,5 +82,18 @@ async def test_a_cancelled_run_keeps_its_last_words(house: House, shift: Any, ru
     assert await house.value("SELECT summary FROM runs") == "I look for ink."
 
 
+async def test_a_run_is_summed_up_by_words_and_not_by_the_fence_they_end_with(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    async def speak(_: Assignment, desk: Desk) -> Outcome:
+        await desk.say("The diff:\n```\n+ one more line\n```\n")
+        return Succeeded()
+
+    await run_now(await house.automation())
+    async with shift(speak):
+        await until(lambda: house.value("SELECT status = 'succeeded' FROM runs"))
+    assert await house.value("SELECT summary FROM runs") == "+ one more line"
+
+
 async def _words_written(house: House) -> bool:
     return bool(await house.value("SELECT count(*) FROM events WHERE kind = 'output'"))

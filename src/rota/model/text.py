@@ -17,6 +17,7 @@ _SEQUENCE = re.compile(
 _BEGUN = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*)\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+_MARKS = "`~*_-=#|:+> "  # of which alone the fences, rules and table lines of Markdown are made
 _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -48,6 +49,10 @@ def one_line(text: str) -> str:
     if _NOT_IN_A_LINE.search(text):
         raise ValueError("Control characters, such as line breaks, have no place in it.")
     return " ".join(text.split())
+
+
+def says_something(line: str) -> bool:
+    return bool(line.strip().strip(_MARKS))
 
 
 def plain(text: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from rota.model.outcome import Parked
 from rota.model.redaction import NOTHING_SECRET, Redactor
 from rota.model.run import Claimed
 from rota.model.task import TaskForm
+from rota.model.text import says_something
 from rota.sessions import approvals as asking
 from rota.sessions import artifacts, messages
 from rota.sessions import seat as at
@@ -107,7 +108,7 @@ class AttemptDesk:
                 told = await events.last_words(conn, workspace_id, self.run.session_id, run_id, attempt)
         except PASSING:
             return self.last_line
-        last = next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "")
+        last = next((line.strip() for line in reversed(told.splitlines()) if says_something(line)), "")
         return self.last_line if self.last_line.endswith(last) else last
 
     async def finish(self) -> None:

@@ -17,7 +17,7 @@ from rota.errors import Lost
 from rota.model.budget import SECONDS
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.run import Claimed
-from rota.model.text import clean, clean_json
+from rota.model.text import clean, clean_json, says_something
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ LONGEST_WINDOW_SECONDS = 0.32
 FULL_BYTES = 256 * 1024
 LONGEST_TEXT = 32 * 1024
 RETRY_SECONDS = 0.5
-MARKS = "`~*_-=#|:+> "  # of which alone the fences, rules and table lines of Markdown are made
 
 
 class Recorder:
@@ -263,7 +262,7 @@ class RecordingDesk:
     def _remember(self, text: str) -> None:
         """Keep the last line that says something: it becomes the run's summary."""
         *lines, unfinished = (self._unfinished + text[-4096:]).splitlines(keepends=True) or [""]
-        said = [line for line in (*lines, unfinished) if line.strip().strip(MARKS)]
+        said = [line for line in (*lines, unfinished) if says_something(line)]
         self.last_line = said[-1].strip() if said else self.last_line
         self._unfinished = "" if unfinished.endswith("\n") else unfinished[-4096:]
 

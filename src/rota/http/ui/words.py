@@ -223,7 +223,7 @@ def ago(value: datetime | str | None, zone: str = "UTC", *, now: datetime | None
 
 def due(moment: datetime) -> Markup:
     """A time to come, relative to now: once it has, it is now."""
-    return _time(instant(moment), "data-due", relative(moment - datetime.now(UTC), moment))
+    return _time(instant(moment), "data-due", relative(moment, datetime.now(UTC), "UTC"))
 
 
 def at(value: datetime | str | None, zone: str = "UTC") -> Markup:
