@@ -333,6 +333,17 @@ async def test_logins_are_listed_and_ended_one_by_one_and_all_at_once(
         assert (await guest.get(f"{API}/me")).status_code == 200
 
 
+async def test_a_token_lists_logins_of_which_none_is_its_own(
+    guest: AsyncClient, visit: Callable[[], Any], ada: UserId, house: Any
+) -> None:
+    await sign_in(guest)
+    async with house.db.transaction() as conn:
+        _, token = await signing_in.add_token(conn, house.caller.workspace_id, ada, "script")
+    async with visit() as script:
+        answer = await script.get(f"{API}/me/logins", headers={"Authorization": f"Bearer {token}"})
+    assert (answer.status_code, [each["own"] for each in answer.json()["items"]]) == (200, [False])
+
+
 async def test_somebody_elses_login_is_not_there(admin: AsyncClient, guest: AsyncClient, ada: UserId) -> None:
     await sign_in(guest)
     [theirs] = (await guest.get(f"{API}/me/logins")).json()["items"]

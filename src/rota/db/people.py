@@ -107,7 +107,7 @@ UPDATE logins SET last_used_at = now()
 
 LOGINS_OF = f"""
 SELECT l.id, l.created_at, l.last_used_at, l.ip, l.user_agent,
-       least(l.expires_at, l.last_used_at + l.idle) AS expires_at, l.id = %(own)s AS own
+       least(l.expires_at, l.last_used_at + l.idle) AS expires_at, l.id IS NOT DISTINCT FROM %(own)s AS own
   FROM logins l WHERE l.user_id = %(user_id)s AND {HOLDS} ORDER BY l.last_used_at DESC, l.id LIMIT 100
 """  # noqa: S608 — constants of this module
 
