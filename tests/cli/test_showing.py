@@ -47,6 +47,19 @@ def test_how_far_a_time_is(instant: str, told: str) -> None:
     assert distance(instant, now=NOON) == told
 
 
+def test_a_time_that_the_readers_clock_cannot_show_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    time.tzset()
+    try:
+        assert brief("9999-12-31T23:00:00+00:00", now=NOON) == "9999-12-31 23:00"
+        assert local("9999-12-31T23:00:00+00:00", now=NOON).startswith("9999-12-31 23:00:00 +0000 (in ")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_a_time_is_told_on_the_readers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 

@@ -522,11 +522,34 @@ async def test_an_extreme_date_is_refused_or_kept_and_never_breaks_what_shows_it
         for schedule in ({"cron": "0 9 * * *"}, {"every": "3653d"}, {"every": "1s"}, {"at": "9999-12-31T23:59:59Z"}):
             answer = await api.post("/automations", example(triggers=[{**schedule, name: instant}]))
             assert answer.status_code == 201 or clearly(answer, 422)["field"].startswith("triggers.0.")
-    answer = await api.post("/automations", example(schedule={"at": instant}))
-    assert answer.status_code == 201 or clearly(answer, 422)["field"] == "schedule.at"
+    for zone in ("UTC", "Pacific/Kiritimati", "America/New_York"):
+        once = {"at": instant, "timezone": zone}
+        answer = await api.post("/automations", example(schedule=once))
+        assert answer.status_code == 201 or clearly(answer, 422)["field"] == "schedule.at"
+        answer = await api.post("/automations/preview", {"schedule": once})
+        assert answer.status_code == 200 or clearly(answer, 422)["field"] == "schedule.at"
     answer = await api.post("/automations/preview", {"schedule": DAILY, "after": instant, "count": 100})
     assert answer.status_code == 200 or clearly(answer, 422)
     made(await api.get("/automations", limit=100), 200)
+
+
+async def test_an_instant_from_before_there_was_a_limit_is_shown_and_not_moved(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example(schedule={"at": "9998-12-31T23:59:00Z"})))
+    [trigger] = saved["triggers"]
+    await office.execute("UPDATE triggers SET at = '9999-12-31T23:59:00Z' WHERE id = %s", trigger["id"])
+    path = f"/automations/{saved['slug']}/triggers/{trigger['id']}"
+    moved = await api.patch(path, {"timezone": "Pacific/Kiritimati"})
+    assert "1970 to 9998" in clearly(moved, 422)["detail"]
+    await office.execute("UPDATE triggers SET timezone = 'Pacific/Kiritimati' WHERE id = %s", trigger["id"])
+    shown = made(await api.get(f"/automations/{saved['slug']}"), 200)
+    assert shown["schedule_text"] == "Once, on 31 December 9999 at 23:59, UTC"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati"])
+async def test_the_preview_of_an_interval_ends_with_the_calendar(api: Api, zone: str) -> None:
+    form = {"every": "365d", "timezone": zone}
+    told = made(await api.post("/automations/preview", {"schedule": form, "after": "9998-12-31T23:59:30Z"}), 200)
+    assert told["fires"] == []
 
 
 async def test_a_value_that_only_the_database_refuses_is_the_callers_mistake_and_leaves_nothing(

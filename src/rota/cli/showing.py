@@ -103,8 +103,7 @@ def local(instant: str | None, *, now: datetime | None = None) -> str:
     """A time on the reader's clock, and how far it is from now."""
     if not instant:
         return NOTHING
-    at = _read(instant).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S %z} ({distance(instant, now=now)})"
+    return f"{_here(instant):%Y-%m-%d %H:%M:%S %z} ({distance(instant, now=now)})"
 
 
 def brief(instant: str | None, *, now: datetime | None = None) -> str:
@@ -113,7 +112,7 @@ def brief(instant: str | None, *, now: datetime | None = None) -> str:
         return NOTHING
     if abs(_read(instant) - (now or datetime.now(UTC))) < timedelta(days=1):
         return distance(instant, now=now)
-    return f"{_read(instant).astimezone():%Y-%m-%d %H:%M}"
+    return f"{_here(instant):%Y-%m-%d %H:%M}"
 
 
 def distance(instant: str, *, now: datetime | None = None) -> str:
@@ -133,6 +132,14 @@ def lasted(start: str | None, end: str | None) -> str:
 
 def _read(instant: str) -> datetime:
     return datetime.fromisoformat(instant)
+
+
+def _here(instant: str) -> datetime:
+    """On the reader's clock; as it was told where that one shows a year that is none, such as 10000."""
+    try:
+        return _read(instant).astimezone()
+    except OverflowError:
+        return _read(instant)
 
 
 # ── Shapes ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,11 +31,18 @@ def describe(schedule: Schedule) -> str:
         case EverySchedule():
             days = "day" if schedule.days == 1 else f"{schedule.days} days"
             return f"Every {days} at {schedule.time_of_day:%H:%M}, {city(schedule.timezone)}"
-        case AtSchedule(at):
-            local = at.astimezone(load_zone(schedule.timezone))
-            return f"Once, on {day_in_words(local)} at {_clock(local)}, {city(schedule.timezone)}"
+        case AtSchedule(at, zone):
+            return _once(at, zone)
         case _:
             assert_never(schedule)
+
+
+def _once(at: datetime, zone: str) -> str:
+    try:
+        local = at.astimezone(load_zone(zone))
+    except OverflowError:  # the clock there shows the year 10000; saved before there was a limit
+        local, zone = at.astimezone(UTC), "UTC"
+    return f"Once, on {day_in_words(local)} at {_clock(local)}, {city(zone)}"
 
 
 def city(zone: str) -> str:

@@ -16,6 +16,7 @@ EditorMode = Literal["interval", "weekly", "advanced"]
 Form = dict[str, Any]
 
 SHORTEST_INTERVAL = timedelta(seconds=1)
+LEAST_YEAR, LAST_YEAR = 1970, 9998  # elsewhere it may be another year, and none comes after 9999
 
 _DAY = timedelta(days=1)
 
@@ -52,9 +53,10 @@ class EverySchedule:
         if pattern := self.pattern():
             return cron.next_after(pattern, self.timezone, instant)
         try:
-            return self._slot(max(self._passed(instant), 0) + 1)
+            slot = self._slot(max(self._passed(instant), 0) + 1)
         except OverflowError:
             return None
+        return slot if slot.year <= LAST_YEAR else None
 
     def latest_until(self, first: datetime, until: datetime) -> datetime:
         if pattern := self.pattern():
@@ -266,6 +268,8 @@ def _instant(value: object, zone: str) -> tuple[datetime, datetime | None]:
         raise _refuse(f"{wanted}; use both, with an offset or a timezone", "at")
     try:
         at = value if isinstance(value, datetime) else datetime.fromisoformat(value)  # type: ignore[arg-type]
+        if not LEAST_YEAR <= at.year <= LAST_YEAR:
+            raise _refuse(f"“at” is a time of the years {LEAST_YEAR} to {LAST_YEAR}", "at")
         wall = at if at.utcoffset() is None else None
         known = cron.slot_at(zone, wall) if wall else at.astimezone(UTC)
     except (ValueError, TypeError, OverflowError):

@@ -18,13 +18,14 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from rota.errors import Invalid
+from rota.model import schedule
 from rota.model.duration import format_duration, parse_duration
 from rota.model.message import ROLE
 from rota.model.text import one_line
 
 LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
 LONGEST_LASTING = timedelta(days=3660)
-LEAST_YEAR, LAST_YEAR = 1970, 9998
+LEAST_YEAR, LAST_YEAR = schedule.LEAST_YEAR, schedule.LAST_YEAR
 
 
 def _duration(value: Any) -> timedelta:
@@ -37,7 +38,7 @@ def _duration(value: Any) -> timedelta:
 
 
 def _instant(value: datetime) -> datetime:
-    if not LEAST_YEAR <= value.year <= LAST_YEAR:  # elsewhere it may be another year, and none comes after 9999
+    if not LEAST_YEAR <= value.year <= LAST_YEAR:
         raise ValueError(f"Give a time of the years {LEAST_YEAR} to {LAST_YEAR}.")
     return value
 
