@@ -481,6 +481,15 @@ async def test_a_body_where_none_is_taken_is_refused_and_an_empty_one_is_not(api
         made(await api.post(f"{path}/pause", body), 200)
 
 
+async def test_a_body_of_a_deletion_is_refused_and_nothing_is_deleted(api: Api) -> None:
+    path = f"/automations/{made(await api.post('/automations', example()))['id']}"
+    refused(await api.delete(path, json={"only": "triggers"}), 422, "invalid", "only")
+    refused(await api.delete(path, content=b"{", headers=JSON), 400, "not_json")
+    refused(await api.delete(path, content=b"all"), 400, "not_json", "Content-Type")
+    made(await api.get(path), 200)
+    assert (await api.delete(path, json={})).status_code == 204
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

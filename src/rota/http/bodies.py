@@ -30,7 +30,7 @@ class BodyGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        bodiless = scope["method"] in {"GET", "HEAD", "OPTIONS", "DELETE"}
+        bodiless = scope["method"] in {"GET", "HEAD", "OPTIONS"}
         try:
             _check_address(scope)
             if is_upload(scope):

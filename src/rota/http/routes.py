@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from rota.errors import Invalid
 
-WRITING = ("PATCH", "POST", "PUT")
+WRITING = ("DELETE", "PATCH", "POST", "PUT")
 ROOTS = ("/api/v1/workspaces/{workspace}", "/w/{workspace}")
 
 
