@@ -173,6 +173,7 @@ async def test_it_remembers_for_the_next_run(seat: Seat, office: Office, api: Ap
     later = Seat(office, api, await office.claim())
     assert made(await later.send("GET", "memory/last"), 200)["value"] == [1]
     assert [each["key"] for each in made(await later.send("GET", "memory"), 200)["items"]] == ["last"]
+    refused(await later.send("DELETE", "memory/last", {"value": [1]}), 422, "invalid", "value")
     assert (await later.send("DELETE", "memory/last")).status_code == 204
     refused(await later.send("GET", "memory/last"), 404, "not_found")
 

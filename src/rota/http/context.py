@@ -243,6 +243,7 @@ async def sign(request: Request, workspace: str) -> Caller:
     async with web(request).db.connection() as conn:
         caller = await caller_of(request, conn, workspace)
         refuse_unknown_parameters(request)
+        await refuse_unknown_body(request)
         await signing_in.note_use(conn, caller)
         return caller
 
