@@ -1,4 +1,4 @@
-"""`rota users` and `rota sign-in --user`: what an operator does for people, from the command line."""
+"""`rota users`, `workspaces`, `tokens` and `sign-in --user`: what an operator does for people, from the command line."""
 
 import asyncio
 import json
@@ -114,7 +114,60 @@ async def test_the_last_admin_stays(rota: Command, house: House) -> None:
     assert "switched off" not in (await rota("users", "list")).output
 
 
+async def test_a_workspace_more_has_an_admin_of_its_own_whom_the_printed_link_signs_in(
+    rota: Command, house: House
+) -> None:
+    login = await opens(house, _secret(await rota("workspaces", "create", "night-shift", "--name", "Night shift")))
+    async with house.db.connection() as conn:
+        caller = await signing_in.caller_by_login(conn, "night-shift", login)
+        assert [each["slug"] for each in await people.workspaces_of(conn, caller.user_id)] == ["night-shift"]
+    assert (caller.level, caller.user_id != house.caller.user_id) == (Level.ADMIN, True)
+    assert await house.value("SELECT action FROM audit WHERE workspace_id = %s", caller.workspace_id)
+    rows = [line.split("  ") for line in (await rota("workspaces", "list")).output.splitlines()]
+    assert [row[0] for row in rows] == ["SLUG", "default", "night-shift"]
+    [_, listed] = [json.loads(line) for line in (await rota("workspaces", "list", "--json")).output.splitlines()]
+    assert {"slug": "night-shift", "name": "Night shift", "members": 1}.items() <= listed.items()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["default"], "There is a workspace 'default' already."),
+        (["Night shift"], "is not a slug"),
+        (["night", "--name", " "], "Give it a name."),
+    ],
+)
+async def test_a_workspace_that_cannot_be_made_is_refused(
+    rota: Command, house: House, given: list[str], told: str
+) -> None:
+    answer = await rota("workspaces", "create", *given)
+    assert (answer.exit_code, told in answer.output) == (2, True), answer.output
+    assert await house.value("SELECT count(*) FROM workspaces") == 1
+
+
+async def test_who_only_looks_at_tokens_or_ends_one_makes_no_workspace(
+    rota: Command, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTA_WORKSPACE", "typo")
+    for command in (["list"], ["revoke", str(house.caller.user_id)]):
+        told = await rota("tokens", *command)
+        assert (told.exit_code, "There is no workspace 'typo'." in told.output) == (2, True), told.output
+    assert await house.value("SELECT count(*) FROM workspaces") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("", "Give it a name."), (" ", "Give it a name."), ("x" * 201, "at most 200")]
+)
+async def test_a_token_has_a_name_as_the_api_wants_it(rota: Command, house: House, name: str, told: str) -> None:
+    answer = await rota("tokens", "create", name)
+    assert (answer.exit_code, told in answer.output) == (2, True), answer.output
+    assert await house.value("SELECT count(*) FROM tokens") == 0
+
+
 async def _link(rota: Command) -> str:
-    told = await rota("sign-in", "--user", ADA)
+    return _secret(await rota("sign-in", "--user", ADA))
+
+
+def _secret(told: Result) -> str:
     assert told.exit_code == 0, told.output
     return parse_qs(urlsplit(told.output.strip()).query)["token"][0]

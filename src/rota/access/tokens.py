@@ -14,7 +14,7 @@ from rota.errors import Forbidden, Invalid, NotFound
 from rota.model.caller import Caller
 from rota.model.ids import TokenId, UserId, WorkspaceId
 from rota.model.scope import Scope
-from rota.model.text import one_line
+from rota.model.text import named
 
 
 async def create_for_caller(
@@ -62,9 +62,9 @@ async def create_as_operator(
     if not user_id:
         raise NotFound(f"The workspace {workspace!r} has no {f'member {email!r}' if email else 'admin'}.", field="user")
     try:
-        name = one_line(name)
+        name = named(name)
     except ValueError as wrong:
-        raise Invalid(f"A token's name is one line. {wrong}", field="name") from None
+        raise Invalid(str(wrong), field="name") from None
     token_id, secret = await add_token(conn, workspace_id, user_id, name, **options)
     await audit.add(conn, Entry(workspace_id, None, "token.create", "token", str(token_id), 200, after={"name": name}))
     return secret

@@ -44,6 +44,7 @@ COMMANDS = {
     "audit": "List and export the audit log. For admins.",
     "desk": "Work at the desk of a run: say, message, ask and more, for scripts that Rota runs.",
     "mcp": "Give Claude and other clients of the Model Context Protocol Rota's abilities as tools.",
+    "workspaces": "Make workspaces beside the first one, and list them.",
     "sign-in": "Print a new link to sign in with.",
     "users": "List people, switch their accounts off and on, and let them sign in with a new identity.",
 }

@@ -6,6 +6,7 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.errors import NotFound
 from rota.model.ids import WorkspaceId
 
@@ -20,6 +21,18 @@ UPDATE workspaces
        max_concurrent = %(max_concurrent)s, max_schedules = %(max_schedules)s
  WHERE id = %(id)s
 """
+
+
+EVERYWHERE = """
+SELECT w.id, w.slug, w.name, w.created_at,
+       (SELECT count(*) FROM members m WHERE m.workspace_id = w.id AND m.removed_at IS NULL) AS members
+  FROM workspaces w ORDER BY w.created_at, w.id
+"""
+
+
+async def everywhere(conn: Connection) -> list[dict[str, Any]]:
+    """All workspaces of the server. For its operator."""
+    return await named_rows(conn, EVERYWHERE, {})
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, *, lock: bool = False) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DEEPEST = 64
+LONGEST_NAME = 200
 SMALLEST, LARGEST = -(2**63), 2**64 - 1  # of the whole numbers that every reader and writer of JSON keeps exactly
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -53,6 +54,15 @@ def one_line(text: str) -> str:
 
 def says_something(line: str) -> bool:
     return bool(line.strip().strip(_MARKS))
+
+
+def named(text: str) -> str:
+    """A line that is a name. `ValueError` if it is empty, or longer than names are."""
+    if not (name := one_line(text)):
+        raise ValueError("Give it a name.")
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"Give at most {LONGEST_NAME} characters.")
+    return name
 
 
 def plain(text: str) -> tuple[str, str]:

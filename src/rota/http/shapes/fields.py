@@ -18,12 +18,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from rota.errors import Invalid
-from rota.model import schedule
+from rota.model import schedule, text
 from rota.model.duration import format_duration, parse_duration
 from rota.model.message import ROLE
-from rota.model.text import one_line
 
-LONGEST_NAME, LONGEST_PROMPT = 200, 200_000
+LONGEST_NAME, LONGEST_PROMPT = text.LONGEST_NAME, 200_000
 LONGEST_LASTING = timedelta(days=3660)
 LEAST_YEAR, LAST_YEAR = schedule.LEAST_YEAR, schedule.LAST_YEAR
 
@@ -41,12 +40,6 @@ def _instant(value: datetime) -> datetime:
     if not LEAST_YEAR <= value.year <= LAST_YEAR:
         raise ValueError(f"Give a time of the years {LEAST_YEAR} to {LAST_YEAR}.")
     return value
-
-
-def _named(value: str) -> str:
-    if not (name := one_line(value)):
-        raise ValueError("Give it a name.")
-    return name
 
 
 def _said(value: str) -> str:
@@ -85,8 +78,8 @@ Duration = Annotated[
     Field(examples=["90s", "15m", "2h"]),
 ]
 Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written), AfterValidator(_instant)]
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_named)]
-Line = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(one_line)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(text.named)]
+Line = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(text.one_line)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
