@@ -238,7 +238,8 @@ async def test_what_people_type_is_never_obeyed_by_a_terminal(rota: Command, ans
 REFUSALS = [
     (["agents", "show", " "], "Give an id or a slug."),
     (["agents", "show", ".."], "Give an id or a slug."),
-    (["agents", "show", "../automations"], "There is nothing at this address."),
+    (["agents", "show", "../automations"], "Give an id or a slug."),
+    (["triggers", "delete", "morning-digest", "../"], "Give an id or a slug."),
     (["agents", "create", "X", "--config", "{"], "This is no JSON"),
     (["agents", "create", "X", "--executor", "command", "--set", "x"], "--set takes FIELD=VALUE"),
     (["agents", "create", "X", "--executor", "command", "--credential", "x"], "--credential takes NAME=VALUE"),

@@ -136,6 +136,13 @@ async def test_the_same_content_is_kept_once_for_each_workspace(
     assert files(theirs) != files(office)
 
 
+async def test_who_gives_nothing_to_keep_or_no_hash_is_told_what_would_be_right(api: Api, path: str) -> None:
+    told = refused(await api.send("POST", path), 422, "invalid", "name")
+    assert "`uri`" in told["detail"]
+    told = refused(await api.send("POST", path, params={"name": "a", "sha256": "00"}), 422, "invalid", "sha256")
+    assert "64 hexadecimal digits" in told["detail"]
+
+
 async def test_content_that_was_damaged_on_its_way_is_refused(office: Office, api: Api, path: str) -> None:
     right = hashlib.sha256(b"right").hexdigest()
     await upload(api, path, "a", b"right", sha256=right.upper())

@@ -152,7 +152,7 @@ async def test_it_sends_reads_and_acknowledges_messages(seat: Seat, api: Api) ->
     for _ in range(2):
         assert (await seat.post("ack", {"ids": [read["id"]]})).status_code == 204
     assert made(await seat.send("GET", "inbox"), 200)["items"] == []
-    refused(await seat.post("ack", {"ids": [sent["id"]]}), 404, "not_delivered", "id")
+    refused(await seat.post("ack", {"ids": [sent["id"]]}), 404, "not_delivered", "ids")
 
 
 async def test_it_leaves_artifacts(seat: Seat) -> None:

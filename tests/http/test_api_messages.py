@@ -124,6 +124,13 @@ async def test_what_cannot_be_sent_is_refused(
     assert await inbox(api, path) == []
 
 
+async def test_a_prompt_and_a_body_are_two_things_to_send(api: Api, path: str) -> None:
+    for more in ({"prompt": "x"}, {"input": [1]}):
+        told = refused(await api.post(path, {"body": "x", **more}), 422, "invalid")
+        assert "not both" in told["detail"]
+        assert next(iter(more)) in told["detail"]
+
+
 @pytest.mark.parametrize(
     ("given", "code", "field"),
     [
@@ -143,7 +150,8 @@ async def test_what_cannot_be_asked_is_refused(
 
 
 async def test_what_is_not_there_is_not_found(api: Api, path: str) -> None:
-    refused(await api.post(f"{path}/999/ack"), 404, "not_delivered", "id")
+    refused(await api.post(f"{path}/999/ack"), 404, "not_delivered", "message_id")
+    refused(await api.post(f"{path}/999/ack", {"role": "jugde"}), 422, "unknown_role", "role")
     refused(await api.post(f"{path}/{2**63}/ack"), 422, "invalid", "message_id")
     refused(await api.get(f"/sessions/{UNKNOWN}/messages"), 404, "not_found")
     refused(await api.post(f"/sessions/{UNKNOWN}/messages", {"body": "x"}), 404, "not_found")

@@ -12,6 +12,7 @@ from rota import errors
 from rota.db.pool import Database
 from rota.errors import STATUS, CannotStart, Lost, Refused, RotaError
 from rota.http.app import create_app
+from rota.http.errors import PATTERNS_IN_WORDS
 from rota.model.run import SkipReason
 
 from . import api_client
@@ -37,6 +38,21 @@ async def test_every_route_is_documented_and_no_other(site: Site) -> None:
     documented = re.findall(r"^\| `([A-Z]+ \S+)` \| \S.* \|$", PAGE, flags=re.MULTILINE)
     offered = [f"{method} {path.removeprefix(PREFIX) or PREFIX}" for method, path in operations(site)]
     assert sorted(documented) == sorted(offered)
+
+
+def patterns(described: Any) -> set[str]:
+    match described:
+        case dict():
+            own = {described["pattern"]} if isinstance(described.get("pattern"), str) else set()
+            return own.union(*map(patterns, described.values()))
+        case list():
+            return set().union(*map(patterns, described))
+        case _:
+            return set()
+
+
+async def test_every_pattern_that_a_field_is_held_to_is_told_in_words(site: Site) -> None:
+    assert patterns(site.app.openapi()) == set(PATTERNS_IN_WORDS)
 
 
 def raised_codes() -> set[str]:

@@ -60,6 +60,11 @@ def test_anything_else_is_refused_with_its_code(changes: dict[str, object], code
     assert refused.value.code == code
 
 
+def test_an_id_that_is_none_is_told_what_one_is() -> None:
+    with pytest.raises(Unauthenticated, match="1 to 200 printable ASCII characters"):
+        check([VECTOR["secret"]], message_id="x" * 201)
+
+
 def test_a_webhook_without_a_secret_lets_nobody_in() -> None:
     with pytest.raises(Unauthenticated):
         check([])

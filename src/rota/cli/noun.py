@@ -168,9 +168,10 @@ class Ref(click.ParamType):  # type: ignore[type-arg]
         self.name, self._told = name, told
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if str(value).strip() in {"", ".", ".."}:
+        given = str(value).strip()
+        if given in {"", ".", ".."} or "/" in given:  # which would lead to another address
             self.fail(f"Give {self._told}.", param, ctx)
-        return quote(str(value).strip(), safe="")
+        return quote(given, safe="")
 
 
 class Json(click.ParamType):  # type: ignore[type-arg]

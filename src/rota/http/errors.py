@@ -59,6 +59,15 @@ IN_OUR_WORDS = {
     "greater_than_equal": "Give {ge} or more.", "less_than_equal": "Give {le} or less.",
     "greater_than": "Give more than {gt}.", "less_than": "Give less than {lt}.",
 }  # fmt: skip
+# What a field takes that is held to a pattern; nobody has to read one.
+PATTERNS_IN_WORDS = {
+    "^[0-9a-fA-F]{64}$": "Give a SHA-256 hash: 64 hexadecimal digits.",
+    "^[A-Z]{3}$": "Give a currency by its three capital letters, such as “EUR”.",
+    "^[a-z0-9][a-z0-9-]{0,62}$": "Give up to 63 lower-case letters, digits and hyphens; the first is no hyphen.",
+    "^[a-z0-9][a-z0-9_-]{0,62}$": (
+        "Give up to 63 lower-case letters, digits, hyphens and underscores; the first is a letter or digit."
+    ),
+}
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 MCP_PATH = "/mcp"
 
@@ -114,6 +123,8 @@ def _field(location: Sequence[Any]) -> str:
 
 def _message(error: dict[str, Any]) -> str:
     kind = error["type"]
+    if told := PATTERNS_IN_WORDS.get(error.get("ctx", {}).get("pattern")):
+        return told
     known = next((told for beginning, told in IN_OUR_WORDS.items() if kind.startswith(beginning)), None)
     if known:
         facts = error.get("ctx", {})

@@ -38,7 +38,8 @@ def verify(
     if not message_id or not timestamp or not signatures:
         raise _refuse("Send the headers webhook-id, webhook-timestamp and webhook-signature.", "missing_signature")
     if len(message_id) > LONGEST_ID or not message_id.isprintable() or not message_id.isascii():
-        raise _refuse("The webhook-id is not one.", "invalid_signature", "webhook-id")
+        told = f"A webhook-id has 1 to {LONGEST_ID} printable ASCII characters."
+        raise _refuse(told, "invalid_signature", "webhook-id")
     _check_time(timestamp, now)
     given = [each for each in signatures.split(" ")[:20] if each.startswith("v1,")]
     expected = [sign(secret, message_id, timestamp, body) for secret in secrets]

@@ -118,9 +118,9 @@ async def add_trigger(conn: Connection, caller: Caller, ref: str, form: Mapping[
     """Give it one more trigger, which first fires at its next slot."""
     found = await _locked(conn, caller, ref, "change this automation")
     now = await now_of(conn)
-    row = await trigger_forms.read(conn, caller, form, now=now, field="trigger")
+    row = await trigger_forms.read(conn, caller, form, now=now, field="")
     await trigger_forms.refuse_one_more(conn, found)
-    trigger_id = await trigger_forms.add(conn, found, row, now=now, field="trigger")
+    trigger_id = await trigger_forms.add(conn, found, row, now=now, field="")
     if row["kind"] in trigger_forms.TIMED:
         await trigger_forms.refuse_too_many(conn, caller.workspace_id)
     await _revise(conn, caller, found)

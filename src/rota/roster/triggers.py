@@ -84,8 +84,13 @@ async def _row(
     try:
         return {**DEFAULTS, **await _when(conn, caller, when, now, stored), **limits, "anchor_at": now}
     except Invalid as refused:
-        inner = f".{refused.field}" if refused.field not in {None, field, "schedule"} else ""
-        raise Invalid(refused.message, code=refused.code, field=field + inner) from None
+        inner = None if refused.field in {field, "schedule"} else refused.field
+        raise Invalid(refused.message, code=refused.code, field=_within(field, inner)) from None
+
+
+def _within(field: str, inner: str | None) -> str | None:
+    """Where a key of the trigger stands in the request, which may be nothing but the trigger: `field` is empty then."""
+    return ".".join(each for each in (field, inner) if each) or None
 
 
 async def _refuse_too_often(conn: Connection, caller: Caller, row: Mapping[str, Any], field: str) -> None:
@@ -96,7 +101,7 @@ async def _refuse_too_often(conn: Connection, caller: Caller, row: Mapping[str, 
         raise Invalid(
             f"It would fire every {format_duration(apart)}; this workspace wants at least {format_duration(minimum)}"
             " between fires.",
-            code="too_often", field=field,
+            code="too_often", field=_within(field, None),
         )  # fmt: skip
 
 
@@ -179,10 +184,10 @@ def _columns(compiled: Compiled, timezone: str) -> dict[str, Any]:
 def _check_limits(row: Mapping[str, Any], field: str, *, since: datetime) -> None:
     starts, ends = row["starts_at"], row["ends_at"]
     if starts and ends and ends <= starts:
-        raise Invalid("It would end before it starts.", code="invalid_schedule", field=f"{field}.ends_at")
+        raise Invalid("It would end before it starts.", code="invalid_schedule", field=_within(field, "ends_at"))
     if row["enabled"] and not _ever_fires(row, since):
-        limit = ".ends_at" if ends else ".starts_at" if starts else ""
-        raise Invalid("It would never fire within its limits.", code="never_fires", field=field + limit)
+        limit = "ends_at" if ends else "starts_at" if starts else None
+        raise Invalid("It would never fire within its limits.", code="never_fires", field=_within(field, limit))
 
 
 def _ever_fires(row: Mapping[str, Any], since: datetime) -> bool:
@@ -229,13 +234,13 @@ async def changed(
     if when:
         whole = when if any(name in KINDS for name in when) else {**(stored["editor"] or form_of(stored)), **when}
         given, there = {**whole, **limits}, {**stored, **limits}
-        row = await read(conn, caller, given, now=now, field="trigger", stored=[there]) | limits
+        row = await read(conn, caller, given, now=now, field="", stored=[there]) | limits
         if any(row[name] != stored[name] for name in DEFINITION):
             return row
         stored = {**stored, "editor_mode": row["editor_mode"], "editor": row["editor"]}
     row = {**stored, **limits}
     moved = any(row[name] != stored[name] for name in ("enabled", "starts_at", "ends_at"))
-    _check_limits({**row, "fires": 0}, "trigger", since=now if moved else row["anchor_at"])
+    _check_limits({**row, "fires": 0}, "", since=now if moved else row["anchor_at"])
     return row
 
 
@@ -290,7 +295,7 @@ async def change(
     stored = await find(conn, automation, trigger_id)
     await _pass_over(conn, automation, {trigger_id})
     due = next_fire({**row, "fires": stored["fires"]}, now) if automation["status"] == "active" else None
-    await _refuse_cycle(conn, automation, row, "trigger")
+    await _refuse_cycle(conn, automation, row, "")
     place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
     await triggers.update(conn, _storable(row) | place)
     if _timed([row]) > _timed([stored]):
@@ -325,7 +330,7 @@ async def _refuse_cycle(conn: Connection, automation: Mapping[str, Any], row: Ma
     if path:
         circle = " → ".join([automation["slug"], *path])
         message = f"They would run after each other in a circle: {circle}."
-        raise Invalid(message, code="after_cycle", field=f"{field}.after")
+        raise Invalid(message, code="after_cycle", field=_within(field, "after"))
 
 
 async def first_secret(conn: Connection, vault: Vault, workspace_id: UUID, trigger_id: UUID) -> str | None:

@@ -309,13 +309,19 @@ async def check_role(conn: Connection, workspace_id: WorkspaceId, session_id: Se
 
 
 async def ack(
-    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, role: str, ids: Sequence[int]
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    session_id: SessionId,
+    role: str,
+    ids: Sequence[int],
+    *,
+    field: str = "ids",
 ) -> None:
-    """Take messages off a role's inbox for good. A repeat changes nothing."""
+    """Take messages off a role's inbox for good. A repeat changes nothing. `field` is where the request names them."""
     found = await messages.ack(conn, workspace_id, session_id, role, ids)
     if missing := sorted(set(ids) - found):
         raise NotFound(
-            f"Message {missing[0]} of this session was not sent to {role!r}.", code="not_delivered", field="id"
+            f"Message {missing[0]} of this session was not sent to {role!r}.", code="not_delivered", field=field
         )
 
 

@@ -14,7 +14,7 @@ from rota.db import artifacts as rows
 from rota.db import isolation
 from rota.db.listener import session_channel
 from rota.db.pool import Connection
-from rota.errors import Conflict
+from rota.errors import Conflict, Invalid
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.api.sessions import find
@@ -88,8 +88,11 @@ async def _once(
 
 
 async def _read(request: Request) -> ArtifactIn:
+    body = await request.body()
+    if not body:
+        raise Invalid("Give `?name=` with a body to keep, or JSON with the `uri` of something outside.", field="name")
     try:
-        return ArtifactIn.model_validate_json(await request.body())
+        return ArtifactIn.model_validate_json(body)
     except ValidationError as wrong:
         raise RequestValidationError(wrong.errors()) from None
 

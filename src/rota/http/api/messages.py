@@ -135,5 +135,6 @@ async def ack_message(unit: InUnit, session_id: UUID, message_id: MessageId, bod
     """Take a message off a role's inbox for good. A repeat changes nothing."""
     session = await find(unit.conn, unit.caller.workspace_id, session_id)
     unit.caller.must_own(session["owner_id"], "acknowledge messages of this session")
-    role = body.role if body else USER
-    await messages.ack(unit.conn, unit.caller.workspace_id, SessionId(session_id), role, [message_id])
+    role, where = body.role if body else USER, (unit.caller.workspace_id, SessionId(session_id))
+    await messages.check_role(unit.conn, *where, role)
+    await messages.ack(unit.conn, *where, role, [message_id], field="message_id")

@@ -26,7 +26,7 @@ async def _shown(unit: Unit, automation: str, trigger_id: UUID, secret: str | No
 @router.post("", status_code=201)
 async def add_trigger(unit: InUnit, shared: Shared, once: Once, automation: str, body: TriggerIn) -> TriggerOut:
     """Give an automation one more trigger. A webhook's secret is in this answer and never shown again."""
-    conn, caller, form = unit.conn, unit.caller, body.form("trigger")
+    conn, caller, form = unit.conn, unit.caller, body.form("")
     trigger_id = await once(body, lambda: automations.add_trigger(conn, caller, automation, form))
     unit.wake(TRIGGERS)
     secret = None

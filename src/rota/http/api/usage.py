@@ -47,10 +47,11 @@ def days(zone: str, since: date | None, until: date | None, account_id: UUID | N
     """These days of a zone, by default the last thirty."""
     last = until or datetime.now(load_zone(zone)).date()
     first = since or last - timedelta(days=USUAL_DAYS - 1)
-    if not timedelta() <= last - first < timedelta(days=MOST_DAYS):
-        raise Invalid(
-            f"Ask for 1 to {MOST_DAYS} days: `since` is not after `until`.", code="invalid_span", field="since"
-        )
+    if first > last:
+        raise Invalid(f"`since` is after {last}, the last day asked for.", code="invalid_span", field="since")
+    if last - first >= timedelta(days=MOST_DAYS):
+        told = f"These are {(last - first).days + 1:,} days, until {last}; ask for at most {MOST_DAYS} at a time."
+        raise Invalid(told, code="invalid_span", field="since")
     return Days(first, last, zone, account_id)
 
 

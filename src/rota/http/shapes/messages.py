@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import Discriminator, Field, JsonValue, Tag
+from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 
 from rota.http.shapes.fields import In, Out, Prompt, RoleName
 from rota.model.message import ALL, USER
@@ -15,6 +15,14 @@ class TurnIn(In):
 
     prompt: Prompt | None = None
     input: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_message(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "body" in given:
+            told = "prompt" if "prompt" in given else "input"
+            raise ValueError(f"Give a `{told}` to the session's agent, or a `body` to a role; not both.")
+        return given
 
 
 class MessageIn(In):

@@ -36,14 +36,14 @@ class TriggerIn(In):
         given = self.model_extra or {}
         for name in ("id", "field"):
             if name in given:
-                raise Invalid("There is no such field.", field=f"{field}.{name}")
+                raise Invalid("There is no such field.", field=f"{field}.{name}".lstrip("."))
         return given
 
 
 class TriggerPatch(TriggerIn):
     def changes(self) -> dict[str, Any]:
         """Only what the caller sent."""
-        return {**self._when("trigger"), **self.given()}
+        return {**self._when(""), **self.given()}
 
 
 class PreviewIn(In):
