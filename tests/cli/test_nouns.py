@@ -238,6 +238,7 @@ async def test_what_people_type_is_never_obeyed_by_a_terminal(rota: Command, ans
 REFUSALS = [
     (["agents", "show", " "], "Give an id or a slug."),
     (["agents", "show", ".."], "Give an id or a slug."),
+    (["runs", "list", "--automation", ""], "automation: Give at least 1 character."),
     (["agents", "show", "../automations"], "Give an id or a slug."),
     (["triggers", "delete", "morning-digest", "../"], "Give an id or a slug."),
     (["agents", "create", "X", "--config", "{"], "This is no JSON"),

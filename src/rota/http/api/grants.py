@@ -22,7 +22,7 @@ async def list_grants(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     user: Annotated[UUID | None, Query(description="Id of whose they are")] = None,
-    automation: Annotated[str | None, Query(description="Id or slug")] = None,
+    automation: Annotated[str | None, Query(min_length=1, description="Id or slug")] = None,
     status: Literal["valid", "revoked", "expired"] | None = None,
 ) -> Page[GrantOut]:
     """Grants, newest first: who lets which agents run. With `automation`, the history of its grants."""

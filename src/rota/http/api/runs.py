@@ -37,7 +37,7 @@ async def list_runs(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     status: RunStatus | None = None,
-    automation: Annotated[str | None, Query(description="Id or slug")] = None,
+    automation: Annotated[str | None, Query(min_length=1, description="Id or slug")] = None,
     session: Annotated[UUID | None, Query(description="Id")] = None,
 ) -> Page[RunOut]:
     """Runs of the workspace, newest first."""

@@ -54,7 +54,7 @@ class PreviewIn(In):
     after: Instant | None = None
     count: int = Field(default=5, ge=1, le=100)
     automation: str | None = Field(
-        default=None, description="Id or slug: warn when it usually takes longer than the interval"
+        default=None, min_length=1, description="Id or slug: warn when it usually takes longer than the interval"
     )
 
 
