@@ -288,6 +288,11 @@ async def test_a_title_that_is_made_of_a_prompt_has_none_either(api: Api) -> Non
     assert begun["title"] == "Go on \U0001f469\u200d\U0001f680"
 
 
+@pytest.mark.parametrize("trigger", ["nope", UNKNOWN])
+async def test_a_webhook_that_is_not_there_is_not_found_whatever_its_address(api: Api, trigger: str) -> None:
+    refused(await api.client.post(f"/hooks/{trigger}", json={}), 404, "not_found")
+
+
 @pytest.mark.parametrize(
     ("headers", "code", "title"),
     [

@@ -39,6 +39,12 @@ async def tell(house: Any, run: dict[str, Any]) -> None:
         await telling.of_failed(conn, [telling.Failure(*where, "agent_error")])
 
 
+async def test_the_path_that_the_api_tells_is_a_page(admin: AsyncClient, failed: dict[str, Any]) -> None:
+    [told] = (await admin.get("/api/v1/workspaces/default/notifications")).json()["items"]
+    page = await admin.get(told["path"])
+    assert (page.status_code, str(failed["session_id"]) in page.text) == (200, True)
+
+
 async def test_every_page_has_the_bell_with_its_count(admin: AsyncClient, house: Any, failed: dict[str, Any]) -> None:
     for path in (
         "/automations",

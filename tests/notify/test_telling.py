@@ -50,7 +50,7 @@ async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: 
     run = await fail(office, member, automation)
     [one] = await told(member)
     assert (one["kind"], one["title"], one["detail"]) == ("run_failed", "Morning digest failed", "The agent failed")
-    assert one["path"] == f"/sessions/{run['session_id']}"
+    assert one["path"] == f"/w/{api.workspace}/sessions/{run['session_id']}"
     assert (one["automation_id"], one["run_id"], one["read_at"]) == (automation["id"], run["id"], None)
     assert await told(api) == [], "the admin does not own it"
 
@@ -128,7 +128,7 @@ async def test_an_automation_that_pauses_itself_says_so_once(office: Office, api
     if paused["kind"] != "paused":
         paused, failed = failed, paused
     assert (paused["title"], paused["detail"]) == ("Morning digest was paused", "It failed 2 times in a row.")
-    assert paused["path"] == f"/automations/{automation['id']}"
+    assert paused["path"] == f"/w/{api.workspace}/automations/{automation['id']}"
     assert failed["count"] == 2
     made(await api.post(f"/notifications/{paused['id']}/read"), 200)
     await fail(office, api, automation)
@@ -142,7 +142,7 @@ async def test_a_question_is_told_to_its_owner_and_settled_by_the_answer(office:
     assert isinstance(asked, Parked)
     [one] = await told(member)
     assert (one["kind"], one["title"]) == ("needs_approval", "Morning digest waits for an answer")
-    assert one["path"] == f"/sessions/{run['session_id']}#a-{asked.approval_id}"
+    assert one["path"] == f"/w/{api.workspace}/sessions/{run['session_id']}#a-{asked.approval_id}"
     assert one["detail"].startswith("May I water the plants")
     assert len(one["detail"]) == 200
     assert await told(api) == [], "the admin may answer too, but has enough of their own"
@@ -185,7 +185,10 @@ async def test_a_grant_that_ends_within_a_week_is_told_of_once(office: Office, a
         await Remind(office.db).once()
     [one] = await told(api)
     assert (one["kind"], one["title"]) == ("grant_expiring", "The grant of Morning digest is about to expire")
-    assert (one["grant_id"], one["path"]) == (automation["grant_id"], f"/settings/grants/{automation['grant_id']}")
+    assert (one["grant_id"], one["path"]) == (
+        automation["grant_id"],
+        f"/w/{api.workspace}/settings/grants/{automation['grant_id']}",
+    )
     assert one["detail"].startswith("It ends on ")
     made(await api.post(f"/notifications/{one['id']}/read"), 200)
     await Remind(office.db).once()
@@ -213,7 +216,7 @@ async def test_a_low_budget_is_told_to_the_admins_and_to_whose_automation_it_is(
         [one] = await told(who)
         assert one["title"] == "The budget of Morning digest is nearly used up"
         assert one["detail"] == "90 of 100 tokens are spent this month."
-        assert one["path"] == f"/automations/{automation['id']}"
+        assert one["path"] == f"/w/{api.workspace}/automations/{automation['id']}"
     assert await told(other) == []
 
 
@@ -224,7 +227,7 @@ async def test_the_low_budget_of_an_account_is_told_to_the_admins(office: Office
         await telling.of_low_budgets(conn, [(workspace_id, account, "80 of 100 money are spent this month.")])
     [one] = await told(api)
     assert one["account_id"] == str(account)
-    assert one["path"] == f"/settings/accounts#a-{account}"
+    assert one["path"] == f"/w/{api.workspace}/settings/accounts#a-{account}"
     assert await told(member) == []
 
 

@@ -1,6 +1,6 @@
 """Notifications: what its person should know, and what they choose to hear of."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -24,6 +24,12 @@ from rota.notify import reading, targets
 router = APIRouter(prefix="/notifications", tags=["notifications"])
 
 
+def _shown(unit: Unit, told: dict[str, Any]) -> NotificationOut:
+    """With its page as a browser asks for it."""
+    page = f"/w/{unit.caller.workspace_slug}{told['path']}" if told["path"] else None
+    return NotificationOut.model_validate({**told, "path": page})
+
+
 @router.get("")
 async def list_notifications(
     unit: InUnit,
@@ -35,7 +41,7 @@ async def list_notifications(
     read."""
     found = await reading.page(unit.conn, unit.caller, before=read_cursor(cursor), limit=limit + 1, unread=unread)
     return NotificationPage(
-        items=[NotificationOut.model_validate(each) for each in found[:limit]],
+        items=[_shown(unit, each) for each in found[:limit]],
         next_cursor=cursor_of(found[limit - 1]["latest_id"]) if len(found) > limit else None,
         unread=await reading.unread(unit.conn, unit.caller),
     )
@@ -100,4 +106,4 @@ async def test_target(unit: InUnit, target_id: UUID) -> TargetOut:
 @router.post("/{notification_id}/read")
 async def read_notification(unit: Looking, notification_id: UUID) -> NotificationOut:
     """Mark one as read; a repeat changes nothing."""
-    return NotificationOut.model_validate(await reading.read(unit.conn, unit.caller, notification_id))
+    return _shown(unit, await reading.read(unit.conn, unit.caller, notification_id))
