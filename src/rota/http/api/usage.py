@@ -48,7 +48,9 @@ def days(zone: str, since: date | None, until: date | None, account_id: UUID | N
     last = until or datetime.now(load_zone(zone)).date()
     first = since or last - timedelta(days=USUAL_DAYS - 1)
     if first > last:
-        raise Invalid(f"`since` is after {last}, the last day asked for.", code="invalid_span", field="since")
+        raise Invalid(
+            f"`since` is after {last}, the last day asked for; give an earlier one.", code="invalid_span", field="since"
+        )
     if last - first >= timedelta(days=MOST_DAYS):
         told = f"These are {(last - first).days + 1:,} days, until {last}; ask for at most {MOST_DAYS} at a time."
         raise Invalid(told, code="invalid_span", field="since")
