@@ -44,6 +44,14 @@ def test_what_is_sealed_opens_in_its_place_under_any_key_of_the_ring() -> None:
         Vault(NEW).unseal(box, "here")
 
 
+def test_a_text_is_known_again_by_its_mark_also_after_the_ring_was_turned_and_nobody_else_can_make_one() -> None:
+    [mark] = Vault(OLD).marks(b"1234")
+    newest, older = Vault({**NEW, **OLD}).marks(b"1234")
+    assert older == mark != newest
+    assert Vault(OLD).marks(b"1235") != [mark]
+    assert mark not in Vault(NEW).marks(b"1234")
+
+
 @pytest.mark.parametrize(
     "text", ["k1", "k1:", ":AAAA", "k1:AAAA", f"{'k' * 33}:{ring(OLD)[4:]}", "ü:x", ring(OLD) + ",x"]
 )

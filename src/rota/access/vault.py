@@ -1,5 +1,6 @@
 """Seals secrets with AES-256-GCM. What is sealed opens only in its own place, under a key of the ring."""
 
+import hmac
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rota.access.key_ring import KeyRing, Keys, open_ring
 from rota.errors import Broken
 
 NONCE_BYTES = 12
+MARKS = b"marks"  # so that what is made with a key of the ring is never of use for what it seals
 
 
 class Vault:
@@ -47,6 +49,11 @@ class Vault:
             return box.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], place.encode()).decode()
         except (InvalidTag, ValueError):  # too short to have a nonce
             raise Broken("A sealed secret was changed or moved; it does not open.", code="vault_tampered") from None
+
+    def marks(self, text: bytes) -> list[bytes]:
+        """By which a text is known again and cannot be guessed at: one by each key of the ring, the newest first."""
+        self._ring.refresh()
+        return [hmac.digest(hmac.digest(key, MARKS, "sha256"), text, "sha256") for key in self._ring.keys.values()]
 
 
 def open_vault(home: Path, keys: str = "", *, may_make: bool = True) -> Vault:
