@@ -1,4 +1,4 @@
-"""A repeat with its `Idempotency-Key` is the same write, whatever is made: a lost answer makes nothing twice."""
+"""Routes that see to repeats themselves: what is made with an `Idempotency-Key` is made once, and shown as it stands."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from . import api_client
-from .api_client import Api, Office, Site, example, made, refused
+from .api_client import Api, Office, example, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -19,8 +19,6 @@ MADE: dict[str, dict[str, Any]] = {
     "/notifications/targets": {"name": "Desk", "url": "json://example.org/"},
     TRIGGERS: {"every": "1h"},
 }
-# What has a name or a person of its own cannot be there twice: a repeat is told so.
-BY_NAME = {"/credentials", "/members", "/members/{member_id}/link", "/sessions/{session_id}/roles"}
 
 
 async def listed(api: Api, path: str) -> list[dict[str, Any]]:
@@ -78,14 +76,3 @@ async def test_what_was_refused_is_judged_anew(api: Api) -> None:
     made(await api.post("/accounts", {"name": "Research"}))
     refused(await api.post("/accounts", {"name": "Research"}, key="once"), 409, "name_taken", "name")
     made(await api.post("/accounts", {"name": "Travel"}, key="once"))
-
-
-async def test_every_route_that_makes_something_takes_a_key(site: Site) -> None:
-    root = "/api/v1/workspaces/{workspace}"
-    without = {
-        path.removeprefix(root)
-        for path, methods in site.app.openapi()["paths"].items()
-        if path.startswith(root) and "201" in methods.get("post", {}).get("responses", {})
-        and not any(each["name"] == "Idempotency-Key" for each in methods["post"].get("parameters", []))
-    }  # fmt: skip
-    assert without == BY_NAME

@@ -1,4 +1,4 @@
-"""Idempotency keys of writes within one session or by one run, with what the first of them was answered."""
+"""Idempotency keys of writes within one session, by one run or by one person, with what the first of them was answered."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -22,6 +22,7 @@ from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
 from rota.http.errors import is_tried_again
 from rota.http.limiting import LOGIN_COOKIE, Limits, bearer_of
+from rota.http.repeating import Repeated, Taken, take
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
 from rota.model.caller import Caller
@@ -65,6 +66,7 @@ class Unit:
     caller: Caller
     _role: str | None = None
     record: Record | None = None
+    taken: Taken | None = None
     trial: bool = False
 
     def only_try(self, response: Response) -> None:
@@ -80,6 +82,16 @@ class Unit:
         """For the audit log: which thing was made, or was named by its slug."""
         if self.record:
             self.record.about(object_id)
+
+    def show_once(self, secret: str | None) -> None:
+        """In this answer only: what is kept for a repeat has null in its place."""
+        if self.taken and secret:
+            self.taken.hide(secret)
+
+    async def keep(self, answer: Response) -> None:
+        """For a repeat, where the transaction ends before the route has answered."""
+        if self.taken:
+            await self.taken.keep(answer)
 
     def wake(self, channel: str, payload: object = "") -> None:
         self.conn.wake(channel, [payload])
@@ -176,6 +188,8 @@ async def _unit(request: Request, workspace: str, response: Response) -> AsyncIt
             unit = await _begin(request, conn, workspace, record)
             yield unit
             await _finish(request, unit, response)
+    except Repeated:
+        raise  # nothing is changed, and the first is told in the log
     except Exception as error:
         if record and (caller := request.state.caller) and not is_tried_again(request, error):
             await record.write_refusal(shared.db, caller, error)
@@ -198,9 +212,10 @@ async def _begin(request: Request, conn: Connection, workspace: str, record: Rec
     refuse_unknown_parameters(request)
     await refuse_unknown_body(request)
     role = await isolation.confine(web(request).db, conn, caller.workspace_id)
+    taken = await take(request, conn, caller, web(request).vault)
     if record:
         await record.look(conn, caller)
-    return Unit(conn, caller, role, record)
+    return Unit(conn, caller, role, record, taken)
 
 
 async def _finish(request: Request, unit: Unit, response: Response) -> None:

@@ -73,7 +73,11 @@ def _hash(request: Mapping[str, Any]) -> bytes:
 
 def _refuse_another(body_hash: bytes, first: bytes) -> None:
     if body_hash != first:
-        raise Invalid(REUSED, code="key_reused", field="Idempotency-Key")
+        raise reused()
+
+
+def reused() -> Invalid:
+    return Invalid(REUSED, code="key_reused", field="Idempotency-Key")
 
 
 def _as_json(value: Any) -> Any:

@@ -27,8 +27,9 @@ from rota.http.api import (
     usage,
     workspace,
 )
+from rota.http.repeating import Repeatable
 
-router = APIRouter(prefix="/api/v1/workspaces/{workspace}")
+router = APIRouter(prefix="/api/v1/workspaces/{workspace}", route_class=Repeatable)
 for noun in (
     agents,
     audit,

@@ -12,6 +12,7 @@ from rota.errors import Forbidden
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Unit, Web
+from rota.http.repeating import Repeatable
 from rota.http.shapes.agents import AgentIn, AgentOut, AgentPatch, RunAgentIn
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import RunOut
@@ -19,7 +20,7 @@ from rota.model.agent_config import BARRED, LOCAL_KINDS
 from rota.model.ids import AgentId
 from rota.roster import agents, running
 
-router = APIRouter(prefix="/agents", tags=["agents"])
+router = APIRouter(prefix="/agents", tags=["agents"], route_class=Repeatable)
 
 DryRun = Annotated[bool, Query(description="Check it, and answer with 200 as if it were saved; nothing is")]
 

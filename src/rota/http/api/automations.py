@@ -14,6 +14,7 @@ from rota.http.api.agents import DryRun
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Shared, Unit, Web
+from rota.http.repeating import Repeatable
 from rota.http.shapes.agents import RevisionOut
 from rota.http.shapes.automations import AutomationIn, AutomationOut, AutomationPatch, RunNowIn
 from rota.http.shapes.grants import RenewGrantIn
@@ -24,7 +25,7 @@ from rota.model.ids import AutomationId
 from rota.roster import automations, grants, running, views
 from rota.roster import triggers as trigger_forms
 
-router = APIRouter(prefix="/automations", tags=["automations"])
+router = APIRouter(prefix="/automations", tags=["automations"], route_class=Repeatable)
 
 LARGEST_REVISION = 2**31 - 1
 
@@ -81,6 +82,7 @@ async def _with_secrets(unit: Unit, shared: Web, shown: AutomationOut) -> Automa
             trigger.secret = await trigger_forms.first_secret(
                 unit.conn, shared.vault, unit.caller.workspace_id, trigger.id
             )
+            unit.show_once(trigger.secret)
     return shown
 
 

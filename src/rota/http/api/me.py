@@ -2,16 +2,17 @@
 
 from uuid import UUID
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from rota.access import oneself
 from rota.access.oneself import NewPassword
 from rota.errors import RotaError
 from rota.http.context import InUnit, Shared, Web, sign, unit_of
+from rota.http.repeating import Repeatable
 from rota.http.shapes.pages import Page
 from rota.http.shapes.people import EndedOut, LoginOut, MeOut, MePatch, PasswordIn
 
-router = APIRouter(prefix="/me", tags=["me"])
+router = APIRouter(prefix="/me", tags=["me"], route_class=Repeatable)
 
 
 @router.get("")
@@ -49,6 +50,7 @@ async def set_password(request: Request, workspace: str, shared: Web, current: s
             raise judged  # here, where the audit log is told of it
         async with unit.beyond_workspace():
             await oneself.set_password(unit.conn, unit.caller, judged)
+        await unit.keep(Response(status_code=204))
 
 
 @router.get("/logins")

@@ -9,14 +9,16 @@ from rota.access import passwords
 from rota.db import members as rows
 from rota.db import people
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Shared, Unit, Web
+from rota.http.repeating import Repeatable
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.people import LinkOut, MemberIn, MemberOut, MemberPatch, NewMemberOut  # fmt: skip
 from rota.model.caller import Level
 from rota.model.ids import UserId
 from rota.roster import members
 
-router = APIRouter(prefix="/members", tags=["members"])
+router = APIRouter(prefix="/members", tags=["members"], route_class=Repeatable)
 
 
 @router.get("")
@@ -90,18 +92,28 @@ async def shut_out(unit: Unit, member_id: UUID) -> None:
 
 
 @router.post("/{member_id}/link", status_code=201)
-async def make_link(unit: InUnit, shared: Shared, member_id: UUID) -> LinkOut:
+async def make_link(unit: InUnit, shared: Shared, once: Once, member_id: UUID) -> LinkOut:
     """A new one-time sign-in link for somebody who lost theirs; an earlier one dies. Answers 409 for who belongs to
     another workspace too. For admins."""
     unit.caller.must_be(Level.ADMIN, "make somebody a sign-in link")
     member = await members.find(unit.conn, unit.caller, member_id)
-    return LinkOut(link=await link_for(unit, shared, member["id"]))
+    link = ""
+
+    async def make() -> UUID:
+        nonlocal link
+        link = await link_for(unit, shared, member["id"])
+        return member_id
+
+    await once.shown_once(None, make)
+    return LinkOut(link=link)
 
 
 async def link_for(unit: Unit, shared: Web, user_id: UserId) -> str:
     async with unit.beyond_workspace():
         secret = await members.new_link(unit.conn, unit.caller, user_id)
-    return f"{shared.url}/sign-in?token={secret}"
+    link = f"{shared.url}/sign-in?token={secret}"
+    unit.show_once(link)
+    return link
 
 
 def seen_by(unit: Unit, member: dict[str, Any]) -> dict[str, Any]:

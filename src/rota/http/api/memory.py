@@ -6,6 +6,7 @@ from rota.db import memory as rows
 from rota.errors import NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit
+from rota.http.repeating import Repeatable
 from rota.http.shapes.memory import MemoryIn, MemoryOut
 from rota.http.shapes.pages import Page, cursor_of, read_text_cursor
 from rota.model.ids import AutomationId
@@ -13,7 +14,7 @@ from rota.model.memory import Remembered
 from rota.roster import automations
 from rota.sessions import memory
 
-router = APIRouter(prefix="/automations/{automation}/memory", tags=["memory"])
+router = APIRouter(prefix="/automations/{automation}/memory", tags=["memory"], route_class=Repeatable)
 
 
 @router.get("")

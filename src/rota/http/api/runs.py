@@ -12,6 +12,7 @@ from rota.errors import NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Unit
+from rota.http.repeating import Repeatable
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import AttemptOut, RunOut, RunStory
 from rota.model.caller import Level
@@ -19,7 +20,7 @@ from rota.model.ids import RunId, SessionId
 from rota.roster import automations, running
 from rota.sessions import story
 
-router = APIRouter(prefix="/runs", tags=["runs"])
+router = APIRouter(prefix="/runs", tags=["runs"], route_class=Repeatable)
 
 RunStatus = Literal["queued", "running", "awaiting_approval", "succeeded", "failed", "skipped", "cancelled"]
 

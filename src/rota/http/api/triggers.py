@@ -8,10 +8,11 @@ from rota.db.listener import TRIGGERS
 from rota.errors import Invalid, NotFound
 from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Shared, Unit
+from rota.http.repeating import Repeatable
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, TriggerPatch
 from rota.roster import automations, triggers, views
 
-router = APIRouter(prefix="/automations/{automation}/triggers", tags=["triggers"])
+router = APIRouter(prefix="/automations/{automation}/triggers", tags=["triggers"], route_class=Repeatable)
 
 
 async def _shown(unit: Unit, automation: str, trigger_id: UUID, secret: str | None = None) -> TriggerOut:
@@ -45,6 +46,7 @@ async def change_trigger(
     secret = None
     if "webhook" in (body.model_extra or {}):
         secret = await triggers.first_secret(unit.conn, shared.vault, unit.caller.workspace_id, trigger_id)
+        unit.show_once(secret)
     return await _shown(unit, automation, trigger_id, secret)
 
 
