@@ -297,3 +297,14 @@ async def test_no_secret_is_kept_with_a_key_and_none_can_be_guessed_by_it(office
     assert link.partition("token=")[2] not in kept
     asked = orjson.dumps(["POST", api.url("/credentials"), "", {"name": "pin", "value": value}])
     assert hashlib.sha256(asked).hexdigest() not in kept
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"not json", b"\xff\xfe", b'{"a": 1e999}', b'{"name": 123456789012345678901234567890}', b"[" * 2000, b'"\\ud800"'],
+    ids=lambda body: repr(body[:12]),
+)
+@pytest.mark.parametrize("path", ["/me", "/agents/none"])
+async def test_a_body_that_cannot_be_read_is_refused_also_with_a_key(api: Api, path: str, body: bytes) -> None:
+    answer = await api.send("PATCH", path, content=body, key="key", headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
