@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 
+from rota.errors import Invalid
 from rota.http.shapes.fields import In, Out, Prompt, RoleName
 from rota.model.message import ALL, USER
 
@@ -21,7 +22,7 @@ class TurnIn(In):
     def _is_no_message(cls, given: Any) -> Any:
         if isinstance(given, dict) and "body" in given:
             told = "prompt" if "prompt" in given else "input"
-            raise ValueError(f"Give a `{told}` to the session's agent, or a `body` to a role; not both.")
+            raise Invalid(f"Give a `{told}` to the session's agent, or a `body` to a role; not both.", field="body")
         return given
 
 
