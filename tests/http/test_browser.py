@@ -136,9 +136,10 @@ async def test_a_session_that_is_read_does_not_move_by_itself(rota: Any, sit: An
     await expect(page.locator(".heading .pill")).to_have_text("Succeeded")
     height = await page.evaluate("document.body.scrollHeight")
     await page.set_viewport_size({"width": 1280, "height": height - 60})  # so little is out of sight that it is the end
-    await page.add_init_script("addEventListener('htmx:after:sse:message', () => { window.told = true; })")
+    told = "addEventListener('htmx:after:sse:message', () => { document.documentElement.dataset.told = 'yes'; })"
+    await page.add_init_script(told)
     await page.reload()
-    await page.wait_for_function("window.told")
+    await expect(page.locator("html[data-told]")).to_have_count(1)
     assert await page.evaluate("document.body.scrollHeight > innerHeight")
     assert await page.evaluate("scrollY") == 0
 
