@@ -47,11 +47,6 @@ def executor(kind: Kind, grace: timedelta) -> Executor:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "session"
-
-
-@pytest.fixture
 def behave(kind: Kind, tmp_path: Path) -> Callable[..., Mapping[str, Any]]:
     return lambda how, **config: kind.behave(how, tmp_path / "code", **config)
 

@@ -39,9 +39,23 @@ def desk() -> RecordingDesk:
 
 
 @pytest.fixture
-def assign(tmp_path: Path) -> Callable[..., Assignment]:
+def directory(tmp_path: Path) -> Path:
+    """Where agents work."""
+    return tmp_path / "session"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Where the modules of Python agents lie."""
+    path = tmp_path / "code"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def assign(directory: Path) -> Callable[..., Assignment]:
     def made(config: dict[str, Any], **changes: Any) -> Assignment:
-        return assignment(config, **{"directory": tmp_path / "session", **changes})
+        return assignment(config, **{"directory": directory, **changes})
 
     return made
 

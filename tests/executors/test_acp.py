@@ -35,11 +35,6 @@ def said(option: str, text: str | None = None) -> Answer:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "session"
-
-
-@pytest.fixture
 def run(desk: RecordingDesk, assign: Callable[..., Assignment]) -> Any:
     async def executed(how: str, *like: str, config_: dict[str, Any] | None = None, **given: Any) -> Outcome:
         return await turn(assign(config(how, *like, **(config_ or {})), **given), desk)

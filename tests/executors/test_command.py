@@ -281,8 +281,3 @@ async def test_a_program_starts_within_a_moment(run: Run, desk: RecordingDesk) -
         await run(echo, "hello")
         taken.append(time.monotonic() - before)
     assert min(taken) < 0.2
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "session"

@@ -33,11 +33,6 @@ def run(assign: Callable[..., Assignment], desk: RecordingDesk, grace: timedelta
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "session"
-
-
-@pytest.fixture
 async def nursery(run: Run) -> psutil.Process:
     """The one that serves this process."""
     assert await run("true") == Succeeded()

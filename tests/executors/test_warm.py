@@ -53,18 +53,6 @@ SHOWS_ITSELF = """
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Path:
-    path = tmp_path / "code"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "session"
-
-
-@pytest.fixture
 def run(assign: Callable[..., Assignment], desk: RecordingDesk, grace: timedelta, code: Path) -> Run:
     """Run the function `poet` of the given source."""
 
