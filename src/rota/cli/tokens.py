@@ -1,7 +1,5 @@
 """`rota tokens`: API tokens, for whoever can reach the database."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,10 +7,10 @@ from typing import Any
 import click
 
 from rota.cli import options, showing
+from rota.cli.operating import in_transaction
 from rota.cli.showing import Column
-from rota.daemon import database
 from rota.errors import Invalid
-from rota.settings import Settings, read_settings
+from rota.settings import read_settings
 
 SCOPES = ("read", "run", "write", "admin")
 COLUMNS = (
@@ -48,10 +46,12 @@ def create(
 
     async def make(conn: Any) -> str:
         from rota.access import tokens  # noqa: PLC0415 — after the options were checked
+        from rota.roster.first_start import settle_in  # noqa: PLC0415
 
+        await settle_in(conn, read_settings().workspace)  # the first token may be made before anything else is there
         return await tokens.create_as_operator(conn, settings.workspace, name, **given)
 
-    click.echo(asyncio.run(_with(settings, make, first_start=True)))
+    click.echo(in_transaction(settings, make))
 
 
 @command.command("list")
@@ -67,7 +67,7 @@ def list_(home: Path | None, workspace: str | None, as_json: bool) -> None:
 
         return await tokens.all_of(conn, settings.workspace)
 
-    for line in showing.listed(COLUMNS, asyncio.run(_with(settings, look)), as_lines=as_json):
+    for line in showing.listed(COLUMNS, in_transaction(settings, look), as_lines=as_json):
         click.echo(line)
 
 
@@ -84,7 +84,7 @@ def revoke(token: Any, home: Path | None, workspace: str | None) -> None:
 
         await tokens.revoke_as_operator(conn, settings.workspace, token)
 
-    asyncio.run(_with(settings, end))
+    in_transaction(settings, end)
     click.echo(f"{token} is revoked.")
 
 
@@ -99,13 +99,3 @@ def _duration(text: str | None) -> timedelta | None:
         return None if text is None else parse_duration(text)
     except Invalid as refused:
         raise click.BadParameter(refused.message, param_hint="--lasts") from None
-
-
-async def _with(settings: Settings, do: Callable[[Any], Awaitable[Any]], *, first_start: bool = False) -> Any:
-    """The first token may be made before anything else is there; who looks at tokens or ends one makes nothing."""
-    from rota.roster.first_start import settle_in  # noqa: PLC0415
-
-    async with database(settings) as (db, _), db.transaction() as conn:
-        if first_start:
-            await settle_in(conn, read_settings().workspace)
-        return await do(conn)

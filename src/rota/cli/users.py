@@ -1,16 +1,13 @@
 """`rota users`: the people of a server, for whoever can reach the database."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rota.cli import options, showing
+from rota.cli.operating import in_transaction
 from rota.cli.showing import Column
-from rota.daemon import database
-from rota.settings import Settings
 
 COLUMNS = (
     Column("e-mail", "email", whole=True),
@@ -36,7 +33,7 @@ def list_(home: Path | None, as_json: bool) -> None:
 
         return await people.everybody(conn)
 
-    for line in showing.listed(COLUMNS, asyncio.run(_with(options.settings_with(home=home), look)), as_lines=as_json):
+    for line in showing.listed(COLUMNS, in_transaction(options.settings_with(home=home), look), as_lines=as_json):
         click.echo(line)
 
 
@@ -76,7 +73,7 @@ def unlink(email: str, home: Path | None) -> None:
 
         return await members.unlink_as_operator(conn, email)
 
-    changed = asyncio.run(_with(options.settings_with(home=home), forget))
+    changed = in_transaction(options.settings_with(home=home), forget)
     known = f"{email} is unlinked: who signs in next with this verified address is them."
     click.echo(known if changed else f"{email} was not known to an identity provider.")
 
@@ -87,10 +84,5 @@ def _switch(home: Path | None, email: str, *, off: bool) -> bool:
 
         return await members.switch_as_operator(conn, email, off=off)
 
-    changed: bool = asyncio.run(_with(options.settings_with(home=home), switch))
+    changed: bool = in_transaction(options.settings_with(home=home), switch)
     return changed
-
-
-async def _with(settings: Settings, do: Callable[[Any], Awaitable[Any]]) -> Any:
-    async with database(settings) as (db, _), db.transaction() as conn:
-        return await do(conn)

@@ -1,16 +1,14 @@
 """`rota workspaces`: the workspaces of a server, for whoever can reach the database."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rota.cli import options, showing
+from rota.cli.operating import in_transaction
 from rota.cli.showing import Column
-from rota.daemon import address, database
-from rota.settings import Settings
+from rota.daemon import address
 
 COLUMNS = (
     Column("slug", "slug", whole=True),
@@ -44,7 +42,7 @@ def create(slug: str, home: Path | None, host: str | None, port: int | None, nam
 
         return await signing_in.create_link(conn, await first_start.make_another(conn, slug, name))
 
-    click.echo(f"{address(settings, None)}/sign-in?token={asyncio.run(_with(settings, make))}")
+    click.echo(f"{address(settings, None)}/sign-in?token={in_transaction(settings, make)}")
 
 
 @command.command("list")
@@ -58,10 +56,5 @@ def list_(home: Path | None, as_json: bool) -> None:
 
         return await workspaces.everywhere(conn)
 
-    for line in showing.listed(COLUMNS, asyncio.run(_with(options.settings_with(home=home), look)), as_lines=as_json):
+    for line in showing.listed(COLUMNS, in_transaction(options.settings_with(home=home), look), as_lines=as_json):
         click.echo(line)
-
-
-async def _with(settings: Settings, do: Callable[[Any], Awaitable[Any]]) -> Any:
-    async with database(settings) as (db, _), db.transaction() as conn:
-        return await do(conn)
