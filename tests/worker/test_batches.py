@@ -101,3 +101,19 @@ async def test_who_stops_claims_no_more_however_many_wait_and_however_soon_they_
         await at_work.worker.drain(timedelta(seconds=5), asyncio.Event())
     assert await house.value("SELECT count(*) >= 500 FROM runs WHERE status = 'queued'")
     assert await house.value("SELECT count(*) = 0 FROM taken_runs")
+
+
+async def test_a_run_that_is_claimed_grows_where_it_stands(house: House, shift: Any) -> None:
+    """Elsewhere it would need an entry in each index of the ledger."""
+    await queue_runs(house)
+    pages = "SELECT array_agg((ctid::text::point)[0] ORDER BY id) FROM runs"
+    queued, at_work = await house.value(pages), asyncio.Event()
+
+    async def work(assignment: Assignment, desk: Desk) -> Outcome:
+        await at_work.wait()
+        return Succeeded("Done.")
+
+    async with shift(work, places=RUNS):
+        await until(lambda: house.value("SELECT count(*) = 100 FROM runs WHERE status = 'running'"))
+        assert await house.value(pages) == queued
+        at_work.set()

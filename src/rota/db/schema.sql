@@ -573,7 +573,7 @@ END),
     CONSTRAINT runs_skip_reason CHECK ((skip_reason = ANY ('{prior_in_flight,missed,paused,deleted,agent_paused,grant_revoked,grant_expired,grant_scope,budget}'::text[]))),
     CONSTRAINT runs_source CHECK ((source = ANY ('{schedule,run_now,webhook,event,after,task,chat,retry}'::text[])))
 )
-WITH (fillfactor='50');
+WITH (fillfactor='42');
 
 CREATE TABLE session_roles (
     workspace_id uuid NOT NULL,
