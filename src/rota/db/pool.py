@@ -283,7 +283,9 @@ def passes(failure: Exception) -> bool:
     """Whether nobody answered, or a server that cannot yet; not one that answered that it will never let us in. Only the
     text tells: the code of an error does not reach us before there is a connection."""
     told = str(failure)
-    passing = "starting up|shutting down|not yet accepting|too many|terminating connection"
+    passing = (
+        "starting up|shutting down|recovery mode|not yet accepting|too many|slots are reserved|terminating connection"
+    )
     final = "FATAL" in told and not re.search(passing, told)
     return isinstance(failure, psycopg.OperationalError) and not final
 
