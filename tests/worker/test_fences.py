@@ -135,6 +135,28 @@ async def test_a_run_that_is_to_be_cancelled_is_neither_handed_back_nor_tried_ag
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
 
 
+async def test_a_run_that_is_cancelled_while_it_goes_back_to_the_queue_is_cancelled_there(
+    house: House, db: Database, run_now: Any
+) -> None:
+    """Provoked: that it is tried again is written but not committed when somebody cancels it."""
+    run_id = await run_now(await house.automation(max_attempts=3))
+    async with db.transaction() as conn:
+        at_work = await claim_one(conn)
+
+    async def cancel() -> None:
+        async with db.transaction() as conn:
+            await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+
+    async with db.transaction() as ending:
+        await settling.settle(ending, [Result(at_work, Failed(ErrorClass.AGENT_ERROR, "Try again."))])
+        cancelled = asyncio.create_task(cancel())
+        await until(lambda: house.value(WAITS))
+    await cancelled
+    [run] = await house.ledger()
+    assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+    assert run["error_detail"] == "Cancelled before it went on."
+
+
 async def test_the_grant_of_a_deleted_automation_ends_when_its_last_two_runs_end_at_once(
     house: House, db: Database
 ) -> None:

@@ -11,32 +11,33 @@ from rota.db.run_status import Asked
 from rota.errors import Conflict, NotFound
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId
 from rota.model.outcome import ErrorClass
-from rota.model.run import SkipReason, Start, Status
+from rota.model.run import TERMINAL, SkipReason, Start, Status
 from rota.runs import ending
 
 
 async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
     """Cancel a run. Refused once it has ended."""
+    while not await _cancelled(conn, workspace_id, run_id):
+        await _refuse_ended(
+            conn, workspace_id, run_id
+        )  # else its worker put it back to the queue between the two looks
+
+
+async def _cancelled(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> bool:
+    """Whether it was queued, and has ended, or was live, and was asked to end."""
     reason = ErrorClass.CANCELLED_BY_USER
-    ended = await run_status.end_queued(
-        conn,
-        workspace_id,
-        run_id=run_id,
-        status=Status.CANCELLED,
-        error_class=reason,
-        error_detail="Cancelled before it began.",
-    )
+    ended = await run_status.end_queued(conn, workspace_id, run_id=run_id, status=Status.CANCELLED, error_class=reason)
     await ending.end(conn, ended)
-    if not ended and not await _request(conn, workspace_id, run_id=run_id, reason=reason):
-        await _refuse(conn, workspace_id, run_id)
+    return bool(ended) or await _request(conn, workspace_id, run_id=run_id, reason=reason)
 
 
-async def _refuse(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
+async def _refuse_ended(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
     found = await runs.find(conn, workspace_id, run_id)
     if not found:
         raise NotFound("There is no such run.")
-    told = f"The run has ended already: it {_told(found['status'])}."
-    raise Conflict(told, code="run_ended", run_status=found["status"])
+    if found["status"] in TERMINAL:
+        told = f"The run has ended already: it {_told(found['status'])}."
+        raise Conflict(told, code="run_ended", run_status=found["status"])
 
 
 def _told(status: str) -> str:

@@ -24,7 +24,9 @@ chosen AS MATERIALIZED (
 changed AS (
    UPDATE runs r
       SET status = %(status)s, finished_at = clock_timestamp(), skip_reason = %(skip_reason)s,
-          error_class = %(error_class)s, error_detail = %(error_detail)s
+          error_class = %(error_class)s,
+          error_detail = CASE WHEN %(error_class)s::text IS NULL THEN NULL WHEN r.started_at IS NULL
+                              THEN 'Cancelled before it began.' ELSE 'Cancelled before it went on.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """
     + TELL
@@ -108,7 +110,8 @@ WITH chosen AS MATERIALIZED (
 changed AS (
    UPDATE runs r
       SET status = 'cancelled', finished_at = clock_timestamp(), error_class = 'cancelled_by_user',
-          error_detail = 'Its session was ended before it began.'
+          error_detail = CASE WHEN r.started_at IS NULL THEN 'Its session was ended before it began.'
+                         ELSE 'Its session was ended before it went on.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """
     + TELL
@@ -125,12 +128,11 @@ async def end_queued(
     status: Status,
     skip_reason: SkipReason | None = None,
     error_class: str | None = None,
-    error_detail: str | None = None,
 ) -> list[Ended]:
     """End runs that still wait: one by its id, or every triggered one of an automation."""
     given = {
         "workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "agent_id": agent_id, "status": status,
-        "skip_reason": skip_reason, "error_class": error_class, "error_detail": error_detail,
+        "skip_reason": skip_reason, "error_class": error_class,
     }  # fmt: skip
     return await ended(conn, END_QUEUED, given)
 
