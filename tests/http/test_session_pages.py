@@ -241,6 +241,38 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
     )
 
 
+async def test_a_session_is_about_the_run_at_work_whatever_came_after_it(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation())
+    session = f"{ROOT}/sessions/{run['session_id']}"
+    await submit(admin, f"{session}/messages", prompt="And then?")
+    waiting = await house.value("SELECT id FROM runs WHERE source = 'chat'")
+
+    async def head() -> str:
+        return (await admin.get(session)).text.split('<div id="live">')[1].split('<div id="tasks">')[0]
+
+    def at_work(told: str) -> bool:
+        return "Running" in told and f"/runs/{run['id']}/cancel" in told and "/retry" not in told
+
+    assert at_work(await head())
+    await submit(admin, f"{ROOT}/runs/{waiting}/cancel")
+    assert at_work(await head())
+    assert await house.value("SELECT status FROM runs WHERE id = %s", waiting) == "cancelled"
+    await house.execute(
+        "UPDATE runs SET status = 'succeeded', finished_at = now(), lease_until = NULL WHERE id = %s", run["id"]
+    )
+    assert f"/runs/{waiting}/retry" in await head()  # with nobody at work, it is about the newest
+
+
+async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient, house: Any) -> None:
+    await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt="One")
+    session = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
+    await submit(admin, f"{session}/messages", prompt="Two")
+    page = (await admin.get(session)).text
+    assert "Waits for a free place" in page
+    first = await house.value("SELECT id FROM runs ORDER BY id LIMIT 1")
+    assert f"/runs/{first}/cancel" in page
+
+
 async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house: Any) -> None:
     run = await house.ended(await house.automation(), "failed")
     await house.execute("UPDATE sessions SET status = 'archived'")

@@ -256,12 +256,11 @@ def id_of(ref: str) -> SessionId:
 
 
 async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
-    """The session with its latest run, its tasks, and what its agents wait for."""
+    """The session with the run it is about, its tasks, and what its agents wait for."""
     session = await sessions.find(conn, workspace_id, session_id)
     if not session:
         raise NotFound("There is no such session.")
-    latest = await runs.page(conn, workspace_id, before=None, limit=1, session_id=session_id)
-    run = latest[0] if latest else None
+    run = await runs.foremost_of_session(conn, workspace_id, session_id)
     asked = await approvals.page(conn, workspace_id, before=None, limit=ASKED, status="pending", session_id=session_id)
     return {
         "session": session,
