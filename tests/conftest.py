@@ -66,7 +66,13 @@ def server_url() -> Iterator[str]:
         return
     home = Path(tempfile.mkdtemp(prefix="rota-test-", dir=in_memory()))
     with EmbeddedPostgres(home) as postgres:
-        yield postgres.start()
+        url = postgres.start()
+        with psycopg.connect(
+            url, autocommit=True
+        ) as conn:  # no test cuts the power, and every new database is hundreds of files
+            conn.execute("ALTER SYSTEM SET fsync = off")
+            conn.execute("SELECT pg_reload_conf()")
+        yield url
     shutil.rmtree(home, ignore_errors=True)
 
 
