@@ -19,7 +19,7 @@ from rota.model.duration import parse_duration
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
-from rota.roster import automations
+from rota.roster import automations, running
 from rota.runs import cancelling, sweeping
 from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
@@ -31,6 +31,8 @@ from rota.watch.rescue import Rescue
 from rota.worker import worker
 from rota.worker.attempt import Attempt
 from rota.worker.queues import Queues
+
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
@@ -305,6 +307,26 @@ async def test_a_worker_that_stops_hands_its_runs_back_and_counts_nothing(
     run = await _run(house, run_id)
     assert (run["status"], run["tries"], run["rescues"], run["attempt"]) == ("queued", 0, 0, 1)
     assert run["worker_id"] is None
+
+
+async def test_a_worker_that_stops_hands_back_also_what_it_is_just_claiming(
+    house: House, db: Database, shift: Any
+) -> None:
+    """Provoked: the claim waits for the row of the run's session when the worker is told to stop."""
+    automation = await house.automation()
+    async with shift(forever) as at_work:
+        async with db.transaction() as holding:
+            async with db.transaction() as conn:
+                await running.run_now(conn, house.caller, automation)
+            await holding.execute("SELECT FROM sessions FOR UPDATE")
+            at_work.loop.wake()
+            await until(lambda: house.value(WAITS))
+            leaving = asyncio.create_task(at_work.worker.drain(timedelta(minutes=1), asyncio.Event()))
+            await until(lambda: house.value(WAITS))  # meanwhile it finds nothing at work that it had to wait for
+        await leaving
+        assert not at_work.worker.attempts
+    [run] = await house.ledger()
+    assert (run["status"], run["rescues"], run["attempt"]) == ("queued", 0, 1)
 
 
 async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_the_run_to_others(

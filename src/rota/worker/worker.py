@@ -102,7 +102,8 @@ class Worker:
         self._look_at = time.monotonic()
         self._claimed_at, self._more_wait = 0.0, False
         self._settling = 0
-        self._draining = False
+        self._claiming = asyncio.Lock()
+        self._draining = self._leaving = False
         self._loop: Wakeable | None = None
 
     def attach(self, loop: Wakeable) -> None:
@@ -125,7 +126,7 @@ class Worker:
     async def once(self) -> float:
         if self._free() <= 0:
             return self._poll.total_seconds()
-        async with self._line.connection() as conn:
+        async with self._claiming, self._line.connection() as conn:
             await self._look(conn)
             await self._fill(conn)
             if self._queues.hinted and self._free() > 0:
@@ -210,6 +211,8 @@ class Worker:
             self.attempts[attempt.run.id] = attempt
             if attempt.run.id in self._cancelled:
                 attempt.cancel()
+            if self._leaving:
+                attempt.hand_back()
         self._beginnings.begin(begun)
         for executor, count in Counter(run.executor for run in claimed).items():
             CLAIMED.labels(executor=executor).inc(count)
@@ -288,18 +291,21 @@ class Worker:
         self._draining = True
         finished, impatient = asyncio.create_task(self._beginnings.ended()), asyncio.create_task(hurry.wait())
         await asyncio.wait({finished, impatient}, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+        finished.cancel()
         impatient.cancel()
+        self._leaving = True
         for attempt in tuple(self.attempts.values()):
             attempt.hand_back()
         self.abandon.leave()
-        await self._leave(finished)
+        await self._leave()
 
-    async def _leave(self, finished: "asyncio.Task[None]") -> None:
-        """Not before all is written; but where the database is away, and nobody can tell for how long, those who follow
-        take over what is left here when its lease has ended."""
+    async def _leave(self) -> None:
+        """Not before all is written, also of what is being claimed just now; but where the database is away, and nobody
+        can tell for how long, those who follow take over what is left here when its lease has ended."""
         try:
             async with asyncio.timeout(LAST_OUTCOMES_SECONDS):
-                await finished
+                async with self._claiming:
+                    await self._beginnings.ended()
                 await self.settler.finish()
         except TimeoutError:
             for attempt in tuple(self.attempts.values()):
