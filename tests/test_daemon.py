@@ -2,7 +2,9 @@
 that never lets it in."""
 
 import asyncio
+import fcntl
 import logging
+import signal
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +17,8 @@ from psycopg.conninfo import make_conninfo
 from waiting import until
 
 from rota import daemon
-from rota.db import pool
+from rota.db import migrate, pool
+from rota.db.embedded import EmbeddedPostgres
 from rota.errors import CannotStart, DatabaseAway
 from rota.settings import read_settings
 
@@ -63,8 +66,44 @@ async def test_its_patience_ends_and_a_signal_ends_it_at_once(url: str) -> None:
     waiting = asyncio.create_task(_reach(url, MINUTE, stop))
     stop.set()
     async with asyncio.timeout(20):
-        with pytest.raises(DatabaseAway):
+        with pytest.raises(daemon.StoppedEarly):
             await waiting
+
+
+async def test_a_signal_ends_a_start_that_waits_for_who_brings_the_schema_up_to_date(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for change in ("hide", "look_for_cycles_rarely"):  # of the whole process, which is the test's here
+        monkeypatch.setattr(daemon, change, lambda *_: None)
+    caplog.set_level(logging.INFO)
+    settings = read_settings({"ROTA_HOME": str(tmp_path), "ROTA_DATABASE_URL": database_url})
+    async with await psycopg.AsyncConnection.connect(database_url) as other:
+        await other.execute("SELECT pg_advisory_xact_lock(%s)", [migrate.LOCK])
+
+        async def waits() -> bool:
+            rows = await other.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return await rows.fetchone() == (1,)
+
+        starting = asyncio.create_task(daemon.serve(settings, ["scheduler"]))
+        async with asyncio.timeout(20):
+            await until(waits)
+            signal.raise_signal(signal.SIGTERM)
+            await starting
+    assert caplog.messages == ["rota.stopping", "rota.stopped"]
+
+
+async def test_a_signal_ends_a_start_that_waits_for_who_starts_the_embedded_server(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    (tmp_path / "postgres.start.lock").touch()
+    with (tmp_path / "postgres.start.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        embedded = EmbeddedPostgres(tmp_path)
+        starting = asyncio.create_task(daemon.Patience(MINUTE, stop).join(embedded))
+        stop.set()
+        async with asyncio.timeout(20):
+            with pytest.raises(daemon.StoppedEarly):
+                await starting
+    assert not (tmp_path / "postgres").exists()
 
 
 async def test_a_database_that_is_not_there_at_all_is_not_waited_for(database_url: str) -> None:

@@ -112,25 +112,31 @@ async def serve(
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )
         patience = Patience(settings.database_wait_seconds, end.asked)
-        db, settings = await stack.enter_async_context(database(settings, patience))
-        ready = await stack.enter_async_context(_ready(settings, db, listening, end, patience))
-        for part in PARTS:
-            if part in parts:
-                await stack.enter_async_context(_START[part](ready))
-        keep_for_good()
-        log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
-        if started:
-            await patience.reach(lambda: started(ready))
-        await end.asked.wait()
+        with contextlib.suppress(StoppedEarly):
+            db, settings = await stack.enter_async_context(database(settings, patience))
+            ready = await stack.enter_async_context(_ready(settings, db, listening, end, patience))
+            for part in PARTS:
+                if part in parts and not end.asked.is_set():
+                    await stack.enter_async_context(_START[part](ready))
+            keep_for_good()
+            log.info("rota.started", extra={"parts": ",".join(parts), "url": ready.url})
+            if started:
+                await patience.reach(lambda: started(ready))
+            await end.asked.wait()
         log.info("rota.stopping")
     log.info("rota.stopped")
     if end.reason:
         raise end.reason
 
 
+class StoppedEarly(Exception):
+    """A signal came before everything had started."""
+
+
 class Patience:
     """Who starts everything at once, or restarts the database, need not know in which order things come up: what needs
-    the database is tried again while that is away, until the time for starting is over or a signal comes."""
+    the database is tried again while that is away, until the time for starting is over. A signal ends it at once, also
+    while the database lets us wait: for a lock, or for who brings the schema up to date."""
 
     def __init__(self, span: timedelta, stop: asyncio.Event) -> None:
         self._deadline = time.monotonic() + span.total_seconds()
@@ -139,14 +145,44 @@ class Patience:
     async def reach(self, step: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await step()
+                return await self._unless_stopped(step)
             except AWAY as failure:
                 told = failure if isinstance(failure, DatabaseAway) else _went_away(failure)
-            if self._stop.is_set() or time.monotonic() >= self._deadline:
+            if self._stop.is_set():
+                raise StoppedEarly
+            if time.monotonic() >= self._deadline:
                 raise told
             log.warning("database.away", extra={"error": told.message})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), AWAY_CHECK_SECONDS)
+
+    async def _unless_stopped(self, step: Callable[[], Awaitable[T]]) -> T:
+        doing, stopped = asyncio.ensure_future(step()), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                return doing.result()
+            raise StoppedEarly
+        finally:
+            for each in (doing, stopped):
+                each.cancel()
+            await asyncio.gather(doing, stopped, return_exceptions=True)
+
+    async def join(self, embedded: EmbeddedPostgres) -> str:
+        """The URL of the embedded server, once it answers."""
+        stopped = asyncio.create_task(self._give_up_with(embedded))
+        try:
+            return await asyncio.to_thread(embedded.start)
+        except CannotStart:
+            if self._stop.is_set():
+                raise StoppedEarly from None
+            raise
+        finally:
+            await _end(stopped)
+
+    async def _give_up_with(self, embedded: EmbeddedPostgres) -> None:
+        await self._stop.wait()
+        embedded.give_up()
 
 
 def _went_away(failure: Exception) -> DatabaseAway:
@@ -159,7 +195,7 @@ async def database(settings: Settings, patience: Patience | None = None) -> Asyn
     async with AsyncExitStack() as stack:
         if not settings.database_url:
             embedded = EmbeddedPostgres(settings.home)
-            url = await asyncio.to_thread(embedded.start)
+            url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
             stack.push_async_callback(asyncio.to_thread, embedded.stop)
             stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
             settings = replace(settings, database_url=url)

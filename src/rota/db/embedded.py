@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -83,6 +84,7 @@ class EmbeddedPostgres:
         self.home = Path(os.path.realpath(home))
         self._server: _Server | None = None
         self._users: int | None = None  # the descriptor whose shared lock says that we use the server
+        self._given_up = threading.Event()
 
     def __enter__(self) -> Self:
         self.start()
@@ -95,16 +97,20 @@ class EmbeddedPostgres:
         """Join the running server or start one; the answer is its URL. Doing it again changes nothing."""
         with _explaining(self.home):
             server = self._server = self._server or _Server.under(self.home)
-            with self._starting(server) as lock:
+            with self._starting(server, self._given_up) as lock:
                 self._join(server)
                 try:
                     server.check_owner()
                     server.initialise(lock)
-                    server.bring_up()
+                    server.bring_up(self._given_up)
                 except BaseException:
                     self._leave(server)
                     raise
         return server.url
+
+    def give_up(self) -> None:
+        """From another thread: who waits in `start`, for others or for the server to recover, waits no longer."""
+        self._given_up.set()
 
     def stop(self) -> None:
         """Leave. The last user shuts the server down."""
@@ -124,11 +130,11 @@ class EmbeddedPostgres:
                     server.bring_up()
 
     @contextmanager
-    def _starting(self, server: "_Server") -> Iterator[int]:
+    def _starting(self, server: "_Server", given_up: threading.Event | None = None) -> Iterator[int]:
         """Whoever holds this lock alone starts and stops servers, joins and leaves."""
         lock = server.account.open(self.home / "postgres.start.lock", os.O_RDWR)
         try:
-            _lock(lock, self.home)
+            _lock(lock, self.home, given_up)
             yield lock
         finally:
             os.close(lock)
@@ -260,12 +266,13 @@ class _Server:
             raise
         _sync(self.home)
 
-    def bring_up(self) -> None:
+    def bring_up(self, given_up: threading.Event | None = None) -> None:
         """Return once the server accepts connections, starting it if it is not there."""
         self.account.make_private(self.sockets)
         launched = False
         began = time.monotonic()
         while (answer := self.ping()) != ACCEPTING:
+            _go_on_unless(given_up)
             patience = RECOVERY_PATIENCE if answer == REJECTING else START_PATIENCE
             if time.monotonic() - began > patience:
                 raise CannotStart(f"PostgreSQL does not answer in {self.sockets}.{self._last_words()}")
@@ -453,9 +460,15 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _lock(file: int, home: Path) -> None:
+def _go_on_unless(given_up: threading.Event | None) -> None:
+    if given_up and given_up.is_set():
+        raise CannotStart("It was given up before PostgreSQL had started.")
+
+
+def _lock(file: int, home: Path, given_up: threading.Event | None = None) -> None:
     deadline = time.monotonic() + LOCK_PATIENCE
     while not _try_lock(file):
+        _go_on_unless(given_up)
         if time.monotonic() > deadline:
             raise CannotStart(f"Another process has been starting or stopping the database in {home} for too long.")
         time.sleep(POLL)
