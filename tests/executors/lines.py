@@ -2,8 +2,11 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import Generator, Mapping
 from typing import Any
+
+from rota.model.text import clean_json
 
 ANSWER = {"approval_id": "1", "option_id": "approve", "approved": True, "text": "Go.", "answered_by": "2"}
 
@@ -29,6 +32,9 @@ class Line:
         self.memory: dict[str, Any] = {}
 
     def send(self, message: Mapping[str, Any]) -> None:
+        """Refuses what the real one would."""
+        json.dumps(message, allow_nan=False)
+        clean_json(message)
         self.sent.append(dict(message))
 
     def request(self, message: Mapping[str, Any]) -> Reply:

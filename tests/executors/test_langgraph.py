@@ -196,6 +196,23 @@ async def test_what_a_node_tells_its_writer_and_its_context_is_in_the_trace(work
     assert {"type": "tool", "name": "custom", "data": {"progress": 0.5}} in line.sent
 
 
+async def test_a_step_that_nobody_can_keep_is_told_without_what_it_did(work: Any, line: Line) -> None:
+    def nested(depth: int) -> list[Any]:
+        return [nested(depth - 1)] if depth else []
+
+    circle: list[Any] = []
+    circle.append(circle)
+
+    def node(state: Lines, config: RunnableConfig) -> None:
+        for each in (nested(70), circle, "x" * 100_001, [float("nan")]):
+            get_stream_writer()(each)
+
+    await work(chain(node=node))
+    assert [each["data"] for each in line.of("tool") if each["name"] == "custom"] == [
+        *3 * ["[too large to be kept]"], [None],
+    ]  # fmt: skip
+
+
 async def test_a_later_attempt_repeats_no_step_that_was_finished_and_says_so(work: Any, line: Line) -> None:
     graph = chain(a=step("a"), b=step("b", Fails()), c=step("c"))
     with pytest.raises(OSError, match="no ink"):

@@ -124,6 +124,20 @@ async def test_a_model_works_at_the_desk(converse: Any, line: Line) -> None:
     assert line.of("say") == [{"type": "say", "text": "Done."}]
 
 
+def measures(depth: int) -> Any:
+    """What nobody can keep as it is."""
+    return [measures(depth - 1)] if depth else [float("nan")]
+
+
+async def test_a_result_that_the_desk_cannot_keep_does_not_end_the_conversation(converse: Any, line: Line) -> None:
+    script = Script([("measures", {"depth": 0}), ("measures", {"depth": 70}), ("measures", '{"depth": NaN}')], "Done.")
+    assert await converse(script, [tool(measures)]) == "Done."
+    none, deep, nonsense = line.of("tool")
+    assert none["result"] == [None]
+    assert deep["result"].startswith("[[[")
+    assert nonsense["arguments"] == {"depth": None}
+
+
 async def test_files_are_read_and_written_in_the_sessions_directory_only(converse: Any, tmp_path: Path) -> None:
     (tmp_path.parent / "secret").write_text("canary")
     (tmp_path / "link").symlink_to(tmp_path.parent)

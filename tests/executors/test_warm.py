@@ -184,6 +184,40 @@ async def test_the_code_of_an_agent_is_read_anew_each_time(run: Run) -> None:
         assert await run(f"def poet(context): return {words!r}") == Succeeded(words)
 
 
+@pytest.mark.parametrize("name", ["copy", "platform", "contextlib"])
+async def test_an_agents_own_module_comes_before_one_of_its_name_that_is_loaded(
+    run: Run, code: Path, name: str
+) -> None:
+    """Which only the nursery has loaded: the first agent, in a new Python, would find its own."""
+    (code / f"{name}.py").write_text("WORDS = 'my own'")
+    await ready()
+    assert await run(f"import {name}\ndef poet(context): return {name}.WORDS") == Succeeded("my own")
+
+
+async def test_modules_that_a_new_python_has_stay_and_a_folder_of_the_name_changes_nothing(
+    run: Run, code: Path
+) -> None:
+    for name in ("copy", "json"):
+        (code / name).mkdir()
+    (code / "json" / "__init__.py").touch()
+    source = "import copy, json\ndef poet(context): return f'{copy.deepcopy([])} {json.dumps([])}'"
+    for _ in range(2):
+        assert await run(source) == Succeeded("[] []")
+        await ready()
+
+
+async def test_it_knows_what_a_new_python_would_not_have_loaded(run: Run) -> None:
+    source = """
+        import sys
+        ahead = getattr(sys.modules.get("rota.executors.python_child"), "loaded_ahead", ())
+        others = " ".join(sorted(set(sys.modules) - set(ahead) - set(sys.builtin_module_names)))
+        def poet(context): return others
+    """
+    anew = await run(source)
+    await ready()
+    assert await run(source) == anew
+
+
 ENDINGS = {
     "what it registered, and its threads": (
         """

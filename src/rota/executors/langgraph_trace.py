@@ -10,6 +10,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 
 from rota.agent import Context
 from rota.model.agent_config import Prices
+from rota.model.text import DEEPEST, clean_json
 
 MODES: Sequence[Literal["messages", "updates", "custom"]] = ("messages", "updates", "custom")
 LARGEST_EVENT = 100_000
@@ -132,6 +133,13 @@ def _told(value: Any) -> Any:
 
 
 def _fitting(**data: Any) -> dict[str, Any]:
-    """What is too large is left out whole: half a secret would not be known as one."""
-    plain = {name: as_json(value) for name, value in data.items()}
-    return {name: value if len(json.dumps(value)) <= LARGEST_EVENT else TOO_LARGE for name, value in plain.items()}
+    """What is too large, or nested too deep, is left out whole: half a secret would not be known as one."""
+    return {name: _fitted(value) for name, value in data.items()}
+
+
+def _fitted(value: Any) -> Any:
+    try:
+        plain = clean_json(as_json(value), DEEPEST - 1)  # it stands within a message
+    except (ValueError, RecursionError):  # it may also hold itself
+        return TOO_LARGE
+    return plain if len(json.dumps(plain)) <= LARGEST_EVENT else TOO_LARGE

@@ -40,6 +40,7 @@ except ModuleNotFoundError as missing:
 
 from rota.executors.llm_models import may_pass, model_named, price
 from rota.executors.llm_tools import Declined, DeskTools, Toolbox
+from rota.model.text import DEEPEST, clean_json
 
 ModelMessagesTypeAdapter.rebuild()  # now, when a nursery has it for all, and not at the first checkpoint
 
@@ -218,7 +219,8 @@ class Conversation:
         key = f"turn-{self._progress.turns}-call-{self._progress.number_of_next() + 1}"
         arguments = call.args if call.args not in (None, "") else {}
         content, outcome = await self._use(call.tool_name, arguments, key)
-        self._context.tool(call.tool_name, arguments=_plain(arguments), result=_shown(content), outcome=outcome)
+        used = {"arguments": _recorded(_plain(arguments)), "result": _recorded(_shown(content))}
+        self._context.tool(call.tool_name, **used, outcome=outcome)
         result = ToolReturnPart(call.tool_name, content, call.tool_call_id, outcome=outcome)
         self._progress.add(result, self._instructions)
         await self._keep()
@@ -298,3 +300,12 @@ def _shown(content: Any) -> Any:
     """A result as the trace shows it."""
     text = content if isinstance(content, str) else json.dumps(content)
     return content if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]} …"
+
+
+def _recorded(value: Any) -> Any:
+    """As the desk can keep it: what is no number is nothing there, and what is nested too deep is a text."""
+    text = json.dumps(value)
+    try:
+        return clean_json(json.loads(text, parse_constant=lambda _: None), DEEPEST - 1)
+    except ValueError:
+        return f"{text[:LONGEST_SHOWN]} …"

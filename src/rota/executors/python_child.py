@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import concurrent.futures
     from collections.abc import Callable, Generator, Mapping
+    from importlib.machinery import ModuleSpec
     from typing import Any, NoReturn
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -39,6 +40,8 @@ from rota.agent import (  # noqa: E402
 )
 
 GROUP = "rota.agents"
+MOST_BRACKETS = 60  # a message with fewer cannot be nested too deep
+loaded_ahead: frozenset[str] = frozenset()  # modules that a new Python would not have, if a nursery has loaded them
 _GIVEN = (
     *("prompt", "input", "payload", "instructions", "source", "missed"),
     *("attempt", "idempotency_key", "session_id", "run_id", "automation_id"),
@@ -65,6 +68,8 @@ class Line:
         line = json.dumps(message, allow_nan=False).encode() + b"\n"
         if len(line) > LONGEST_MESSAGE:
             raise ValueError(f"a message of {len(line):,} bytes is too long: {LONGEST_MESSAGE:,} is the most")
+        if line.count(b"[") + line.count(b"{") > MOST_BRACKETS:
+            _check_depth(message)
         with self._lock:
             while line:
                 line = line[os.write(self._fd, line) :]
@@ -178,9 +183,17 @@ def _context(assignment: Mapping[str, Any], line: Line) -> Context:
     )
 
 
+def _check_depth(message: Mapping[str, Any]) -> None:
+    """By the measure of the desk, which would take it for nonsense."""
+    from rota.model.text import clean_json  # noqa: PLC0415 - only for who sends much
+
+    clean_json(message)
+
+
 def _find(agent: Mapping[str, Any]) -> Callable[[Context], Any]:
     if agent["path"]:
         sys.path.insert(0, agent["path"])
+        _forget_namesakes(agent["path"])
     target = agent["function"] or _installed(agent["entry_point"])
     module, _, name = target.partition(":")
     found = _import(module)
@@ -190,6 +203,20 @@ def _find(agent: Mapping[str, Any]) -> Callable[[Context], Any]:
         raise Unusable(f"{target!r} is not a function")
     function: Callable[[Context], Any] = found if agent.get("given") is None else found(agent["given"])
     return function
+
+
+def _forget_namesakes(path: str) -> None:
+    """An agent's own modules come first, as in a new Python: also `copy.py`, although a nursery has loaded `copy`."""
+    listed = os.listdir(path) if os.path.isdir(path) else []
+    for name in loaded_ahead.intersection(each.partition(".")[0] for each in listed):
+        spec, loaded = _would_be_found(name), getattr(sys.modules[name], "__spec__", None)
+        if spec is not None and spec.origin != getattr(loaded, "origin", None):
+            for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+                del sys.modules[each]
+
+
+def _would_be_found(name: str) -> ModuleSpec | None:
+    return next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None))), None)
 
 
 def _import(module: str) -> Any:

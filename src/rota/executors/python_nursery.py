@@ -6,23 +6,31 @@ module is missing, or has begun a thread, which no fork would have) it ends, and
 
 from __future__ import annotations
 
-import atexit
+import binascii  # noqa: F401
+import gc  # noqa: F401
 import importlib
+import json  # noqa: F401
 import os
 import signal
-import socket
 import sys
 import threading
-from contextlib import suppress
+
+_SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if _SOURCE not in sys.path:
+    sys.path.append(_SOURCE)  # the same Rota as the worker's, wherever that was started
+
+import rota.agent  # noqa: E402, F401
+
+AS_IN_A_NEW_PYTHON = frozenset(sys.modules)  # so far all is what `python_child` imports too
+
+import atexit  # noqa: E402
+import socket  # noqa: E402
+from contextlib import suppress  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
-
-_SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-if _SOURCE not in sys.path:
-    sys.path.append(_SOURCE)  # the same Rota as the worker's, wherever that was started
 
 from rota.executors import launcher, python_child  # noqa: E402
 from rota.executors.strays import LONGEST_MARK, MARKS  # noqa: E402
@@ -74,6 +82,7 @@ def begin(spec: dict[str, Any], ours: Sequence[int]) -> NoReturn:
     os.environb.update(spec["env"])
     _mark(spec["env"])
     importlib.invalidate_caches()
+    python_child.loaded_ahead = frozenset(sys.modules) - AS_IN_A_NEW_PYTHON
     sys.argv = [os.fsdecode(each) for each in spec["argv"][-2:]]
     _end(_carried_out(lambda: python_child.main(int(sys.argv[1]))))
 

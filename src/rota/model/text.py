@@ -31,7 +31,7 @@ def clean_json(value: Any, depth: int = DEEPEST) -> Any:
     """The same for every text in a JSON value, and whole numbers that nobody would write as text; `ValueError` when it
     is nested too deep."""
     if depth == 0:
-        raise ValueError("nested too deep")
+        raise ValueError(f"nested too deep: {DEEPEST} levels are the most")
     match value:
         case str():
             return clean(value)
