@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # as typing has it; an agent's start should not wait for 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from datetime import datetime
+    from os import PathLike
     from typing import Any, Protocol, TypeVar
 
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -227,7 +228,7 @@ class Context:
         name: str | None = None,
         content: bytes | str | None = None,
         *,
-        path: str | None = None,
+        path: str | PathLike[str] | None = None,
         uri: str | None = None,
         media_type: str | None = None,
     ) -> Reply:
@@ -235,8 +236,9 @@ class Context:
         from base64 import b64encode  # noqa: PLC0415 - only for agents that need it
 
         data = content.encode() if isinstance(content, str) else content
-        name = name or (path.rpartition("/")[2] if path else None)
-        given = {"name": name, "path": path and str(path), "uri": uri, "media_type": media_type}
+        file = None if path is None else str(path)
+        name = name or (file.rpartition("/")[2] if file else None)
+        given = {"name": name, "path": file, "uri": uri, "media_type": media_type}
         encoded = None if data is None else b64encode(data).decode()
         return self._line.request({"type": "artifact", "data": encoded, **given})
 

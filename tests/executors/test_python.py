@@ -215,6 +215,62 @@ async def test_a_long_message_is_said_in_pieces_and_a_long_record_refused(run: R
     assert "é" * 4_000_000 in desk.text
 
 
+@pytest.mark.parametrize("send", ["context.tool('copy', data=deep)", "context.remember('copy', deep)"])
+async def test_what_is_nested_too_deep_is_refused_to_the_agent_which_goes_on(
+    run: Run, desk: RecordingDesk, send: str
+) -> None:
+    outcome = await run(f"""
+        def nested(depth):
+            return [nested(depth - 1)] if depth else []
+        def poet(context):
+            context.tool("copy", data=nested(62))
+            deep = nested(63)
+            try:
+                {send}
+            except ValueError as refusal:
+                return str(refusal)
+    """)
+    assert outcome == Succeeded("nested too deep: 64 levels are the most")
+    assert len(desk.events) == 1
+
+
+@pytest.mark.parametrize("path", ["'x' * 300", "'loop'", "'loop/file'", "'.'", "'../code/poems.py'"])
+async def test_a_path_that_leads_to_no_file_is_refused_to_the_agent_which_goes_on(run: Run, path: str) -> None:
+    outcome = await run(f"""
+        import os
+        def poet(context):
+            os.symlink("loop", "loop")
+            try:
+                context.artifact("poem", path={path}).result()
+            except RuntimeError as refusal:
+                return str(refusal)
+    """)
+    assert isinstance(outcome, Succeeded)
+    assert str(outcome.summary).startswith("There is no file ")
+
+
+async def test_a_file_is_kept_under_its_own_name_however_its_path_is_given(
+    run: Run, desk: RecordingDesk, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[tuple[str, Path]] = []
+
+    async def keep(name: str, content: Path, media_type: str | None = None) -> dict[str, str]:
+        kept.append((name, content))
+        return {}
+
+    monkeypatch.setattr(desk, "artifact", keep, raising=False)
+    outcome = await run("""
+        from pathlib import Path
+        def poet(context):
+            Path("lines").mkdir()
+            Path("lines/poem.md").write_text("A poem.")
+            for path in ("lines/poem.md", Path("lines/poem.md")):
+                context.artifact(path=path).result()
+    """)
+    assert outcome == Succeeded()
+    assert kept == 2 * [("poem.md", directory / "lines" / "poem.md")]
+
+
 @pytest.mark.parametrize("nonsense", ["b'x' * 5_000_000", "b'hello\\\\n'"])
 async def test_nonsense_on_the_line_ends_the_attempt(run: Run, nonsense: str) -> None:
     outcome = await run(f"""

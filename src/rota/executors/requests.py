@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -79,9 +80,15 @@ class Requests:
 
     def _inside(self, path: str) -> Path:
         """A file of the agent's own, and no way out of its directory."""
-        found = (self._directory / path).resolve()
-        if not found.is_relative_to(self._directory.resolve()) or not found.is_file():
+        try:
+            found = (self._directory / path).resolve()
+            is_ours = found.is_relative_to(self._directory.resolve()) and found.is_file()
+        except (OSError, RuntimeError):  # a name that no file can have, a link that leads to itself
+            is_ours = False
+        if not is_ours:
             raise Invalid(f"There is no file {path!r} in the directory of this session.", field="path")
+        if not os.access(found, os.R_OK):
+            raise Invalid(f"The file {path!r} may not be read.", field="path")
         return found
 
 
