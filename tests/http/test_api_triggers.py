@@ -181,3 +181,45 @@ async def test_a_trigger_that_cannot_be_read_is_parked_and_its_automation_goes_o
     assert "Mars/Olympus" in first["parked_error"]
     assert (first["next_fire_at"], second["parked_error"]) == (None, None)
     assert second["next_fire_at"]
+
+
+async def test_a_webhook_in_a_list_keeps_its_address_when_the_workspace_takes_another_zone(api: Api) -> None:
+    path, [hook] = await saved_with(api, {"webhook": {}})
+    made(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)
+    try:
+        [same] = made(await api.patch(path, {"name": "Renamed", "triggers": [{"webhook": {}}]}), 200)["triggers"]
+    finally:
+        made(await api.patch("", {"timezone": "UTC"}), 200)
+    assert (same["id"], same["secret"]) == (hook["id"], None), "whoever calls it knows no other"
+
+
+async def test_a_webhook_in_a_list_keeps_its_address_when_its_limits_change(api: Api) -> None:
+    path, [hook] = await saved_with(api, {"webhook": {}, "enabled": False})
+    changed = {"webhook": {}, "overlap": "allow", "max_fires": 7}
+    [same] = made(await api.patch(path, {"triggers": [changed]}), 200)["triggers"]
+    assert (same["id"], same["secret"]) == (hook["id"], None)
+    assert (same["overlap"], same["max_fires"], same["enabled"]) == ("allow", 7, True)
+
+
+async def test_a_schedule_in_a_list_goes_on_from_its_anchor_and_its_count_when_its_limits_or_its_form_change(
+    office: Office, api: Api
+) -> None:
+    path, [trigger] = await saved_with(api, {"mode": "interval", "every": 90, "unit": "minutes"})
+    await office.execute(
+        "UPDATE triggers SET fires = 3, anchor_at = anchor_at - interval '80 minutes' WHERE id = %s", trigger["id"]
+    )
+    kept = "SELECT to_jsonb(t) FROM (SELECT id, anchor_at, fires FROM triggers WHERE id = %s) t"
+    before = await office.value(kept, trigger["id"])
+    for form in ({"every": "90m"}, {"every": "90m", "max_fires": 5}, {"mode": "advanced", "cron": "@every 1.5h"}):
+        [same] = made(await api.patch(path, {"triggers": [form]}), 200)["triggers"]
+        assert await office.value(kept, same["id"]) == before
+        due_in = "SELECT extract(epoch FROM next_fire_at - now()) < 600 FROM triggers WHERE id = %s"
+        assert await office.value(due_in, same["id"]), "in ten minutes, as before"
+    assert (same["max_fires"], same["editor_mode"]) == (None, "advanced")
+
+
+async def test_of_two_equal_schedules_in_a_list_each_that_stands_stays(api: Api) -> None:
+    path, [one, other] = await saved_with(api, {"event": "paid"}, {"event": "paid", "overlap": "skip"})
+    changed = [{"event": "paid", "overlap": "allow"}, {"event": "paid", "overlap": "skip"}]
+    kept = made(await api.patch(path, {"triggers": changed}), 200)["triggers"]
+    assert [(each["id"], each["overlap"]) for each in kept] == [(one["id"], "allow"), (other["id"], "skip")]

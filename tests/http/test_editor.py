@@ -281,6 +281,24 @@ async def test_the_preview_is_what_saving_would_give(admin: AsyncClient, house: 
     assert bounded.count("<li>") == 2
 
 
+async def test_a_trigger_whose_limits_change_is_foreseen_and_saved_from_where_it_is(
+    admin: AsyncClient, house: Any
+) -> None:
+    await house.automation(triggers=[{"mode": "interval", "every": 90, "unit": "minutes", "max_fires": 3}])
+    await house.execute("UPDATE triggers SET fires = 2, anchor_at = anchor_at - interval '80 minutes'")
+    [kept] = await stored(house)
+    own = trigger(kind="interval", every="90", unit="minutes", timezone="UTC", max_fires="4", id=kept["id"])
+    automation = await house.value("SELECT id FROM automations")
+    told = (await submit(admin, f"{LIST}/preview?of={automation}", **form(own))).text
+    assert told.count("<li>") == 2, "it has fired twice"
+    assert (await submit(admin, f"{LIST}/errand/edit", **form(own))).status_code == 303
+    assert [each["id"] for each in await stored(house)] == [kept["id"]]
+    due = (
+        "SELECT to_char(next_fire_at AT TIME ZONE 'UTC', 'HH24:MI') FROM triggers WHERE next_fire_at < now() + '10 min'"
+    )
+    assert await house.value(due) in told
+
+
 async def test_on_whose_behalf_it_runs_is_said_before_it_changes(admin: AsyncClient, house: Any) -> None:
     await house.automation()
     assert "on your behalf" in (await admin.get(f"{LIST}/errand/edit")).text

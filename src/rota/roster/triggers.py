@@ -235,7 +235,7 @@ async def changed(
         whole = when if any(name in KINDS for name in when) else {**(stored["editor"] or form_of(stored)), **when}
         given, there = {**whole, **limits}, {**stored, **limits}
         row = await read(conn, caller, given, now=now, field="", stored=[there]) | limits
-        if any(row[name] != stored[name] for name in DEFINITION):
+        if not _alike(stored, row):
             return row
         stored = {**stored, "editor_mode": row["editor_mode"], "editor": row["editor"]}
     row = {**stored, **limits}
@@ -256,20 +256,38 @@ async def save(
     now: datetime,
     fields: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Make these the automation's triggers; `fields` are where they are written. One that stays as it was keeps its id,
-    anchor and count of fires."""
+    """Make these the automation's triggers; `fields` are where they are written. One whose definition stays keeps its
+    id, anchor and count of fires, and so a webhook its address."""
     before = await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
-    kept: set[Any] = set()
+    kept = _kept(before, rows)
     for at, row in enumerate(rows):
-        same = next((each for each in before if each["id"] not in kept and _same(each, row)), None)
-        if same:
-            kept.add(same["id"])
-        else:
+        if at not in kept:
             await add(conn, automation, row, now=now, field=fields[at])
-    await remove(conn, automation, [each["id"] for each in before if each["id"] not in kept])
+        elif not _same(kept[at], row):
+            await change(conn, automation, kept[at]["id"], going_on(row, [kept[at]]), now=now)
+    still = {each["id"] for each in kept.values()}
+    await remove(conn, automation, [each["id"] for each in before if each["id"] not in still])
     if _timed(rows) > _timed(before):
         await refuse_too_many(conn, automation["workspace_id"])
     return await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
+
+
+def _kept(before: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Which trigger each of these rows is, by its place: first those that are equal, then those that say when alike."""
+    kept: dict[int, Mapping[str, Any]] = {}
+    free = {each["id"]: each for each in before}
+    for matches in (_same, _alike):
+        for at, row in enumerate(rows):
+            found = None if at in kept else next((each for each in free.values() if matches(each, row)), None)
+            if found:
+                kept[at] = free.pop(found["id"])
+    return kept
+
+
+def going_on(row: dict[str, Any], stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The row as it is saved: the trigger that says when alike gives it its anchor and its count of fires."""
+    known = next((each for each in stored if _alike(each, row)), None)
+    return {**row, "anchor_at": known["anchor_at"], "fires": known["fires"]} if known else row
 
 
 def _timed(rows: Sequence[Mapping[str, Any]]) -> int:
@@ -349,7 +367,13 @@ async def new_secret(conn: Connection, vault: Vault, workspace_id: UUID, trigger
 
 
 def _same(stored: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    return all(stored[name] == row[name] for name in (*DEFINITION, *LIMITS, "editor_mode", "editor"))
+    return _alike(stored, row) and all(stored[name] == row[name] for name in (*LIMITS, "editor_mode", "editor"))
+
+
+def _alike(stored: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether they say the same about when. What comes from outside is of no zone: there stands the workspace's."""
+    no_zone = stored["kind"] in INBOUND
+    return all(stored[name] == row[name] for name in DEFINITION if not (no_zone and name == "timezone"))
 
 
 def _storable(row: Mapping[str, Any]) -> dict[str, Any]:

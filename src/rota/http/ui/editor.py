@@ -299,7 +299,8 @@ async def foresee(conn: Connection, caller: Caller, draft: Draft, of: str | None
     warnings: list[ScheduleWarning] = []
     stored = await _stored(conn, caller, of)
     for given in draft.triggers:
-        text, found, warned = await _foresee_one(conn, caller, given, of, drafts.untouched(given, stored))
+        own = [each for each in stored if str(each["id"]) == given["id"]]
+        text, found, warned = await _foresee_one(conn, caller, given, of, own)
         texts.append(text)
         fires += found
         warnings += [each for each in warned if each not in warnings]
@@ -323,9 +324,10 @@ async def _stored(conn: Connection, caller: Caller, of: str | None) -> list[dict
 
 
 async def _foresee_one(
-    conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None, same: Mapping[str, Any] | None
+    conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None, stored: Sequence[Mapping[str, Any]]
 ) -> One:
-    """`same` is the trigger as it is saved, if the form leaves it alone: it goes on from its anchor and its count."""
+    """`stored` is the trigger as it is saved: unless its times change, it goes on from its anchor and its count."""
+    same = drafts.untouched(given, stored)
     if given["kind"] in forms.INBOUND:
         return (views.text_of(same), "") if same else await _inbound(conn, caller, given), [], []
     apart = Draft({}, [])
@@ -337,7 +339,7 @@ async def _foresee_one(
     row = await _read(conn, caller, form.form("trigger"), "trigger", apart) if form else None
     if row is None:
         return (shown.text, next(iter(apart.errors.values()))), [], shown.warnings
-    return (shown.text, ""), _fires(same or row, row["anchor_at"]), shown.warnings
+    return (shown.text, ""), _fires(same or forms.going_on(row, stored), row["anchor_at"]), shown.warnings
 
 
 async def _inbound(conn: Connection, caller: Caller, given: Mapping[str, Any]) -> tuple[str, str]:
