@@ -107,6 +107,24 @@ def test_a_refusal_is_the_error_it_tells() -> None:
     assert (refused.value.code, refused.value.field, refused.value.facts) == ("memory_full", "key", {"limit": 3})
 
 
+def page(request: BaseHTTPRequestHandler) -> None:
+    request.send_response(200)
+    request.send_header("Content-Type", "text/html")
+    request.send_header("Content-Length", "15")
+    request.end_headers()
+    request.wfile.write(b"<html>Hi</html>")
+
+
+def test_a_page_of_somebody_else_is_no_answer_and_no_trace() -> None:
+    """A proxy that wants a login answers 200, whatever was asked."""
+    with serving(page, page) as server, Client(server.url, token="t") as client:
+        with pytest.raises(Unreachable, match=r"/agents is not Rota: it gives text/html. Is ROTA_URL right") as told:
+            client.request("GET", "/agents", params={"limit": 1})
+        assert told.value.code == "not_rota"
+        with pytest.raises(Unreachable, match="not Rota"):
+            next(client.follow("s"))
+
+
 def test_a_write_that_broke_off_is_repeated_with_its_key() -> None:
     busy = told(503, code="busy", detail="Later.")
     with serving(None, busy, told(201, id=7)) as server, Client(server.url, token="t") as client:

@@ -20,6 +20,7 @@ from rota.client.wire import (
     bearer,
     broken_off,
     checked,
+    not_rota,
     opened,
     pause_after,
     unreachable,
@@ -138,6 +139,8 @@ class AsyncClient:
                         await stream.read()
                         if stream.answer.status_code not in PASSING or time.monotonic() >= first_by:
                             checked(stream.answer)
+                    elif not stream.answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+                        raise not_rota(stream.answer)
                     else:
                         first_by = math.inf
                         events = Events()

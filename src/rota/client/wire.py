@@ -213,7 +213,10 @@ class Line:
 
     async def json(self, call: Call) -> Any:
         answer = await self.send(call)
-        return answer.json() if answer.content else None
+        try:
+            return answer.json() if answer.content else None
+        except ValueError:
+            raise not_rota(answer) from None
 
 
 def pause_after(tries: int) -> float:
@@ -242,6 +245,14 @@ def unreachable(failure: httpx.TransportError) -> Unreachable:
 
 def broken_off(failure: httpx.TransportError) -> Unreachable:
     return Unreachable(f"The answer broke off before its end: {str(failure) or type(failure).__name__}. Ask again.")
+
+
+def not_rota(answer: httpx.Response) -> Unreachable:
+    """A proxy's page, or another program at this address."""
+    kind, where = answer.headers.get("Content-Type", "something"), answer.url.copy_with(query=None)
+    return Unreachable(
+        f"What answers at {where} is not Rota: it gives {kind[:80]}. Is ROTA_URL right?", code="not_rota"
+    )
 
 
 def checked(answer: httpx.Response) -> httpx.Response:
