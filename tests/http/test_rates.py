@@ -79,6 +79,15 @@ async def test_who_sends_too_much_is_told_when_to_come_back(site: Site, office: 
     made(await Api(client, api.workspace, (await office.api()).token).get("/agents"), 200)
 
 
+@pytest.mark.parametrize("beside", ["nobody", f"rota_run_{'0' * 32}_{'0' * 32}_1_{'x' * 16}"])
+async def test_a_second_token_behind_the_first_is_no_way_around_it(site: Site, api: Api, beside: str) -> None:
+    """Who is let in with the one is counted by it."""
+    _, client = limited(site, rate_limit=1, workspace_rate_limit=0)
+    both = [("Authorization", f"Bearer {each}") for each in (api.token, beside)]
+    answer = await ask_until_refused(client.get(api.url("/agents"), headers=both) for _ in count())
+    refused(answer, 429, "rate_limited")
+
+
 async def test_a_workspace_is_limited_whoever_sends(site: Site, office: Office, api: Api) -> None:
     _, client = limited(site, rate_limit=0, workspace_rate_limit=1)
     callers = [Api(client, api.workspace, (await office.api("viewer")).token) for _ in range(3)]

@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from starlette.requests import cookie_parser
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.access.signing_in import ATTEMPT_TOKEN, hashed
@@ -119,10 +119,10 @@ def sender_of(scope: Scope) -> str | None:
     """The secret that a request was sent with, unless its sender is never limited."""
     if is_near(scope.get("client")):
         return None
-    headers = dict(scope["headers"])
-    if secret := bearer_of(headers.get(b"authorization", b"").decode("latin-1")):
+    request = HTTPConnection(scope)  # which reads a header that stands there twice as the routes do
+    if secret := bearer_of(request.headers.get("Authorization", "")):
         return None if ATTEMPT_TOKEN.fullmatch(secret) else secret
-    return cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(LOGIN_COOKIE)
+    return request.cookies.get(LOGIN_COOKIE)
 
 
 def bearer_of(header: str) -> str:
