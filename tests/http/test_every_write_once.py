@@ -293,6 +293,9 @@ async def test_no_secret_is_kept_with_a_key_and_none_can_be_guessed_by_it(office
     link = made(await furniture.send(("POST", "/members", {"email": "ada@{host}"}), key="a"))["link"]
     made(await api.post("/credentials", {"name": "pin", "value": value}, key="b"))
     refused(await api.post("/credentials", {"name": "pin", "value": value[::-1]}, key="b"), 422, "key_reused", KEY)
+    made(await api.post("/notifications/targets", TARGET, key="c"))
+    other = {**TARGET, "url": "json://elsewhere.example.org/"}
+    refused(await api.post("/notifications/targets", other, key="c"), 422, "key_reused", KEY)
     kept = await office.value("SELECT string_agg(k::text, '') FROM write_keys k")
     assert link.partition("token=")[2] not in kept
     asked = orjson.dumps(["POST", api.url("/credentials"), "", {"name": "pin", "value": value}])

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Query
 
 from rota.db.listener import OUTWARD
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
-from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Looking, Shared, Unit, Web
 from rota.http.repeating import Repeatable
 from rota.http.shapes.notifications import (
@@ -74,9 +73,9 @@ async def list_targets(unit: InUnit) -> TargetList:
 
 
 @router.post("/targets", status_code=201)
-async def create_target(unit: InUnit, shared: Shared, once: Once, body: TargetIn) -> TargetOut:
+async def create_target(unit: InUnit, shared: Shared, body: TargetIn) -> TargetOut:
     """Save an Apprise URL under a name. It is sealed and never shown again."""
-    target_id = await once(body, lambda: save_target(unit, shared, body.name, body.url.get_secret_value()))
+    target_id = await save_target(unit, shared, body.name, body.url.get_secret_value())
     return TargetOut.model_validate(await targets.find(unit.conn, unit.caller, target_id))
 
 
