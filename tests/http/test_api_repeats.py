@@ -11,6 +11,7 @@ from .api_client import Api, Office, example, made, refused
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
+KEY = "Idempotency-Key"
 TRIGGERS = "/automations/morning-digest/triggers"
 TOKEN = {"name": "script", "scopes": ["read"]}
 MADE: dict[str, dict[str, Any]] = {
@@ -70,6 +71,30 @@ async def test_a_key_is_its_persons_own(office: Office, api: Api) -> None:
     made(await api.post("/tokens", TOKEN, key="once"))
     other = await office.api("member")
     refused(await other.post("/tokens", TOKEN, key="once"), 422, "key_reused", "Idempotency-Key")
+
+
+STARTED: dict[str, dict[str, Any] | None] = {
+    "/automations": example(name="Evening digest"),
+    "/automations/morning-digest/run": None,
+    "/agents/worker-bee/runs": {"prompt": "Sweep."},
+    "/sessions": {"agent": "worker-bee"},
+}
+
+
+@pytest.mark.parametrize("path", STARTED)
+async def test_what_a_key_started_is_not_given_to_another_person_as_theirs(office: Office, api: Api, path: str) -> None:
+    made(await api.post("/automations", example()))
+    made(await api.post(path, STARTED[path], key="once"))
+    refused(await (await office.api("member")).post(path, STARTED[path], key="once"), 422, "key_reused", KEY)
+    refused(await (await office.api("viewer")).post(path, STARTED[path], key="once"), 403, "forbidden")
+    made(await api.post(path, STARTED[path], key="once"))
+
+
+async def test_who_may_not_post_an_event_is_not_told_that_it_is_posted(office: Office, api: Api) -> None:
+    made(await api.post("/events", {"event": "rain"}, key="once"), 202)
+    refused(await (await office.api("viewer")).post("/events", {"event": "rain"}, key="once"), 403, "forbidden")
+    refused(await (await office.api("member")).post("/events", {"event": "rain"}, key="once"), 422, "key_reused", KEY)
+    made(await api.post("/events", {"event": "rain"}, key="once"), 202)
 
 
 async def test_what_was_refused_is_judged_anew(api: Api) -> None:

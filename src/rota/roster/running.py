@@ -231,7 +231,9 @@ async def once_for_key(
     request: Mapping[str, Any],
     begin: Callable[[], Awaitable[Started]],
 ) -> Started:
-    """The same key and request give the same run, session or batch, also after it failed; another is refused."""
+    """The same key and request of the same person give the same run, session or batch, also after it failed; another
+    is refused: who may not do it is not told that it is done."""
     caller.must_be(Level.MEMBER, "start a run")
-    started, _ = await repeats.made_once(conn, caller.workspace_id, key, request, begin)
+    asked = {"by": caller.user_id, **request}
+    started, _ = await repeats.made_once(conn, caller.workspace_id, key, asked, begin)
     return started
