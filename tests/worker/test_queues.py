@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -94,6 +95,37 @@ async def test_two_workers_at_once_do_not_fill_one_gap_twice(house: House, db: D
         assert len(await claim(first)) == 1
         async with db.transaction() as second:
             assert len(await claim(second)) == 0
+
+
+CAPPED = {"agents": "UPDATE agents SET max_concurrent = 2", "workspaces": "UPDATE workspaces SET max_concurrent = 2"}
+
+
+@pytest.mark.parametrize("capped", CAPPED)
+async def test_who_found_another_worker_claiming_for_what_is_capped_looks_again_soon(
+    house: House, db: Database, shift: Any, monkeypatch: pytest.MonkeyPatch, capped: str
+) -> None:
+    """Provoked: the other holds what is capped, and leaves the run to those who have a place."""
+    await house.execute(CAPPED[capped])
+    await run_agent(house)
+    looked, exhausted, begun = asyncio.Event(), Queues.exhausted, asyncio.Event()
+
+    def look(queues: Queues) -> None:
+        exhausted(queues)
+        looked.set()
+
+    async def begin(assignment: Assignment, desk: Desk) -> Succeeded:
+        begun.set()
+        return Succeeded("Done.")
+
+    monkeypatch.setattr(Queues, "exhausted", look)
+    async with AsyncExitStack() as stack:
+        async with db.transaction() as other:
+            await other.execute(f"SELECT FROM {capped} FOR NO KEY UPDATE".encode())
+            await stack.enter_async_context(shift(begin, poll=3600.0))
+            await looked.wait()
+            assert not begun.is_set()
+        async with asyncio.timeout(10):
+            await begun.wait()
 
 
 async def test_a_workspace_runs_no_more_at_once_than_its_cap(house: House, db: Database) -> None:

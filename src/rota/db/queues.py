@@ -44,13 +44,14 @@ SELECT found.workspace_id, found.queue, found.pool, found.executor, found.priori
 """
 
 LOCK_CAPPED = """
--- Who claims for a capped agent or workspace holds its row, so that two workers never fill one gap.
+-- Who claims for a capped agent or workspace holds its row, so that two workers never fill one gap. One that is no longer
+-- capped comes too: what does not come is held by another.
 WITH spaces AS (
     SELECT id, max_concurrent FROM workspaces
-     WHERE id = ANY(%(workspaces)s) AND max_concurrent IS NOT NULL ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
+     WHERE id = ANY(%(workspaces)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
 workers AS (
     SELECT id, max_concurrent FROM agents
-     WHERE workspace_id = ANY(%(in_workspaces)s) AND id = ANY(%(agents)s) AND max_concurrent IS NOT NULL
+     WHERE workspace_id = ANY(%(in_workspaces)s) AND id = ANY(%(agents)s)
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 SELECT id, max_concurrent FROM spaces UNION ALL SELECT id, max_concurrent FROM workers
 """
@@ -164,8 +165,9 @@ async def find(
 
 async def lock_capped(
     conn: Connection, workspaces: Sequence[UUID], agents: Sequence[tuple[UUID, UUID]]
-) -> dict[UUID, int]:
-    """Lock capped workspaces and agents that nobody else claims for just now; how many each may run."""
+) -> dict[UUID, int | None]:
+    """Lock capped workspaces and agents that nobody else claims for just now; how many each may run, None if it is
+    capped no more."""
     return dict(await (await conn.execute(LOCK_CAPPED, _capped(workspaces, agents))).fetchall())
 
 

@@ -17,6 +17,7 @@ from rota.worker.turns import MOST_AT_ONCE, Turns
 EVER = "-infinity"
 MOST_REMEMBERED = 10_000  # workspaces
 SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking into a workspace with many queues
+HELD_SECONDS = 0.05  # until a look at what another worker just claims for
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
 
@@ -31,6 +32,7 @@ class Queues:
         self._later: dict[Queue, tuple[float, Found]] = {}
         self._offered: list[Found] = []
         self._room: dict[UUID, int] = {}  # of what is capped, as far as it could be locked
+        self._held: set[UUID] = set()  # what is capped and locked by another
         self._share = 0
         self._since: dict[Queue, datetime] = {}
         self._hinted: set[UUID] = set()
@@ -130,17 +132,19 @@ class Queues:
         self._share = min(places, -(-2 * places // max(1, len({each.workspace_id for each in ready}))))
         spaces = {each.workspace_id for each in ready if each.workspace_capped}
         agents = {(each.workspace_id, each.queue) for each in ready if each.agent_capped}
-        self._room = await self._lock(conn, spaces, agents) if spaces or agents else {}
+        self._room, self._held = await self._lock(conn, spaces, agents) if spaces or agents else ({}, set())
         return [row for each in ready if (row := self._row(each))]
 
-    async def _lock(self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]) -> dict[UUID, int]:
-        """How many more each may run."""
+    async def _lock(
+        self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]
+    ) -> tuple[dict[UUID, int], set[UUID]]:
+        """How many more each may run, and those that another holds."""
         caps = await rows.lock_capped(conn, list(spaces), list(agents))
         busy = await rows.running(conn, list(spaces | {workspace_id for workspace_id, _ in agents}))
-        room = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items()}
+        room = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items() if cap is not None}
         full = {capped for capped, more in room.items() if not more}
         await self._mark_full(conn, spaces & full, {each for each in agents if each[1] in full})
-        return room
+        return room, {*spaces, *(agent_id for _, agent_id in agents)} - caps.keys()
 
     async def _mark_full(self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]) -> None:
         """Here is a place, which they may not take: the sweep that ends what is stuck may miss the moment."""
@@ -193,9 +197,13 @@ class Queues:
             self._since[key] = max(self._since.get(key, since), since)
 
     def exhausted(self) -> None:
-        """Those whose turn it was had nothing: forget them until a hint or the next look."""
+        """Those whose turn it was had nothing: forget them until a hint or the next look. Who claims for one just now
+        may have fewer places than it has room, and tells nobody: look there again soon."""
+        soon = time.monotonic() + HELD_SECONDS
         for each in self._offered:
             self._turns.drop(each)
+            if each.workspace_id in self._held or each.queue in self._held:
+                self._later[each.key] = (soon, each)
 
 
 def _ready(found: Found) -> Found:
