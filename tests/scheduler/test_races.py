@@ -219,3 +219,31 @@ async def test_queue_one_sees_a_run_now_that_was_committed_while_it_took_its_loc
         await gate.execute("SELECT pg_advisory_unlock(7)")
     await firing
     assert [run["skip_reason"] for run in await house.ledger()] == [None, None, "prior_in_flight"]
+
+
+async def test_a_change_that_waited_for_its_slot_to_be_fired_counts_from_then(
+    house: House, db: Database, wakes: Wakes
+) -> None:
+    """Its transaction began before the slot and got its turn behind the scheduler."""
+    automation = await house.automation({"at": "2999-01-01T00:00:00Z"})
+    trigger = await house.value("SELECT id FROM triggers")
+    async with db.transaction() as conn:
+        await conn.execute("SELECT now()")
+        await house.execute("UPDATE triggers SET at = statement_timestamp(), next_fire_at = statement_timestamp()")
+        await Scheduler(db, wakes).once()
+        await automations.change_trigger(conn, house.caller, str(automation), trigger, {"overlap": "allow"})
+    assert await house.value("SELECT next_fire_at FROM triggers") is None, "its slot has its run"
+    assert await house.value("SELECT fires FROM triggers") == 1
+
+
+@pytest.mark.parametrize(("change", "reason"), [(pause, "paused"), (delete, "deleted"), (remove_trigger, "missed")])
+async def test_a_slot_that_came_while_a_change_waited_for_its_turn_is_in_the_ledger(
+    house: House, db: Database, change: Any, reason: str
+) -> None:
+    automation = await house.automation({"every": "1h"})
+    trigger = await house.value("SELECT id FROM triggers")
+    async with db.transaction() as conn:
+        await conn.execute("SELECT now()")
+        await house.execute("UPDATE triggers SET next_fire_at = clock_timestamp()")
+        await change(house, conn, str(automation), trigger)
+    assert [run["skip_reason"] for run in await house.ledger()] == [reason]

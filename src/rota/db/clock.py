@@ -5,11 +5,11 @@ from typing import cast
 
 from rota.db.pool import Connection
 
-NOW = "SELECT now()"
+NOW = "SELECT statement_timestamp()"
 
 
 async def now(conn: Connection) -> datetime:
-    """When this transaction began."""
+    """The present, also of a transaction that began earlier and has waited for a lock since."""
     row = await (await conn.execute(NOW)).fetchone()
     assert row
     return cast("datetime", row[0]).astimezone(UTC)

@@ -108,15 +108,17 @@ DUE_ONE = DUE.replace(
 )
 
 DUE_OF_AUTOMATION = f"""
--- For who has locked the automation. A trigger that is being fired is waited for, and is not due then.
+-- For who has locked the automation. A trigger that is being fired is waited for, and is not due then. What came due
+-- while the lock was waited for is due too, though the transaction began before it.
 WITH due AS MATERIALIZED (
     SELECT * FROM triggers
-     WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s AND next_fire_at <= now()
+     WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
+       AND next_fire_at <= coalesce(%(now)s::timestamptz, statement_timestamp())
        FOR UPDATE)
 SELECT t.id, t.next_fire_at, t.overlap, t.jitter,
        {TIMING_COLUMNS}
        {POLICY_COLUMNS}
-       {FLIGHT}, now()
+       {FLIGHT}, coalesce(%(now)s::timestamptz, statement_timestamp())
   FROM due t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id
        {STANDING}
 """  # noqa: S608
@@ -320,10 +322,10 @@ async def _where_one_waits(conn: Connection, automations: Iterable[tuple[UUID, U
 
 
 async def lock_due_of(
-    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, now: datetime | None = None
 ) -> list[tuple[Due, datetime]]:
-    """What is due of one automation and was not fired yet; and the time of the look."""
-    given = {"workspace_id": workspace_id, "automation_id": automation_id}
+    """What is due of one automation and was not fired yet; and the time of the look, if it is not given."""
+    given = {"workspace_id": workspace_id, "automation_id": automation_id, "now": now}
     rows = await (await conn.execute(DUE_OF_AUTOMATION, given)).fetchall()
     return [(due_from(row), row[40]) for row in rows]
 

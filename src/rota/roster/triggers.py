@@ -266,7 +266,7 @@ async def save(
         elif not _same(kept[at], row):
             await change(conn, automation, kept[at]["id"], going_on(row, [kept[at]]), now=now)
     still = {each["id"] for each in kept.values()}
-    await remove(conn, automation, [each["id"] for each in before if each["id"] not in still])
+    await remove(conn, automation, [each["id"] for each in before if each["id"] not in still], now=now)
     if _timed(rows) > _timed(before):
         await refuse_too_many(conn, automation["workspace_id"])
     return await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]])
@@ -311,7 +311,7 @@ async def change(
 ) -> None:
     """Give a trigger another definition; it keeps its id and how often it fired, and counts from now."""
     stored = await find(conn, automation, trigger_id)
-    await _pass_over(conn, automation, {trigger_id})
+    await _pass_over(conn, automation, {trigger_id}, now)
     due = next_fire({**row, "fires": stored["fires"]}, now) if automation["status"] == "active" else None
     await _refuse_cycle(conn, automation, row, "")
     place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
@@ -320,15 +320,19 @@ async def change(
         await refuse_too_many(conn, automation["workspace_id"])
 
 
-async def remove(conn: Connection, automation: Mapping[str, Any], ids: list[TriggerId]) -> None:
+async def remove(
+    conn: Connection, automation: Mapping[str, Any], ids: list[TriggerId], *, now: datetime | None = None
+) -> None:
     if ids:
-        await _pass_over(conn, automation, set(ids))
+        await _pass_over(conn, automation, set(ids), now)
         await triggers.delete(conn, automation["workspace_id"], ids)
 
 
-async def _pass_over(conn: Connection, automation: Mapping[str, Any], ids: Collection[UUID]) -> None:
+async def _pass_over(
+    conn: Connection, automation: Mapping[str, Any], ids: Collection[UUID], now: datetime | None
+) -> None:
     """Another schedule counts from now: what these were due for and did not fire is missed."""
-    await passing.record(conn, automation["workspace_id"], automation["id"], SkipReason.MISSED, only=ids)
+    await passing.record(conn, automation["workspace_id"], automation["id"], SkipReason.MISSED, only=ids, until=now)
 
 
 async def find(conn: Connection, automation: Mapping[str, Any], trigger_id: UUID) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from contextlib import suppress
+from datetime import datetime
 from uuid import UUID
 
 from rota.db import triggers
@@ -20,10 +21,12 @@ async def record(
     reason: SkipReason,
     *,
     only: Collection[UUID] | None = None,
+    until: datetime | None = None,
 ) -> None:
-    """Skip what is due of these triggers, or all of the automation's; the caller says when they are due next."""
+    """Skip what is due of these triggers, or all of the automation's; the caller says when they are due next, and since
+    when that counts, if not since the present."""
     passed: list[Start] = []
-    for due, now in await triggers.lock_due_of(conn, workspace_id, automation_id):
+    for due, now in await triggers.lock_due_of(conn, workspace_id, automation_id, now=until):
         if only is None or due.trigger_id in only:
             with suppress(Invalid, ValueError):  # it cannot be read, so nobody knows its slots
                 passed.append(pass_over(due, now, reason))
