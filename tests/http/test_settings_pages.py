@@ -8,6 +8,7 @@ from httpx import AsyncClient
 from rota.roster import running
 
 from .test_pages import NASTY, Page, live, submit
+from .test_people_pages import member
 
 ROOT = "/w/default"
 SECRET = "a-value-nobody-may-see"
@@ -143,6 +144,20 @@ async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) ->
     now = await house.value("SELECT grant_id FROM automations WHERE id = %s", automation_id)
     assert now != grant
     assert f"{home}/{grant}" in (await admin.get(f"{home}/{now}")).text  # the way back through the history
+
+
+async def test_a_grant_is_offered_to_be_renewed_only_to_who_owns_its_automation(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation()
+    grant = await house.value("SELECT grant_id FROM automations WHERE id = %s", automation_id)
+    home, renew = f"{ROOT}/settings/grants", f"{ROOT}/settings/grants/{grant}/renew"
+    other = await member(house, "admin")
+    await house.execute("UPDATE grants SET user_id = %s", other)  # as when Ada has changed its prompt
+    await house.execute("UPDATE members SET level = 'member' WHERE user_id <> %s", other)
+    for path in (home, f"{home}/{grant}"):
+        assert renew in (await admin.get(path)).text
+    await house.execute("UPDATE automations SET owner_id = %s", other)
+    for path in (home, f"{home}/{grant}"):
+        assert renew not in (await admin.get(path)).text
 
 
 async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, house: Any) -> None:

@@ -83,9 +83,9 @@ ORDER BY a.id DESC
 """  # noqa: S608
 
 NAMES = """
-SELECT id, name FROM agents WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)
+SELECT id, name, NULL::uuid AS owner_id FROM agents WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)
  UNION ALL
-SELECT id, name FROM automations WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)
+SELECT id, name, owner_id FROM automations WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)
 """
 
 FIND = f"{SHOWN} AND g.id = %(id)s"
@@ -182,10 +182,10 @@ async def of_automations(
     return await named_rows(conn, OF_AUTOMATIONS, {"workspace_id": workspace_id, "before": before, "limit": limit})
 
 
-async def names(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID | None, str]:
-    """What the agents and automations among these are called."""
-    found = await conn.execute(NAMES, {"workspace_id": workspace_id, "ids": list(ids)})
-    return dict(await found.fetchall())
+async def names(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID | None, dict[str, Any]]:
+    """What the agents and automations among these are called, and whose an automation is."""
+    found = await named_rows(conn, NAMES, {"workspace_id": workspace_id, "ids": list(ids)})
+    return {each["id"]: each for each in found}
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId) -> dict[str, Any] | None:

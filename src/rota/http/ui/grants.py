@@ -44,16 +44,18 @@ async def list_page(
 
 
 async def _told(conn: Any, caller: Caller, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With the names of the agents and the automation that each is for, and whether this reader may end it."""
+    """With the names of the agents and the automation that each is for, and whether this reader may end or renew it."""
     agents = {ref for each in found for ref in map(_agent_of, each["scopes"]) if ref}
     automations = {each["automation_id"] for each in found if each["automation_id"]}
-    names = await rows.names(conn, caller.workspace_id, [*agents, *automations])
+    named = await rows.names(conn, caller.workspace_id, [*agents, *automations])
+    unknown = {"name": None, "owner_id": None}
     return [
         {
             **each,
-            "agents": [names.get(_agent_of(scope), scope) for scope in each["scopes"]],
-            "automation_name": names.get(each["automation_id"]),
+            "agents": [named.get(_agent_of(scope), {"name": scope})["name"] for scope in each["scopes"]],
+            "automation_name": named.get(each["automation_id"], unknown)["name"],
             "mine": caller.owns(each["user_id"]),
+            "renewable": caller.owns(named.get(each["automation_id"], unknown)["owner_id"]),
         }
         for each in found
     ]
