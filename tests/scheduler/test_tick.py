@@ -307,6 +307,18 @@ async def test_max_fires_counts_runs_and_then_the_trigger_rests(
     assert await house.value("SELECT next_fire_at FROM triggers") is None
 
 
+async def test_a_slot_that_has_its_run_is_not_counted_again_when_its_trigger_is_set_back(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    await house.automation(triggers=[{**HOURLY, "max_fires": 2}], next_fire_at=NOON, overlap="allow")
+    await scheduler.once()
+    await house.execute("UPDATE triggers SET next_fire_at = %s", NOON)
+    for _ in range(3):
+        await scheduler.once()
+        clock.advance(hours=1)
+    assert [run["slot"] for run in await house.ledger()] == [NOON, NOON + timedelta(hours=1)]
+
+
 async def test_nothing_fires_after_ends_at(house: House, scheduler: Scheduler, clock: Clock) -> None:
     ends = NOON.replace(year=2099) + timedelta(minutes=30)
     await house.automation(triggers=[{**HOURLY, "ends_at": ends}], next_fire_at=ends - timedelta(minutes=30))
@@ -352,6 +364,20 @@ async def test_after_an_outage_many_late_runs_start_over_a_span_of_time_with_the
     assert {run["slot"] for run in ledger} == {NOON}
     assert all(0 <= start <= 30 for start in starts)
     assert max(starts) - min(starts) > 5
+
+
+async def test_after_an_outage_a_triggers_own_jitter_is_not_cut_short(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    from rota.model.firing import jitter
+
+    span = timedelta(hours=5)
+    for _ in range(10):
+        await house.automation(triggers=[{**HOURLY, "jitter": span}], next_fire_at=NOON)
+    clock.advance(minutes=10)
+    await scheduler.once()
+    for run in await house.ledger():
+        assert run["ready_at"] >= NOON + jitter(run["trigger_id"], NOON, span)
 
 
 async def test_a_few_late_runs_start_at_once(house: House, scheduler: Scheduler, clock: Clock) -> None:

@@ -283,12 +283,15 @@ def jitter(trigger_id: UUID, slot: datetime, span: timedelta | None) -> timedelt
 
 
 def spread(starts: Sequence[Start], now: datetime, *, late: timedelta, threshold: int, span: timedelta) -> list[Start]:
-    """After an outage many runs are late together: let them start over a span of time instead of at once."""
+    """After an outage many runs are late together: let them start over a span of time instead of at once, and none
+    before its own jitter lets it."""
     overdue = sum(1 for each in starts if _is_overdue(each, now, late))
     if overdue <= threshold:
         return list(starts)
     return [
-        replace(each, ready_at=now + jitter(each.trigger_id or each.id, each.slot or now, span))
+        replace(
+            each, ready_at=max(each.ready_at or now, now + jitter(each.trigger_id or each.id, each.slot or now, span))
+        )
         if _is_overdue(each, now, late)
         else each
         for each in starts

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from datetime import datetime, timedelta
 from itertools import groupby
+from uuid import UUID
 
 from psycopg import DataError
 from psycopg.errors import UniqueViolation
@@ -140,7 +141,7 @@ class Scheduler:
         starts = spread(starts, now, late=self._tick, threshold=self._threshold, span=self._span)
         written = await starting.start(conn, starts)
         reach("scheduler.started")
-        await triggers.advance(conn, _as_counted(found, firings, starts))
+        await triggers.advance(conn, _as_counted(found, firings, starts, written))
         replacing = {firing.starts[0].id for firing in firings if firing.replaces}
         if replacing:
             # A slot that has its run already replaces nothing, nor does what its budget kept from starting.
@@ -167,10 +168,12 @@ class Scheduler:
 
 
 def _as_counted(
-    found: Sequence[tuple[Due, datetime]], firings: Sequence[Firing], starts: Sequence[Start]
+    found: Sequence[tuple[Due, datetime]], firings: Sequence[Firing], starts: Sequence[Start], written: Set[UUID]
 ) -> Sequence[Firing]:
-    """A run that its budget kept from starting was decided as a fire, and is none."""
+    """A run that its budget kept from starting, or whose slot has its run, was decided as a fire and is none."""
     skipped = Counter(start.trigger_id for start in starts if start.skip_reason == SkipReason.BUDGET)
+    if len(written) < len(starts):
+        skipped.update(start.trigger_id for start in starts if start.id not in written and not start.skip_reason)
     if not skipped:
         return firings
     dues = {due.trigger_id: due for due, _ in found if due.trigger_id in skipped}
