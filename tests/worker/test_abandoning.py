@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from house import House
+from scripted import Scripted
 from waiting import until
 
 from rota.db.listener import Wakes
@@ -226,6 +227,30 @@ async def test_nobody_who_leaves_waits_for_those_who_do_not_answer_and_all_are_a
     async with asyncio.timeout(10):
         await passing
     assert await house.value("SELECT count(*) FROM abandonments") == 3
+
+
+@pytest.mark.parametrize("then", ["queued", "cancelled"])
+async def test_a_run_is_handed_back_or_cancelled_also_while_nobody_answers_who_cleans_up_before_it(
+    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    asked = asyncio.Event()
+
+    async def wait(executor: Scripted, lost: LostAttempt) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Scripted, "abandon", wait)
+    run_id = await run_now(await house.automation())
+    await lose(house, db, wakes)
+    async with asyncio.timeout(7), shift(Noting()):
+        await asked.wait()
+        if then == "cancelled":
+            async with db.transaction() as conn:
+                await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+            await until(lambda: house.value("SELECT finished_at FROM runs"))
+    [run] = await house.ledger()
+    assert (run["status"], run["rescues"], run["attempt"]) == (then, 1, 2)
+    assert await left(house) == 1 + (then == "queued")
 
 
 def _asked(executor: Outside, times: int) -> Any:

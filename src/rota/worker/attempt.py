@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -111,6 +111,16 @@ class Attempt:
         self._desk.handed_on = self._stopped_for in HANDED_ON
         if first and self._executing:
             self.task.cancel()
+
+    async def prepare(self, work: Awaitable[None]) -> None:
+        """Do what comes before it begins. If it is stopped meanwhile, nobody waits for it."""
+        self._executing = True
+        try:
+            await work
+        except asyncio.CancelledError:
+            self._after_stop()
+        finally:
+            self._executing = False
 
     async def execute(self, assignment: Assignment) -> Outcome | None:
         """Run to the end. None hands the run back; `Lost` means that nothing may be written."""

@@ -263,7 +263,7 @@ class Worker:
         spec = orjson.loads(run.spec)
         try:
             if run.attempt > 1:
-                await self.abandon.before(run)
+                await attempt.prepare(self.abandon.before(run))
             if names_credentials(spec):
                 granted_now = await granted(self._db, self._vault, run)
                 if isinstance(granted_now, Failed):
