@@ -292,7 +292,7 @@ async def test_losing_the_attempt_stops_the_agent_and_is_told_as_it_is(
     kind: Kind, executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign, directory: Path
 ) -> None:
     class LostDesk(RecordingDesk):
-        async def say(self, text: str) -> None:
+        async def say(self, text: str, *, voice: str = "") -> None:
             raise Lost("the attempt belongs to somebody else")
 
     body = 'open("pids", "w").write(str(os.getpid())); say("Hello"); signal.pause()'

@@ -22,11 +22,13 @@ from rota.model.outcome import Parked
 class RecordingDesk:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.voices: dict[str, str] = {}
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
         self.handed_on = False
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str, *, voice: str = "") -> None:
         self.calls.append(("say", text))
+        self.voices[voice] = self.voices.get(voice, "") + text
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         self.calls.append(("tool", name, data))

@@ -85,6 +85,11 @@ async def test_a_failure_has_the_exit_code_and_the_last_line_of_stderr(run: Run,
     assert "out of ink" in desk.text
 
 
+async def test_its_two_outputs_are_told_apart(run: Run, desk: RecordingDesk) -> None:
+    await run("sh", "-c", """echo one; echo two >&2; echo '{"type": "say", "text": "three"}'""")
+    assert desk.voices == {"": "one\nthree", "stderr": "two\n"}
+
+
 async def test_other_exit_codes_may_count_as_success(run: Run) -> None:
     assert await run("sh", "-c", "exit 3", config={"success_exit_codes": [0, 3]}) == Succeeded()
 
@@ -225,7 +230,7 @@ async def test_a_desk_that_does_not_answer_cannot_hold_up_a_cancellation(
     assign: Callable[..., Assignment], grace: timedelta, directory: Path
 ) -> None:
     class SilentDesk(RecordingDesk):
-        async def say(self, text: str) -> None:
+        async def say(self, text: str, *, voice: str = "") -> None:
             await asyncio.Event().wait()
 
     argv = ["sh", "-c", "echo $$ > pids.new; mv pids.new pids; yes"]

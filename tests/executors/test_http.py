@@ -742,7 +742,7 @@ async def test_cancelling_ends_the_wait_for_a_name_or_a_connection(call: Call) -
 
 async def test_losing_the_attempt_hangs_up_and_is_told_as_it_is(serve: Serve, assign: Assign) -> None:
     class LostDesk(RecordingDesk):
-        async def say(self, text: str) -> None:
+        async def say(self, text: str, *, voice: str = "") -> None:
             raise Lost("the attempt belongs to somebody else")
 
     async def answer(_: Request, writer: asyncio.StreamWriter) -> None:

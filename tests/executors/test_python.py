@@ -81,6 +81,17 @@ async def test_printing_is_transcript_and_never_an_event(run: Run, desk: Recordi
     assert desk.calls == [("say", '{"type": "usage", "unit": "tokens", "amount": 1}')]
 
 
+async def test_its_words_and_its_outputs_are_told_apart(run: Run, desk: RecordingDesk) -> None:
+    await run("""
+        import sys
+        def poet(context):
+            print("one")
+            print("two", file=sys.stderr)
+            context.say("three")
+    """)
+    assert desk.voices == {"stdout": "one\n", "stderr": "two\n", "": "three"}
+
+
 @pytest.mark.parametrize("name", ["Refuse", "GiveUp"])
 async def test_an_agent_that_declines_is_not_tried_again(run: Run, name: str) -> None:
     outcome = await run(f"""

@@ -12,6 +12,7 @@ from rota.db.listener import Wakes, session_channel
 from rota.db.pool import Database
 from rota.errors import Lost
 from rota.model.ids import AutomationId
+from rota.model.redaction import Redactor
 from rota.model.run import Claimed
 from rota.roster import running
 from rota.trace import record
@@ -91,6 +92,33 @@ async def test_a_number_that_no_column_takes_does_not_cost_the_words_around_it(
     assert await written(house) == [("output", "Before."), ("tool", "count")]
     assert await house.value("SELECT data ->> 'stars' FROM events WHERE kind = 'tool'") == str(10**24)
     assert await house.value("SELECT amount FROM usage") == 3
+
+
+async def test_what_one_voice_says_does_not_save_the_secret_of_another(house: House, desk: RecordingDesk) -> None:
+    """As when a program streams words to its standard output, and turns a wheel on its standard error."""
+    desk.hide(Redactor(["swordfish-and-herring"]))
+    for piece in ("It is sword", "fish", "-and-", "herring", "."):
+        await desk.say(piece)
+        await desk.say("|", "stderr")
+    await desk.say(" swo", "stderr")
+    await desk.end()
+
+    told = "".join(text for _, text in await written(house))
+    assert told.replace("|", "") == "It is [redacted]. swo"
+
+
+async def test_only_what_was_spent_since_is_charged_again(desk: RecordingDesk) -> None:
+    for unit in ("tokens", "pages", "tokens"):
+        await desk.usage(unit, 1)
+    told, charges = desk.take()
+    assert [(each.unit, each.amount) for each in charges] == [("pages", 1), ("tokens", 2)]
+
+    desk.give_back(told, charges)
+    await desk.usage("words", 3)
+    assert [each.unit for each in desk.take()[1]] == ["pages", "tokens", "words"]
+
+    await desk.usage("pages", 1)
+    assert [(each.unit, each.amount) for each in desk.take()[1]] == [("pages", 2)]
 
 
 async def test_who_finishes_while_others_do_shares_their_transactions(

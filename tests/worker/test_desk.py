@@ -144,9 +144,13 @@ async def test_a_secret_is_no_name_under_which_an_attempt_keeps_something(
             await desk.remember(Remembered("swordfish-and-herring", 1))
         with pytest.raises(Invalid):
             await desk.task([TaskForm("me", "swordfish-and-herring", prompt="Fish.")])
+        with pytest.raises(Invalid):
+            await desk.task([TaskForm("swordfish-and-herring", "fish", prompt="Fish.")])
+        await desk.usage("swordfish-and-herring", 1)
         return Succeeded()
 
     assert await _status_of(house, shift, run_now, names) == "succeeded"
+    assert await house.value("SELECT array_agg(unit) FROM usage") == ["[redacted]"]
 
 
 async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(

@@ -58,7 +58,7 @@ class _Attempt:
         self._tail = Tail()
 
     async def attend(self, program: Program) -> Outcome:
-        errors = hear_text(program.stderr, self._transcript, self._tail)
+        errors = hear_text(program.stderr, self._transcript, "stderr", self._tail)
         ending = await attend(program, self._brief(program.stdin), self._hear(program.stdout), errors)
         return self._outcome(ending)
 

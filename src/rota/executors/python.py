@@ -122,8 +122,8 @@ class Attendant(ABC):
         self._tail = Tail()
 
     async def attend(self, program: Program, line: Pipe, *, grace: timedelta) -> Outcome:
-        output = hear_text(program.stdout, self._transcript)
-        errors = hear_text(program.stderr, self._transcript, self._tail)
+        output = hear_text(program.stdout, self._transcript, "stdout")
+        errors = hear_text(program.stderr, self._transcript, "stderr", self._tail)
         serving, farewell = self._serve(program, line, grace), self._farewell(program, line, grace)
         try:
             return self._outcome(await attend(program, output, errors, serving, farewell=farewell))

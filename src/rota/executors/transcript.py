@@ -22,11 +22,11 @@ class Transcript:
         self._turn = asyncio.Lock()  # two streams speak; what one says is not cut by the other's note
         self.full = False
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str, voice: str = "") -> None:
         async with self._turn:
             kept = self._keep(clean(text))
             if kept:
-                await self._desk.say(kept)
+                await self._desk.say(kept, voice=voice)
 
     async def tool(self, name: str, data: Mapping[str, Any], size: int) -> None:
         """`size` is what the event took on the wire."""
@@ -58,13 +58,13 @@ class Transcript:
 class Words:
     """One stream of bytes becoming text, piece by piece as it arrives."""
 
-    def __init__(self, transcript: Transcript) -> None:
-        self._transcript = transcript
+    def __init__(self, transcript: Transcript, voice: str = "") -> None:
+        self._transcript, self._voice = transcript, voice
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     async def hear(self, data: bytes, *, last: bool = False) -> None:
         if (data or last) and not self._transcript.full:
-            await self._transcript.say(self._decoder.decode(data, last))
+            await self._transcript.say(self._decoder.decode(data, last), self._voice)
 
 
 class Tail:
@@ -91,9 +91,9 @@ class Tail:
         return clean(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 
-async def hear_text(pipe: Pipe, transcript: Transcript, tail: Tail | None = None) -> None:
+async def hear_text(pipe: Pipe, transcript: Transcript, voice: str, tail: Tail | None = None) -> None:
     """Say all that comes out of a pipe."""
-    words = Words(transcript)
+    words = Words(transcript, voice)
     while data := await pipe.read():
         if tail is not None:
             tail.hear(data)

@@ -97,8 +97,9 @@ class Desk(Protocol):
 
     handed_on: bool  # a cancelled attempt's run goes on in another: an agent that outlives the worker is left to it
 
-    async def say(self, text: str) -> None:
-        """Stream a piece of the agent's words into the transcript."""
+    async def say(self, text: str, *, voice: str = "") -> None:
+        """Stream a piece of the agent's words into the transcript. Streams that speak at the same time have a `voice`
+        each: a secret in pieces of one is known although another speaks in between."""
         ...
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:

@@ -122,8 +122,8 @@ class AttemptDesk:
         if self._recording:
             self._recording.hide(redactor)
 
-    async def say(self, text: str) -> None:
-        await self._words.say(text)
+    async def say(self, text: str, *, voice: str = "") -> None:
+        await self._words.say(text, voice)
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         await self._words.tool(name, data)
@@ -211,7 +211,10 @@ class AttemptDesk:
         seat = await self._seated()
         clean = self._redactor.value
         forms = [
-            replace(each, key=clean(each.key), prompt=clean(each.prompt), input=clean(each.input)) for each in tasks
+            replace(
+                each, role=clean(each.role), key=clean(each.key), prompt=clean(each.prompt), input=clean(each.input)
+            )
+            for each in tasks
         ]
         batch = await self._write(lambda conn: at.add_tasks(conn, seat, forms))
         self._wakes.send(RUNS, [seat.workspace_id])

@@ -126,7 +126,7 @@ class RecordingDesk:
 
     __slots__ = (
         "_flushed", "_lost", "_pending", "_recorder", "_redactor", "_size", "_spent", "_text", "_uncharged",
-        "_unfinished", "_window", "_words", "attempt", "last_line", "over_budget", "owes", "run",
+        "_unfinished", "_voices", "_window", "attempt", "last_line", "over_budget", "owes", "run",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, run: Claimed) -> None:
@@ -136,7 +136,7 @@ class RecordingDesk:
         self._recorder = recorder
         self._pending: list[NewEvent] = []
         self._spent: dict[str, Decimal] = {}
-        self._uncharged = False
+        self._uncharged: set[str] = set()  # units of which more was spent than is stored
         self.owes = False  # something was handed in that is not known to be stored
         self._text: list[str] = []
         self._size = 0
@@ -145,7 +145,7 @@ class RecordingDesk:
         self._flushed: asyncio.Event | None = None  # somebody waits for room
         self._window = Window()
         self._redactor = NOTHING_SECRET
-        self._words: Stream | None = None
+        self._voices: dict[str, Stream] = {}
         self.over_budget: Callable[[str], None] | None = None  # hears when the run has spent what it may
 
     def exceeded(self, told: str) -> None:
@@ -154,13 +154,19 @@ class RecordingDesk:
 
     def hide(self, redactor: Redactor) -> None:
         """From now on these secrets are taken out of everything the attempt writes."""
-        self._redactor, self._words = redactor, Stream(redactor) if redactor else None
+        self._redactor, self._voices = redactor, {}
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str, voice: str = "") -> None:
         if text:
             text = clean(text)
-            self._keep(self._words.feed(text) if self._words else text)
+            self._keep(self._stream(voice).feed(text) if self._redactor else text)
             await self._handed_in()
+
+    def _stream(self, voice: str) -> Stream:
+        """One for each who speaks: what one says between two halves of another's secret must not save it."""
+        if voice not in self._voices:
+            self._voices[voice] = Stream(self._redactor)
+        return self._voices[voice]
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         self._end_text()
@@ -170,6 +176,7 @@ class RecordingDesk:
         await self._handed_in()
 
     async def usage(self, unit: str, amount: float) -> None:
+        unit = self._redactor.text(unit)
         if unit == SECONDS:
             return  # running time is measured, not reported
         await self._spend(unit, amount)
@@ -183,7 +190,7 @@ class RecordingDesk:
 
     async def _spend(self, unit: str, amount: float) -> None:
         self._spent[unit] = self._spent.get(unit, Decimal()) + Decimal(str(amount))
-        self._uncharged = True
+        self._uncharged.add(unit)
         await self._handed_in()
 
     @property
@@ -206,7 +213,7 @@ class RecordingDesk:
 
     async def end(self) -> None:
         """The attempt says no more: store also what was held back because it might have become a secret."""
-        if self._words and (rest := self._words.end()) and not self._lost:
+        if (rest := "".join(each.end() for each in self._voices.values())) and not self._lost:
             self._keep(rest)
             await self._handed_in()
         await self.finish()
@@ -215,14 +222,13 @@ class RecordingDesk:
         self._end_text()
         self._window.close(time.monotonic())
         told, self._pending, self._size = self._pending, [], 0
-        spent = self._spent if self._uncharged else {}
-        self._uncharged = False
-        return told, [Charge(*self.attempt, unit, amount) for unit, amount in spent.items()]
+        units, self._uncharged = self._uncharged, set()
+        return told, [Charge(*self.attempt, unit, self._spent[unit]) for unit in sorted(units)]
 
     def give_back(self, told: list[NewEvent], charges: list[Charge]) -> None:
         self._pending = told + self._pending
         self._window.open(time.monotonic())
-        self._uncharged = self._uncharged or bool(charges)
+        self._uncharged |= {each.unit for each in charges}
 
     def written(self, *, lost: bool) -> None:
         self._lost = self._lost or lost
@@ -250,8 +256,9 @@ class RecordingDesk:
         return cast("Mapping[str, Any]", self._redactor.value(data)) if self._redactor else data
 
     def _end_text(self) -> None:
-        if self._words and (paused := self._words.pause()):
-            self._keep(paused)
+        for each in self._voices.values():
+            if paused := each.pause():
+                self._keep(paused)
         text, self._text = "".join(self._text), []
         pieces = (text[at : at + LONGEST_TEXT] for at in range(0, len(text), LONGEST_TEXT))
         self._pending.extend(self._event("output", {"text": piece}) for piece in pieces)
