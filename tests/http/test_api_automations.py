@@ -118,6 +118,16 @@ async def test_next_fires_stop_where_the_trigger_stops(api: Api) -> None:
     assert (len(ending["next_fires"]), len(counted["next_fires"])) == (2, 1)
 
 
+async def test_next_fires_are_to_come_also_while_nobody_fires(office: Office, api: Api) -> None:
+    saved = made(await api.post("/automations", example(schedule={"every": "5m"})))
+    late = "UPDATE triggers SET anchor_at = now() - '1 hour'::interval, next_fire_at = now() - '55 min'::interval"
+    await office.execute(f"{late} WHERE automation_id = %s", saved["id"])
+    shown = made(await api.get(f"/automations/{saved['id']}"), 200)
+    fires = [datetime.fromisoformat(each) for each in shown["next_fires"]]
+    assert len(fires) == 3
+    assert all(at > datetime.now(UTC) - timedelta(minutes=1) for at in fires)
+
+
 async def test_a_trigger_that_cannot_be_read_does_not_hide_its_automation_or_the_others(
     office: Office, api: Api
 ) -> None:

@@ -395,17 +395,21 @@ async def resume(conn: Connection, automation: Mapping[str, Any], *, now: dateti
 
 
 def upcoming(rows: Sequence[Mapping[str, Any]], count: int, now: datetime) -> list[datetime]:
-    """The next fires of several triggers together, soonest first."""
+    """The next fires of several triggers together, soonest first. One that is late has those that follow."""
+    since = now - timedelta(minutes=1)
     found: list[datetime] = []
     for row in rows:
         with suppress(Invalid, ValueError):  # it cannot be read: the scheduler will park it and say why
-            found += _upcoming(row, count if row["max_fires"] is None else min(count, row["max_fires"] - row["fires"]))
-    return sorted(each for each in set(found) if each > now - timedelta(minutes=1))[:count]
+            left = count if row["max_fires"] is None else min(count, row["max_fires"] - row["fires"])
+            found += _upcoming(row, left, since)
+    return sorted(set(found))[:count]
 
 
-def _upcoming(row: Mapping[str, Any], count: int) -> list[datetime]:
+def _upcoming(row: Mapping[str, Any], count: int, since: datetime) -> list[datetime]:
     found: list[datetime] = []
     instant = row["next_fire_at"]
+    if instant and instant <= since:
+        instant = timing(row).next_after(since)
     while instant and len(found) < count:
         found.append(instant)
         instant = timing(row).next_after(instant)
