@@ -281,6 +281,28 @@ async def test_the_preview_is_what_saving_would_give(admin: AsyncClient, house: 
     assert bounded.count("<li>") == 2
 
 
+async def test_the_preview_tells_what_keeps_a_trigger_from_firing(admin: AsyncClient, house: Any) -> None:
+    own = {"kind": "interval", "every": "1", "unit": "minutes", "timezone": "UTC"}
+    for limits, told in (
+        ({"max_fires": "3"}, "Every minute, 3 times"),
+        ({"ends_at": "2100-01-01T00:00"}, "Every minute, until 1 January 2100"),
+        ({"enabled": ""}, "Every minute (switched off)"),
+        ({"kind": "webhook", "enabled": ""}, "When its webhook is called (switched off)"),
+    ):
+        sent = form(trigger(**own | limits))
+        assert f'<p class="told">{told}' in (await submit(admin, f"{LIST}/preview", **sent)).text
+        await submit(admin, NEW, **sent)
+        assert told in (await admin.get(f"{LIST}?q=Errand")).text
+        await house.execute("UPDATE automations SET deleted_at = now()")
+    sunday = {"mode": "weekly", "weekdays": ["sun"], "time": "02:30", "timezone": "Europe/Berlin", "max_fires": 3}
+    await house.automation(triggers=[sunday])
+    assert "the clock in Berlin skips" in (await admin.get(f"{LIST}/errand/edit")).text
+    await house.execute("UPDATE triggers SET fires = max_fires")
+    spent = (await admin.get(f"{LIST}/errand/edit")).text
+    assert '<p class="told">Every Sunday at 02:30, Berlin, 3 times (done)</p>' in spent
+    assert "the clock in Berlin skips" not in spent
+
+
 async def test_a_trigger_whose_limits_change_is_foreseen_and_saved_from_where_it_is(
     admin: AsyncClient, house: Any
 ) -> None:

@@ -47,13 +47,17 @@ def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fires
 def _trigger(row: Mapping[str, Any]) -> dict[str, Any]:
     hook = f"/hooks/{row['id']}" if row["kind"] == "webhook" else None
     try:
-        return {**row, "schedule": form_of(row), "text": text_of(row) + _limits(row), "hook_path": hook}
+        return {**row, "schedule": form_of(row), "text": text_of(row), "hook_path": hook}
     except (Invalid, ValueError):  # parked: its definition can't be read, its error says why
         return {**row, "schedule": None, "text": "Cannot be read", "hook_path": hook}
 
 
 def text_of(row: Mapping[str, Any]) -> str:
-    """When a trigger fires, but for its limits."""
+    """When a trigger fires, and within which limits."""
+    return _when(row) + _limits(row)
+
+
+def _when(row: Mapping[str, Any]) -> str:
     match row["kind"]:
         case "webhook":
             return "When its webhook is called"

@@ -339,7 +339,9 @@ async def _foresee_one(
     row = await _read(conn, caller, form.form("trigger"), "trigger", apart) if form else None
     if row is None:
         return (shown.text, next(iter(apart.errors.values()))), [], shown.warnings
-    return (shown.text, ""), _fires(same or forms.going_on(row, stored), row["anchor_at"]), shown.warnings
+    whole = same or forms.going_on(row, stored)
+    fires = _fires(whole, row["anchor_at"])
+    return (views.text_of(whole), ""), fires, shown.warnings if fires else []  # nothing surprises of what never fires
 
 
 async def _inbound(conn: Connection, caller: Caller, given: Mapping[str, Any]) -> tuple[str, str]:
