@@ -17,7 +17,7 @@ from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Desk
 from rota.model.memory import Remembered
 from rota.model.message import NewMessage
-from rota.model.outcome import Outcome, Succeeded
+from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.redaction import Redactor
 from rota.model.task import TaskForm
 from rota.sessions import desk as desks
@@ -166,6 +166,16 @@ async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
     await _status_of(house, shift, run_now, delegates)
     told = await house.value("SELECT jsonb_build_array(prompt, input) FROM tasks")
     assert told == ["the key is [redacted]", {"key": "the key is [redacted]"}]
+
+
+async def test_of_a_long_failure_as_much_is_kept_as_a_page_shows(house: House, shift: Any, run_now: Any) -> None:
+    async def complains(_: Assignment, desk: Desk) -> Outcome:
+        return Failed(ErrorClass.AGENT_ERROR, "é" * 1_000_000, retryable=False)
+
+    await _status_of(house, shift, run_now, complains)
+    kept = await house.value("SELECT ARRAY[error_detail] FROM runs")
+    assert kept == ["é" * 1999 + "…"]
+    assert await house.value("SELECT max(length(data::text)) FROM events") < 3000
 
 
 async def _status_of(house: House, shift: Any, run_now: Any, execute: Any) -> Any:

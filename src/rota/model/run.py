@@ -13,6 +13,7 @@ from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Parked, S
 from rota.model.text import clean, plain
 
 SUMMARY_LENGTH = 120
+DETAIL_LENGTH = 2000
 
 
 class Status(StrEnum):
@@ -146,7 +147,7 @@ def settlement(outcome: Outcome, *, tries: int, max_attempts: int, said: str = "
         case Succeeded(summary):
             return Settlement(Status.SUCCEEDED, tries, summary=summarised(summary))
         case Failed(error_class, detail, retryable):
-            detail = clean(detail)
+            detail = _cut(clean(detail))
             if retryable and tries + 1 < max_attempts:
                 return Settlement(Status.QUEUED, tries + 1, retry_delay(tries + 1), error_detail=detail)
             return Settlement(Status.FAILED, tries + 1, None, error_class, detail, last)
@@ -158,6 +159,11 @@ def settlement(outcome: Outcome, *, tries: int, max_attempts: int, said: str = "
             return Settlement(Status.AWAITING_APPROVAL, tries)
         case _:
             assert_never(outcome)
+
+
+def _cut(detail: str) -> str:
+    """No more of a failure than a page shows: runs are kept for good, and listed by the hundred."""
+    return detail if len(detail) <= DETAIL_LENGTH else f"{detail[: DETAIL_LENGTH - 1]}…"
 
 
 def retry_delay(tries: int, *, spread: float | None = None) -> timedelta:
