@@ -3,17 +3,20 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from faults.proxy import Proxy
 from psycopg.conninfo import make_conninfo
 from waiting import until
 
 from rota.db import pool
 from rota.db.pool import Connection, Database, check, shown
 from rota.errors import Busy, CannotStart
+from rota.settings import MOST
+from rota.timeouts import Timeouts
 
 SECRET = "swordfish"  # a password
 SLEEPERS = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
@@ -195,6 +198,24 @@ async def test_a_reserved_connection_is_outside_the_pool(database_url: str) -> N
     finally:
         await reserved.close()
         await db.close()
+
+
+async def test_times_and_spans_are_read_whatever_an_administrator_chose_for_this_user(database_url: str) -> None:
+    chosen = "-c datestyle=German -c intervalstyle=iso_8601 -c timezone=Asia/Kathmandu"
+    db = Database(make_conninfo(database_url, options=chosen))
+    await db.open()
+    async with db.connection() as conn:
+        row = await (await conn.execute("SELECT timestamptz '2027-02-01 09:00Z', interval '90 s'")).fetchone()
+    assert row == (datetime(2027, 2, 1, 9, tzinfo=UTC), timedelta(seconds=90))
+    await db.close()
+
+
+async def test_the_longest_lease_still_reaches_its_database(database_url: str) -> None:
+    longest = Timeouts(timedelta(seconds=MOST), timedelta(seconds=1), timedelta(seconds=1), 1).answer
+    async with Proxy(database_url).open(database_url) as by_tcp:
+        reserved = await Database(by_tcp, answer=longest).reserve()
+        assert await (await reserved.execute("SELECT 1")).fetchone() == (1,)
+        await reserved.close()
 
 
 async def test_a_database_that_says_nothing_is_hung_up_on(database_url: str) -> None:

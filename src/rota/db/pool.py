@@ -30,10 +30,18 @@ FIRST_PLANNED_FOR = 100  # rows
 WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
+LONGEST_SILENCE = 86_400  # seconds: what systems take as a span between keep-alives
+WRITTEN_PLAINLY = """
+-- As psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC.
+SELECT set_config(name, given, false) FROM (VALUES ('TimeZone', 'UTC'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres'))
+       AS settings(name, given)
+"""
 PLAN_ONCE = """
 SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_generic_plan'),
        ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')) AS settings(name, given)
 """
+
+_NO_URL = "not a URL like postgresql://user:password@host:5432/database"
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
 PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
@@ -132,10 +140,11 @@ class Connection(PatientConnection):
 
 def _quick_to_notice(answer: timedelta) -> dict[str, int]:
     """How TCP finds out that the other side is gone: while it is quiet, and while we send."""
-    seconds = max(1, int(answer.total_seconds() / 3))
+    silence = min(answer.total_seconds(), LONGEST_SILENCE)
+    seconds = max(1, int(silence / 3))
     return {
         "keepalives_idle": seconds, "keepalives_interval": seconds, "keepalives_count": 2,
-        "tcp_user_timeout": int(answer.total_seconds() * 1000),
+        "tcp_user_timeout": int(silence * 1000),
     }  # fmt: skip
 
 
@@ -200,10 +209,9 @@ class Database:
         return conn
 
     async def _prepare(self, conn: Connection) -> None:
-        """Times come back in UTC, whatever the database's own zone is."""
         conn.patience = self._answer.total_seconds()
         conn.database = self
-        await conn.execute("SET TIME ZONE 'UTC'")
+        await conn.execute(WRITTEN_PLAINLY)
 
 
 class Reserved:
@@ -256,6 +264,14 @@ class Reserved:
             await self._forget()
 
 
+def must_be_url(url: str, *, field: str) -> None:
+    """Refuse what is no URL of a database at all."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.Error:
+        raise CannotStart(f"{field} is {_NO_URL}.", code="invalid_setting", field=field) from None
+
+
 async def check(url: str) -> None:
     """Refuse a database that cannot be reached, is too old or cannot hold every text, in words, without the password."""
     try:
@@ -304,7 +320,7 @@ def _reason(failure: Exception, url: str) -> str:
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
-        return "it is not a URL like postgresql://user:password@host:5432/database"
+        return f"it is {_NO_URL}"
     if "@" in str(parts.get("host")):  # the rest of the password: it must not be shown either
         return "an @ in the user or the password is written as %40"
     text = re.sub(r"\s+", " ", str(failure)).strip()
