@@ -26,7 +26,7 @@ from rota.db import isolation
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import OUTWARD, SCHEMA, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
-from rota.db.pool import Database
+from rota.db.pool import Database, must_be_url
 from rota.errors import Broken, BrokeOff, Busy, CannotStart, DatabaseAway
 from rota.hiding import hide
 from rota.notify.outward import Outward
@@ -108,6 +108,8 @@ async def serve(
     async with AsyncExitStack() as stack:
         tracing.set_up()
         stack.push_async_callback(asyncio.to_thread, tracing.shut_down)
+        if settings.listen_url:
+            must_be_url(settings.listen_url, field="ROTA_LISTEN_URL")
         listening = (
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )

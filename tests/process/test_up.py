@@ -118,14 +118,8 @@ def test_a_port_in_use_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     [
         ({"ROTA_DATABSE_URL": "x"}, "Did you mean ROTA_DATABASE_URL?"),
         ({"ROTA_PORT": "eighty"}, "ROTA_PORT is 'eighty'; it must be a whole number from 0 to 65535."),
-        (
-            {
-                "ROTA_DATABASE_URL": "postgresql://me:s3cret@127.0.0.1:1/nothing",
-                "ROTA_DATABASE_WAIT_SECONDS": "0.001",
-            },
-            "me@127.0.0.1:1/nothing",
-        ),
         ({"ROTA_DATABASE_URL": "mysql://me:s3cret@127.0.0.1/nothing"}, "not a PostgreSQL URL"),
+        ({"ROTA_LISTEN_URL": "mysql://me:s3cret@127.0.0.1/nothing"}, "ROTA_LISTEN_URL is not a URL like postgresql://"),
     ],
 )
 def test_a_wrong_setting_stops_the_start_with_what_would_be_right(
@@ -134,6 +128,17 @@ def test_a_wrong_setting_stops_the_start_with_what_would_be_right(
     refused = run("up", "--home", str(tmp_path / "home"), "--port", "0", **environment)
     assert refused.returncode == 2
     assert said in refused.stderr
+    assert "s3cret" not in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_database_that_stays_away_ends_the_start_with_the_code_after_which_systemd_tries_again(
+    tmp_path: Path,
+) -> None:
+    away = {"ROTA_DATABASE_URL": "postgresql://me:s3cret@127.0.0.1:1/nothing", "ROTA_DATABASE_WAIT_SECONDS": "0.001"}
+    refused = run("up", "--home", str(tmp_path / "home"), "--port", "0", **away)
+    assert refused.returncode == 1
+    assert "me@127.0.0.1:1/nothing" in refused.stderr
     assert "s3cret" not in refused.stderr
     assert "Traceback" not in refused.stderr
 
