@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -287,6 +288,16 @@ async def test_the_sender_starts_no_program_and_talks_to_no_socket_of_the_machin
     given = {"title": "T", "body": "B", "allow": ["127.0.0.0/8:*"]}
     for url in ("syslog://", "dbus://", "nonsense://host/", "json://"):
         assert await courier({**given, "url": url})
+
+
+async def test_the_sender_imports_nothing_of_the_directory_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("apprise", "ipaddress"):
+        (tmp_path / f"{name}.py").write_text("raise OSError('not meant for Rota')")
+    monkeypatch.chdir(tmp_path)
+    why = await courier({"title": "T", "body": "B", "allow": [], "url": "json://127.0.0.1"})
+    assert why.startswith("it may not be called: its address is this machine")
 
 
 async def test_a_test_is_sent_at_once_by_whoever_is_woken(office: Office, api: Api) -> None:

@@ -117,10 +117,10 @@ class Outward:
 
 
 async def courier(given: dict[str, object]) -> str:
-    # No proxies: they would look up names themselves.
+    # No proxies: they would look up names themselves. -P: nothing of the directory in which Rota was started is imported.
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "rota.notify.courier", env=environment,
+        sys.executable, "-P", "-m", "rota.notify.courier", env=environment,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
