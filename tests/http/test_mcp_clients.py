@@ -236,16 +236,17 @@ async def test_it_outlives_its_server(site: Site, api: Api) -> None:
         assert b"Traceback" not in logged
 
 
-async def test_a_server_that_is_none_of_ours_is_told_by_its_status() -> None:
+@pytest.mark.parametrize(("status", "told"), [("502 Bad Gateway", "502 Bad Gateway"), ("200 OK", "is not Rota")])
+async def test_a_server_that_is_none_of_ours_is_told_of(status: str, told: str) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>")
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>".encode())
         writer.close()
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, bridged(f"http://127.0.0.1:{port}", "rota_x") as bridge:
-        assert "502 Bad Gateway" in (await bridge.ask(PING))["error"]["message"]
+        assert told in (await bridge.ask(PING))["error"]["message"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -86,6 +86,8 @@ class Bridge:
         answer = _read(answered)
         if answer is None and answered.status_code >= 300:
             return self._failed(message, f"{self._url} answered {answered.status_code} {answered.reason_phrase}.")
+        if answer is None and answered.content:  # a page: whoever waits for an answer would wait for ever
+            return self._failed(message, f"What answers at {self._url} is not Rota. Is ROTA_URL right?")
         if isinstance(answer, dict) and answer.get("id") is None and "error" in answer:
             told = answer["error"]  # refused before anybody read which request it is
             return self._failed(message, told["message"], told["code"], told.get("data"))
