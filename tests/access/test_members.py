@@ -205,6 +205,17 @@ async def test_who_is_switched_off_is_let_in_nowhere_until_they_are_switched_on(
     await office.fail(at_work)
 
 
+async def test_who_is_just_removed_makes_no_token_that_is_good_when_they_come_back(office: Office) -> None:
+    ada = await office.member("member")
+    theirs = await token_of(office, str(ada))
+    async with office.db.transaction() as conn:
+        await members.remove(conn, office.caller, ada)
+        asked = asyncio.create_task(theirs.post("/tokens", {"name": "Spare"}))
+        await office.site.waiting_for_a_lock(1)
+    refused(await asked, 403, "forbidden")
+    assert await office.value("SELECT count(*) FROM tokens WHERE user_id = %s AND revoked_at IS NULL", ada) == 0
+
+
 async def test_of_two_admins_who_switch_each_other_off_at_the_same_time_one_stays(office: Office) -> None:
     other = await office.member("admin")
     theirs = await token_of(office, str(other))

@@ -13,7 +13,7 @@ from uuid import UUID
 from rota.access import passwords, throttling
 from rota.db import attempts, people, tokens
 from rota.db.pool import Connection, Database
-from rota.errors import NotFound, Unauthenticated
+from rota.errors import Forbidden, NotFound, Unauthenticated
 from rota.model.caller import Caller, Level
 from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId, new_id
 from rota.model.scope import ALL, Scope
@@ -40,9 +40,11 @@ async def add_token(
     """A new API token of this person, and its secret, which is shown this once."""
     token_id, secret = TokenId(new_id()), "rota_" + secrets.token_urlsafe(32)
     kept = [scope for scope in ALL if scope in scopes]
-    await tokens.add(
+    made = await tokens.add(
         conn, workspace_id, token_id, user_id, name=name, secret_hash=hashed(secret), scopes=kept, lasts=lasts
     )
+    if not made:
+        raise Forbidden("You were just removed from this workspace.")
     return token_id, secret
 
 

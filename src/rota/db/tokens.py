@@ -10,8 +10,11 @@ from rota.db.rows import named_rows
 from rota.model.ids import TokenId, UserId, WorkspaceId
 
 ADD = """
+-- Waits for who is just removing the member, and then makes none: it would be good again once they come back.
 INSERT INTO tokens (workspace_id, id, user_id, name, secret_hash, scopes, expires_at)
-VALUES (%(workspace_id)s, %(id)s, %(user_id)s, %(name)s, %(hash)s, %(scopes)s, now() + %(lasts)s)
+SELECT m.workspace_id, %(id)s, m.user_id, %(name)s, %(hash)s, %(scopes)s, now() + %(lasts)s
+  FROM members m
+ WHERE m.workspace_id = %(workspace_id)s AND m.user_id = %(user_id)s AND m.removed_at IS NULL FOR KEY SHARE OF m
 """
 
 BY_HASH = """
@@ -65,9 +68,10 @@ async def add(
     secret_hash: bytes,
     scopes: Sequence[str],
     lasts: timedelta | None,
-) -> None:
+) -> bool:
+    """Whether it was made: only for a member."""
     given = {"workspace_id": workspace_id, "id": token_id, "user_id": user_id, "name": name, "hash": secret_hash}
-    await conn.execute(ADD, {**given, "scopes": list(scopes), "lasts": lasts})
+    return (await conn.execute(ADD, {**given, "scopes": list(scopes), "lasts": lasts})).rowcount == 1
 
 
 async def by_hash(conn: Connection, secret_hash: bytes) -> dict[str, Any] | None:
