@@ -3,12 +3,14 @@
 import html
 from typing import Any
 
+import pytest
 from httpx import AsyncClient, Response
 
 from rota.http.shapes.automations import AutomationPatch
-from rota.http.ui import drafts
+from rota.http.ui import drafts, editor
 from rota.model.agent_guide import GUIDES
 from rota.model.cron import load_zone
+from rota.roster import agents
 
 from .test_pages import LIST, NASTY, Page, submit
 
@@ -279,6 +281,25 @@ async def test_the_preview_is_what_saving_would_give(admin: AsyncClient, house: 
     assert left.count("<li>") == 1  # it goes on counting from where it is
     bounded = (await submit(admin, f"{LIST}/preview", **form(trigger(max_fires="2")))).text
     assert bounded.count("<li>") == 2
+
+
+async def test_an_agent_of_old_stays_chosen_among_many(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.automation()
+    monkeypatch.setattr(editor, "AGENTS", 1)
+    async with house.db.transaction() as conn:
+        await agents.create(
+            conn, house.caller, {"name": "A newer one", "executor": "command", "config": {"argv": ["x"]}}
+        )
+    options = [each for each in Page(await admin.get(f"{LIST}/errand/edit")).all("option") if "selected" in each]
+    assert "worker-bee" in [each["value"] for each in options]
+
+
+async def test_the_first_trigger_goes_by_the_clock_of_the_workspace(admin: AsyncClient, house: Any) -> None:
+    await house.execute("UPDATE workspaces SET timezone = 'Asia/Tokyo'")
+    added = Page(await submit(admin, NEW, **form(do="add")))
+    assert [each["value"] for each in added.all("input") if each.get("name") == "triggers.0.timezone"] == ["Asia/Tokyo"]
 
 
 async def test_the_preview_tells_what_keeps_a_trigger_from_firing(admin: AsyncClient, house: Any) -> None:

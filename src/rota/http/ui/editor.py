@@ -121,7 +121,7 @@ async def _refused(unit: Unit, request: Request, draft: Draft, found: Mapping[st
 async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
     conn, caller = unit.conn, unit.caller
     root = f"/w/{caller.workspace_slug}/automations"
-    known = await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS)
+    known = await _offered(conn, caller, draft.fields["agent"])
     facts = {
         "draft": draft,
         "automation": found,
@@ -147,6 +147,16 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
     return response
 
 
+async def _offered(conn: Connection, caller: Caller, chosen: str) -> list[dict[str, Any]]:
+    """The newest agents, and the one that is chosen however old it is: a browser takes the first of those it is
+    offered for one that is missing."""
+    known = await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS)
+    if not chosen or any(chosen in {each["slug"], str(each["id"])} for each in known):
+        return known
+    found = await agents.find(conn, caller.workspace_id, chosen)
+    return [*known, found] if found and not found["deleted_at"] else known
+
+
 async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | None) -> str | None:
     """On whose behalf it runs, if that is somebody else's."""
     grant = await grants.find(conn, caller.workspace_id, found["grant_id"]) if found else None
@@ -158,7 +168,7 @@ async def _rearranged(unit: Unit, request: Request, draft: Draft) -> bool:
     pressed = request.query_params.get("do") or str((await request.form()).get("do", "save"))
     wanted, _, at = pressed.partition("-")
     if wanted == "add" and len(draft.triggers) < forms.MOST_TRIGGERS:
-        zone = draft.triggers[-1]["timezone"] if draft.triggers else zone_of(request, None)
+        zone = draft.triggers[-1]["timezone"] if draft.triggers else zone_of(request, unit.caller)
         draft.triggers.append({**drafts.TRIGGER, "timezone": zone})
     elif wanted == "remove" and at.isdecimal() and int(at) < len(draft.triggers):
         del draft.triggers[int(at)]
