@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+import psycopg
 
+from rota.access import key_ring, sealing
 from rota.cli import options
+from rota.cli.operating import reason
 from rota.daemon import database
-from rota.db import health, isolation
-from rota.errors import RotaError
+from rota.db import health, isolation, sealed
+from rota.db.pool import Connection, check
+from rota.errors import CannotStart, RotaError
 from rota.settings import Settings
 
 LARGEST_SKEW = 5.0
@@ -36,11 +40,18 @@ def command(home: Path | None) -> None:
 
 
 async def _examine(home: Path | None) -> list[Finding]:
+    """What was found, up to where it could not go on."""
+    found: list[Finding] = []
     try:
         settings = options.settings_with(home=home)
-        return [Finding(True, "settings", f"home {settings.home}"), *[each async for each in _database(settings)]]
+        found.append(Finding(True, "settings", f"home {settings.home}"))
+        async for each in _database(settings):
+            found.append(each)  # noqa: PERF401 — each as it comes, so that what was found before a failure is told too
     except RotaError as refused:
-        return [Finding(False, refused.field or "start", refused.message)]
+        found.append(Finding(False, refused.field or "start", refused.message))
+    except psycopg.Error as failure:
+        found.append(Finding(False, "database", reason(failure)))
+    return found
 
 
 async def _database(settings: Settings) -> AsyncIterator[Finding]:
@@ -55,7 +66,36 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
             else f"off. Let an administrator of the database run: {await isolation.advice(conn)}"
         )
         yield Finding(bool(role), "row-level security", told)
+        yield await _notifications(conn, used)
+        yield await _vault(conn, used)
         seen = await health.examine(conn, now=time.time(), dead_after=used.timeouts.dead)
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")
         yield Finding(seen.workers > 0, "workers", f"{seen.workers} alive")
+
+
+async def _notifications(conn: Connection, settings: Settings) -> Finding:
+    """Without them everything still happens, by polling; who looks why it is slow finds it here."""
+    try:
+        if settings.listen_url:
+            await check(settings.listen_url, field="ROTA_LISTEN_URL")
+        if await health.hears(conn, settings.listen_url or settings.database_url):
+            return Finding(True, "notifications", "they arrive")
+        told = (
+            "they do not arrive, so Rota only polls. ROTA_LISTEN_URL must lead to this database, and not by PgBouncer."
+        )
+    except CannotStart as refused:
+        told = f"Rota only polls. {refused.message}"
+    return Finding(False, "notifications", told)
+
+
+async def _vault(conn: Connection, settings: Settings) -> Finding:
+    """Looked at, not made: who asks may be another user than who runs Rota."""
+    file = settings.home / key_ring.FILE
+    if not settings.vault_keys and not file.exists() and not await sealed.counts(conn):
+        return Finding(True, "vault", "nothing is sealed yet; the first start makes a key")
+    try:
+        vault = await sealing.open_for(conn, settings.home, settings.vault_keys)
+    except CannotStart as refused:
+        return Finding(False, "vault", refused.message)
+    return Finding(True, "vault", f"opens what is sealed, keys {', '.join(vault.key_ids)}")

@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import psycopg
+
 from rota.daemon import database
 from rota.db.pool import Connection
+from rota.errors import Broken
 from rota.settings import Settings
 
 T = TypeVar("T")
@@ -16,4 +19,12 @@ def in_transaction(settings: Settings, do: Callable[[Connection], Awaitable[T]])
         async with database(settings) as (db, _), db.transaction() as conn:
             return await do(conn)
 
-    return asyncio.run(done())
+    try:
+        return asyncio.run(done())
+    except psycopg.Error as failure:
+        raise Broken(f"The database did not do it, and nothing was changed: {reason(failure)}") from failure
+
+
+def reason(failure: psycopg.Error) -> str:
+    """What the database says, in one line."""
+    return " ".join(str(failure).split()) or type(failure).__name__

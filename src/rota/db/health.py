@@ -1,9 +1,14 @@
 """What a check-up looks at."""
 
+import secrets
 from datetime import timedelta
 from typing import NamedTuple
 
-from rota.db.pool import Connection
+from psycopg import AsyncConnection, sql
+
+from rota.db.pool import CONNECT_SECONDS, Connection
+
+HEARD_WITHIN = 2.0  # seconds
 
 EXAMINE = """
 SELECT abs(extract(epoch FROM clock_timestamp())::float8 - %(now)s::float8),
@@ -23,3 +28,13 @@ async def examine(conn: Connection, *, now: float, dead_after: timedelta) -> Hea
     row = await (await conn.execute(EXAMINE, {"now": now, "dead_after": dead_after})).fetchone()
     assert row
     return Health(*row)
+
+
+async def hears(conn: Connection, url: str) -> bool:
+    """Whether who listens there is told of what is notified here."""
+    channel = f"rota_doctor_{secrets.token_hex(8)}"
+    options = {"autocommit": True, "connect_timeout": CONNECT_SECONDS}
+    async with await AsyncConnection.connect(url, **options) as listening:  # type: ignore[arg-type]
+        await listening.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        await conn.execute("SELECT pg_notify(%(channel)s, '')", {"channel": channel})
+        return bool([each async for each in listening.notifies(timeout=HEARD_WITHIN, stop_after=1)])

@@ -272,26 +272,24 @@ def must_be_url(url: str, *, field: str) -> None:
         raise CannotStart(f"{field} is {_NO_URL}.", code="invalid_setting", field=field) from None
 
 
-async def check(url: str) -> None:
+async def check(url: str, *, field: str = "ROTA_DATABASE_URL") -> None:
     """Refuse a database that cannot be reached, is too old or cannot hold every text, in words, without the password."""
     try:
         async with await AsyncConnection.connect(url, connect_timeout=CONNECT_SECONDS) as conn:
             version, encoding = conn.info.server_version, conn.info.parameter_status("server_encoding")
     except (psycopg.Error, UnicodeError) as failure:  # a host's name that is no name at all is a UnicodeError
         error = DatabaseAway if passes(failure) else CannotStart
-        raise error(
-            f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field="ROTA_DATABASE_URL"
-        ) from None
+        raise error(f"Cannot use the database {shown(url)}: {_reason(failure, url)}", field=field) from None
     if version < OLDEST:
         raise CannotStart(
             f"The database {shown(url)} is PostgreSQL {version // 10000}; Rota needs {OLDEST // 10000} or newer.",
-            field="ROTA_DATABASE_URL",
+            field=field,
         )
     if encoding not in {"UTF8", None}:  # a pooler between may not tell
         raise CannotStart(
             f"The database {shown(url)} has the encoding {encoding}; Rota needs UTF8, as from "
             "CREATE DATABASE rota ENCODING 'UTF8' TEMPLATE template0.",
-            field="ROTA_DATABASE_URL",
+            field=field,
         )
 
 
