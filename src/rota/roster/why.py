@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from rota.db import agents, runs, triggers
@@ -12,7 +13,7 @@ from rota.model.describe import describe
 from rota.model.ids import AutomationId, WorkspaceId, id_at
 from rota.model.schedule import Schedule, read_schedule
 from rota.roster.automations import now_of
-from rota.roster.triggers import TIMED, timing
+from rota.roster.triggers import LIMITS, TIMED, timing
 
 MINUTE = timedelta(minutes=1)
 LOOKED_AT, REVISIONS = 200, 100
@@ -32,10 +33,15 @@ async def why(
 ) -> Answer:
     automation_id = AutomationId(automation["id"])
     ledger = await runs.slots_from(conn, workspace_id, automation_id, since=id_at(minute - MINUTE), limit=LOOKED_AT)
-    if told := recorded(ledger, minute):
+    told = recorded(ledger, minute)
+    if told and told.code != "missed":
         return told
     now = await now_of(conn)
     schedules = await _schedules_then(conn, workspace_id, automation_id, minute, zone)
+    if told and (
+        not schedules or _due_within(schedules, minute)
+    ):  # of a stretch of missed slots, not every minute is one
+        return told
     return unrecorded(automation, schedules, minute, now)
 
 
@@ -55,8 +61,7 @@ def recorded(ledger: Sequence[Mapping[str, Any]], minute: datetime) -> Answer | 
 
 def unrecorded(automation: Mapping[str, Any], schedules: Sequence[Schedule], minute: datetime, now: datetime) -> Answer:
     """Why the ledger has no row for this minute: there was no slot to record."""
-    due = [slot for each in schedules if (slot := _next(each, minute - timedelta(microseconds=1)))]
-    following = min(due, default=None)
+    following = _following(schedules, minute)
     told = "; ".join(describe(each) for each in schedules)
     if minute < automation["created_at"] - MINUTE:
         return Answer("not_yet_saved", "It was not saved yet.")
@@ -74,6 +79,17 @@ def unrecorded(automation: Mapping[str, Any], schedules: Sequence[Schedule], min
     )  # fmt: skip
 
 
+def _due_within(schedules: Sequence[Schedule], minute: datetime) -> bool:
+    following = _following(schedules, minute)
+    return following is not None and following < minute + MINUTE
+
+
+def _following(schedules: Sequence[Schedule], minute: datetime) -> datetime | None:
+    """The first slot that is not before this minute."""
+    due = [slot for each in schedules if (slot := _next(each, minute - timedelta(microseconds=1)))]
+    return min(due, default=None)
+
+
 def _next(schedule: Schedule, instant: datetime) -> datetime | None:
     with suppress(Invalid, ValueError, OverflowError):
         return schedule.next_after(instant)
@@ -86,11 +102,24 @@ async def _schedules_then(
     """The triggers it has now, if they are as old as that; else those of the revision that held then."""
     rows = await triggers.of_automations(conn, workspace_id, [automation_id])
     saved = await agents.revisions(conn, workspace_id, automation_id, before=None, limit=REVISIONS)
-    then = next((each for each in saved if each["created_at"] <= minute + MINUTE), None)
-    if then is None or then is saved[0]:
+    since = [each for each in saved if each["created_at"] <= minute + MINUTE]
+    if not since or since[0] is saved[0]:
         return [timing(row).schedule() for row in rows if row["kind"] in TIMED]
     found: list[Schedule] = []
-    for form in then["spec"].get("triggers", []):
-        with suppress(Invalid, ValueError):  # of another kind, or for an instant that was to come then
-            found.append(read_schedule(form, default_timezone=zone, now=then["created_at"]).schedule)
+    for form in _forms(since[0]):
+        with suppress(Invalid, ValueError):  # of another kind
+            found.append(read_schedule(form, default_timezone=zone, now=_anchored(form, since)).schedule)
     return found
+
+
+def _forms(revision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What its triggers said about when, without their limits."""
+    triggers = revision["spec"].get("triggers", [])
+    return [{name: value for name, value in each.items() if name not in LIMITS} for each in triggers]
+
+
+def _anchored(form: Mapping[str, Any], revisions: Sequence[Mapping[str, Any]]) -> datetime:
+    """Since when a trigger of the first of these revisions, the newest first, was saved so: others left it alone."""
+    *_, first = takewhile(lambda each: form in _forms(each), revisions)
+    at: datetime = first["created_at"]
+    return at
