@@ -1,6 +1,8 @@
 """The desk of a Python agent, in its process: every verb through the pipe to the tables."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -12,6 +14,7 @@ from psycopg import OperationalError
 from waiting import until
 
 from rota.db import messages as message_rows
+from rota.db.pool import Connection, Database
 from rota.errors import Invalid
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Desk
@@ -166,6 +169,47 @@ async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
     await _status_of(house, shift, run_now, delegates)
     told = await house.value("SELECT jsonb_build_array(prompt, input) FROM tasks")
     assert told == ["the key is [redacted]", {"key": "the key is [redacted]"}]
+
+
+async def test_what_was_committed_when_the_connection_broke_is_not_written_twice(
+    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desks, "RETRY_SECONDS", 0.01)
+
+    async def writes(assignment: Assignment, desk: Any) -> Outcome:
+        if assignment.source == "task":
+            return Succeeded()
+        for write in (
+            lambda: desk.task([TaskForm("me", prompt="Look.")]),
+            lambda: desk.artifact("report.md", b"A report."),
+            lambda: desk.link("https://example.org/pull/7"),
+        ):
+            await desk.recall("something")  # it has a seat, so that what follows is the write
+            desk._office = copy(desk._office)
+            desk._office.db = BrokenAfterCommit(house.db)
+            assert await write()
+            assert not desk._office.db.breaks
+        return Succeeded()
+
+    assert await _status_of(house, shift, run_now, writes) == "succeeded"
+    assert await house.value("SELECT count(*) FROM tasks") == 1
+    assert await house.value("SELECT count(*) FROM artifacts") == 2
+    assert await house.value("SELECT count(*) FROM events WHERE kind = 'artifact'") == 2
+
+
+class BrokenAfterCommit:
+    """A database whose next transaction is committed without anybody hearing of it."""
+
+    def __init__(self, db: Database) -> None:
+        self._db, self.breaks, self.connection = db, True, db.connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._db.transaction() as conn:
+            yield conn
+        if self.breaks:
+            self.breaks = False
+            raise OperationalError("the connection is lost")
 
 
 async def test_of_a_long_failure_as_much_is_kept_as_a_page_shows(house: House, shift: Any, run_now: Any) -> None:

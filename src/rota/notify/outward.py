@@ -117,7 +117,7 @@ class Outward:
 
 
 async def courier(given: dict[str, object]) -> str:
-    # No proxies: they would look up names themselves. -P: nothing of the directory in which Rota was started is imported.
+    # No proxies: they would look up names themselves. -P: nor is anything imported from where Rota was started.
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "rota.notify.courier", env=environment,

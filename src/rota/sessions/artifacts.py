@@ -142,14 +142,18 @@ class Depot:
                 Path(entry).unlink(missing_ok=True)
 
 
-async def add(conn: Connection, author: Author, named: Named, draft: Draft) -> dict[str, Any]:
+async def add(
+    conn: Connection, author: Author, named: Named, draft: Draft, *, artifact_id: UUID | None = None
+) -> dict[str, Any]:
     """Record an artifact whose content is kept, and tell it in the session's log."""
-    return await _add(conn, author, named, uri=None, sha256=draft.sha256, size=draft.size)
+    return await _add(conn, author, named, id=artifact_id or new_id(), uri=None, sha256=draft.sha256, size=draft.size)
 
 
-async def link(conn: Connection, author: Author, named: Named, uri: str) -> dict[str, Any]:
+async def link(
+    conn: Connection, author: Author, named: Named, uri: str, *, artifact_id: UUID | None = None
+) -> dict[str, Any]:
     """Record something outside: a pull request, an e-mail."""
-    return await _add(conn, author, named, uri=uri, sha256=None, size=None)
+    return await _add(conn, author, named, id=artifact_id or new_id(), uri=uri, sha256=None, size=None)
 
 
 async def _add(conn: Connection, author: Author, named: Named, **content: Any) -> dict[str, Any]:
@@ -157,7 +161,7 @@ async def _add(conn: Connection, author: Author, named: Named, **content: Any) -
     if run and attempt and not await events.hold(conn, [(author.workspace_id, run, attempt)]):
         raise Lost("This attempt belongs to another worker now.")
     added = await artifacts.add(
-        conn, workspace_id=author.workspace_id, id=new_id(), session_id=author.session_id, run_id=run, attempt=attempt,
+        conn, workspace_id=author.workspace_id, session_id=author.session_id, run_id=run, attempt=attempt,
         name=named.name, media_type=named.media_type, **content,
     )  # fmt: skip
     told = {name: added[name] for name in ("name", "media_type", "uri", "sha256", "size") if added[name] is not None}

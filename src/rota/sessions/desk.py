@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rota.db import approvals, checkpoints, events, usage
+from rota.db import artifacts as artifact_rows
 from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, Wakes, session_channel
@@ -40,6 +41,7 @@ from rota.trace.record import Recorder, RecordingDesk
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Write = Callable[[Connection], Awaitable[T]]
 
 RETRY_SECONDS = 0.5
 
@@ -216,10 +218,18 @@ class AttemptDesk:
             )
             for each in tasks
         ]
-        batch = await self._write(lambda conn: at.add_tasks(conn, seat, forms))
-        self._wakes.send(RUNS, [seat.workspace_id])
-        async with self._db.connection() as conn:
+        batch = new_id()
+
+        async def added(conn: Connection) -> Sequence[Mapping[str, Any]]:
             return await task_rows.page(conn, seat.where, batch=batch)
+
+        async def add(conn: Connection) -> Sequence[Mapping[str, Any]]:
+            await at.add_tasks(conn, seat, forms, batch=batch)
+            return await added(conn)
+
+        done = await self._write(_once(add, added))
+        self._wakes.send(RUNS, [seat.workspace_id])
+        return done
 
     async def event(self, name: str, data: Any = None, *, key: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
@@ -232,15 +242,26 @@ class AttemptDesk:
     async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
         seat, called = await self._seated(), named(self._redactor.text(name), media_type)
+        own = new_id()
         async with self._office.depot.receive(_pieces(content)) as draft:
             await self._again(lambda: self._office.depot.keep(seat.workspace_id, draft))
-            return await self._write(lambda conn: artifacts.add(conn, seat.author, called, draft))
+            return await self._write(
+                _once(
+                    lambda conn: artifacts.add(conn, seat.author, called, draft, artifact_id=own),
+                    lambda conn: artifact_rows.find(conn, *seat.where, own),
+                )
+            )
 
     async def link(self, uri: str, *, name: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
         seat, called = await self._seated(), named(self._redactor.text(name or "link"), "text/uri-list")
-        address = check_uri(self._redactor.text(uri))
-        return await self._write(lambda conn: artifacts.link(conn, seat.author, called, address))
+        address, own = check_uri(self._redactor.text(uri)), new_id()
+        return await self._write(
+            _once(
+                lambda conn: artifacts.link(conn, seat.author, called, address, artifact_id=own),
+                lambda conn: artifact_rows.find(conn, *seat.where, own),
+            )
+        )
 
     async def remember(self, given: Remembered) -> Mapping[str, Any]:
         clean = self._redactor.value
@@ -321,6 +342,18 @@ class AttemptDesk:
             await asyncio.Future()  # it expired or was withdrawn, and the run with it: this attempt is being stopped
         assert found
         return found
+
+
+def _once(write: Write[T], find: Write[T | None]) -> Write[T]:
+    """A write that may be tried again: a try that lost its connection may have been committed, so the next looks first
+    for what it wrote."""
+    tries = count()
+
+    async def written(conn: Connection) -> T:
+        found = await find(conn) if next(tries) else None
+        return found or await write(conn)
+
+    return written
 
 
 async def _pieces(content: bytes | Path) -> AsyncIterator[bytes]:

@@ -109,9 +109,9 @@ async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:
     await messages.ack(conn, seat.workspace_id, seat.session_id, seat.role, ids)
 
 
-async def add_tasks(conn: Connection, seat: Seat, forms: Sequence[TaskForm]) -> UUID:
+async def add_tasks(conn: Connection, seat: Seat, forms: Sequence[TaskForm], *, batch: UUID | None = None) -> UUID:
     """The id of the batch."""
-    return await tasks.add(conn, *seat.where, forms, attempt=(seat.run_id, seat.attempt))
+    return await tasks.add(conn, *seat.where, forms, attempt=(seat.run_id, seat.attempt), batch=batch)
 
 
 async def event(conn: Connection, seat: Seat, name: str, data: Any, key: str | None) -> list[RunId]:

@@ -23,6 +23,7 @@ async def add(
     forms: Sequence[TaskForm],
     *,
     attempt: tuple[RunId, int] | None = None,
+    batch: UUID | None = None,
 ) -> UUID:
     """Add tasks, all or none; the id of this batch. Those that wait for nobody start at once. A session that had ended
     becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else.
@@ -36,7 +37,7 @@ async def add(
         roles |= await _take_seats(conn, where, {form.role for form in forms} - roles, attempt[0])
     known = await tasks.known(conn, where, references(forms))
     planned = plan(forms, known, roles)
-    batch = new_id()
+    batch = batch or new_id()
     await tasks.add(conn, where, planned, batch=batch, run_id=attempt[0] if attempt else None)
     await sessions.keep_tasks(conn, workspace_id, session_id)
     skipped = await tasks.skip(conn, [(*where, each.id) for each in known if each.status in {"failed", "skipped"}])
