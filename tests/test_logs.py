@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,44 @@ def test_what_is_hidden_for_a_while_is_taken_out_of_every_line_meanwhile() -> No
     log.info("bird", extra={"first": "canary"})
     first, second = lines(stream)
     assert (first["first"], first["other"], second["first"]) == ("x", "y", "canary")
+
+
+def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    file = tmp_path / "rota.log"
+    logs.set_up("info", file=str(file), stream=io.StringIO())
+    log.info("run.claimed")
+    file.rename(tmp_path / "rota.log.1")
+    log.info("run.settled")
+    assert [json.loads(each.read_text())["event"] for each in sorted(tmp_path.iterdir())] == [
+        "run.settled",
+        "run.claimed",
+    ]
+
+
+def test_a_file_that_cannot_be_written_is_told_once_and_harms_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream, directory = io.StringIO(), tmp_path / "logs"
+    directory.mkdir()
+    logs.set_up("info", file=str(directory / "rota.log"), stream=stream)
+    (directory / "rota.log").unlink()
+    directory.rmdir()
+    log.info("run.claimed")
+    log.info("run.settled")
+    directory.mkdir()
+    log.info("rota.stopping")
+    assert [line["event"] for line in lines(stream)] == ["run.claimed", "log.unwritten", "run.settled", "rota.stopping"]
+    assert json.loads((directory / "rota.log").read_text())["event"] == "rota.stopping"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_a_full_disk_is_told_once_and_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    logs.set_up("info", file="/dev/full", stream=stream)
+    log.info("run.claimed")
+    log.info("run.settled")
+    assert [line["event"] for line in lines(stream)] == ["run.claimed", "log.unwritten", "run.settled"]
+    assert capsys.readouterr().err == ""
+    with suppress(OSError):
+        logging.getLogger().handlers[-1].close()

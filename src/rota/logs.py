@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
 from typing import Any, ClassVar, TextIO
 
 from rota.errors import CannotStart
+
+log = logging.getLogger(__name__)
 
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 
@@ -89,9 +92,30 @@ class Readable(logging.Formatter):
         return without_secrets(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
+class Kept(WatchedFileHandler):
+    """The log in a file. Moved away, as logrotate does, it is made anew. While it cannot be written nobody is harmed: the
+    standard error has every line, and says so once."""
+
+    _failure: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        before, self._failure = self._failure, None
+        try:
+            super().emit(record)
+        except OSError as failure:  # it cannot be made anew
+            self._failure = failure
+        if self._failure and not before:
+            log.warning("log.unwritten", extra={"file": self.baseFilename, "error": str(self._failure)})
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 — its name is logging's
+        self._failure = sys.exc_info()[1]
+        if not isinstance(self._failure, OSError):
+            super().handleError(record)
+
+
 def _file(path: str) -> logging.Handler:
     try:
-        kept = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+        kept = Kept(path, encoding="utf-8", errors="backslashreplace")
     except OSError as failure:
         raise CannotStart(f"Cannot write the log to {path}: {failure.strerror}.", field="ROTA_LOG_FILE") from None
     kept.setFormatter(JsonLines())
