@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from waiting import until
@@ -13,6 +13,7 @@ from waiting import until
 from rota.db import workers
 from rota.model.ids import WorkerId
 
+from ..access.test_levels import EXPORT
 from ..http.api_client import Office
 from .conftest import Answer, Command
 
@@ -165,6 +166,29 @@ async def test_a_conversation_is_opened_and_goes_on(rota: Command, answer: Answe
     assert "leave out" in (await rota("sessions", "say", session, "x", "--to", "all", "--follow", code=2)).stderr
     assert (await rota("sessions", "complete", session)).stdout == f"{session} is done.\n"
     assert ["status", "done"] in rows((await rota("sessions", "show", session)).stdout)
+
+
+async def test_a_transcript_tells_as_many_events_as_it_is_asked_for_and_no_speech_in_pieces(
+    rota: Command, answer: Answer
+) -> None:
+    """A page of the API ends in the middle of what an agent says."""
+    created = {"created_at": "2026-06-01T09:00:00Z"}
+    words = [
+        {"kind": "output", "run_id": str(UUID(int=1)), "attempt": 1, "data": {"text": f"w{n} "}} for n in range(120)
+    ]
+    asked = {"kind": "message", "run_id": None, "attempt": None, "data": {"body": "Go.", "from": "user", "to": "all"}}
+    events = [{"event": {"seq": seq, **each, **created}} for seq, each in enumerate([asked, *words], start=1)]
+    export = [EXPORT, *events, {"end": {"events": len(events)}}]
+    lines = "\n".join(map(json.dumps, export))
+    session = (await rota("sessions", "import", "-", stdin=lines)).stdout.strip()
+    everything = " ".join(f"w{n}" for n in range(120))
+    assert (await rota("sessions", "transcript", session, "--all")).stdout == f"user: Go.\nagent: {everything}\n"
+    some = await rota("sessions", "transcript", session, "--limit", "4")
+    assert some.stdout == "user: Go.\nagent: w0 w1 w2\n"
+    assert some.stderr == "There is more: --limit 8, or --all.\n"
+    page = await answer("sessions", "transcript", session, "--limit", "110")
+    assert (len(page["items"]), page["items"][1]["text"].split()[-1]) == (2, "w108")
+    assert len((await answer("sessions", "events", session, "--limit", "110"))["items"]) == 110
 
 
 @pytest.mark.usefixtures("worker")

@@ -58,15 +58,16 @@ class Rota:
             click.secho(f"There are more: --limit {2 * len(page['items'])}, or --all.", dim=True, err=True)
 
     def some_of(self, path: str, limit: int | None, **filters: Any) -> dict[str, Any]:
-        """The first so many items as one page, with the cursor of what follows."""
+        """The first so many items as one page, with the cursor of what follows. Every page but the last holds as many
+        as were asked for, whatever it is that the route counts."""
         items: list[Item] = []
-        cursor: str | None = None
+        cursor, left = None, limit
         while True:
-            wanted = PAGE if limit is None else min(PAGE, limit - len(items))
+            wanted = PAGE if left is None else min(PAGE, left)
             page: dict[str, Any] = self.ask("GET", path, limit=wanted, cursor=cursor, **filters)
             items += page["items"]
-            cursor = page["next_cursor"]
-            if cursor is None or len(items) == limit:
+            cursor, left = page["next_cursor"], left and left - wanted
+            if cursor is None or left == 0:
                 if len(items) > len(page["items"]):
                     _tell("")
                 return {**page, "items": items}

@@ -101,6 +101,7 @@ def show(rota: Rota, session: str) -> None:
 def transcript(rota: Rota, session: str, limit: int | None) -> None:
     """The session told as a conversation, oldest first. So many events are told as --limit says."""
     page = rota.some_of(f"/sessions/{session}/transcript", limit)
+    page["items"] = _in_one_breath(page["items"])
     if rota.as_json:
         click.echo(showing.as_json(page))
         return
@@ -108,6 +109,23 @@ def transcript(rota: Rota, session: str, limit: int | None) -> None:
         click.echo(
             f"{click.style(showing.one_line(line['speaker']), bold=True)}: {showing.clean(line['text']).rstrip()}"
         )
+    if limit and page["next_cursor"]:
+        click.secho(f"There is more: --limit {2 * limit}, or --all.", dim=True, err=True)
+
+
+def _in_one_breath(lines: list[Item]) -> list[Item]:
+    """What an agent said goes on where a page of the API ended; a message is whole."""
+    told: list[Item] = []
+    for line in lines:
+        if told and _breath(line) is not None and _breath(told[-1]) == _breath(line):
+            told[-1] = {**told[-1], "text": told[-1]["text"] + line["text"]}
+        else:
+            told.append(line)
+    return told
+
+
+def _breath(line: Item) -> tuple[str, int] | None:
+    return (line["run_id"], line["attempt"]) if line["speaker"] == "agent" and "body" not in line["data"] else None
 
 
 @command.command("open")
