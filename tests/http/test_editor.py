@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient, Response
 
+from rota.db import triggers as trigger_rows
 from rota.http.shapes.automations import AutomationPatch
 from rota.http.ui import drafts, editor
 from rota.model.agent_guide import GUIDES
@@ -340,6 +341,24 @@ async def test_a_trigger_whose_limits_change_is_foreseen_and_saved_from_where_it
         "SELECT to_char(next_fire_at AT TIME ZONE 'UTC', 'HH24:MI') FROM triggers WHERE next_fire_at < now() + '10 min'"
     )
     assert await house.value(due) in told
+
+
+async def test_an_interval_of_one_day_is_shown_and_saved_with_its_time_of_day(admin: AsyncClient, house: Any) -> None:
+    await house.automation({"every": "1d", "time": "09:00", "timezone": "Europe/Berlin"})
+    page = await admin.get(f"{LIST}/errand/edit")
+    assert "Every day at 09:00, Berlin" in page.text
+    [kept] = await stored(house)
+    [shown] = [drafts.trigger_of(each) for each in await _rows(house)]
+    own = {f"triggers.0.{name}": value for name, value in {**shown, "overlap": "allow"}.items()}
+    assert (await submit(admin, f"{LIST}/errand/edit", **form(own))).status_code == 303
+    [saved] = await stored(house)
+    assert (saved["cron"], saved["timezone"]) == ("0 9 * * *", kept["timezone"])
+
+
+async def _rows(house: Any) -> list[dict[str, Any]]:
+    async with house.db.connection() as conn:
+        automation_id = await house.value("SELECT id FROM automations")
+        return await trigger_rows.of_automations(conn, house.caller.workspace_id, [automation_id])
 
 
 async def test_on_whose_behalf_it_runs_is_said_before_it_changes(admin: AsyncClient, house: Any) -> None:

@@ -244,6 +244,8 @@ def _kind(row: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: value if name in LISTS else str(value) for name, value in form.items() if name != "mode"}
     if "mode" in form:
         return {"kind": form["mode"], **shown}
+    if "time" in form:  # each day: an interval of the editor, which saves it as cron that fires at the same times
+        return {"kind": "interval", "every": "1", "unit": "days", "time": form["time"]}
     return {"kind": "advanced", "cron": f"@every {form['every']}"}
 
 
