@@ -93,8 +93,8 @@ class Readable(logging.Formatter):
 
 
 class Kept(WatchedFileHandler):
-    """The log in a file. Moved away, as logrotate does, it is made anew. While it cannot be written nobody is harmed: the
-    standard error has every line, and says so once."""
+    """The log in a file. Moved away, as logrotate does, it is made anew. While it cannot be written nobody is harmed:
+    the standard error has every line, and says so once."""
 
     _failure: BaseException | None = None
 
