@@ -499,7 +499,7 @@ async def test_what_an_automation_remembers_is_changed_and_forgotten(admin: Asyn
         refused = await submit(admin, action, value=wrong)
         assert refused.status_code == 422
         assert f">{wrong}</textarea>" in html.unescape(refused.text)  # what was typed stays, and why beside it
-        assert 'id="v-1-error">Write it as JSON' in refused.text
+        assert 'id="v-last%3Aseen-error">Write it as JSON' in refused.text
         assert (await admin.post(action, data={"value": wrong}, headers=live())).headers["HX-Retarget"] == "#notice"
     assert await house.value("SELECT value FROM memory") == {"at": 7}
     forget = action.removesuffix("/set") + "/delete"
@@ -507,6 +507,22 @@ async def test_what_an_automation_remembers_is_changed_and_forgotten(admin: Asyn
     assert await house.value("SELECT count(*) FROM memory") == 0
     assert (await submit(admin, action, value="1")).status_code == 404
     assert (await submit(admin, forget)).status_code == 404
+
+
+async def test_what_is_typed_for_a_key_stays_with_it_when_another_comes_before_it(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation_id = AutomationId(await house.automation())
+
+    async def fields(key: str) -> list[Any]:
+        """What the page knows its fields by, once this is remembered: what is drawn anew goes by it."""
+        async with house.db.transaction() as conn:
+            await memory.remember(conn, house.caller.workspace_id, automation_id, Remembered(key, 1, None, None))
+        return [each["id"] for each in Page(await admin.get(f"{ROOT}/automations/errand")).all("textarea")]
+
+    alone, together = await fields("seen"), await fields("last one")
+    assert len(together) == 2
+    assert together[1:] == alone
 
 
 async def test_the_first_visitor_does_not_wait_for_the_routes_to_be_put_together(
