@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import Invalid
-from rota.model.address import AllowList, Target, read_target
+from rota.model.address import OPEN_PORTS, AllowList, Target, read_target
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "security.json").read_text())
 PUBLIC = ip_address("93.184.216.34")
@@ -205,6 +205,19 @@ def test_a_name_that_was_opened_may_lead_anywhere_but_to_the_metadata_of_a_cloud
     allowed = AllowList(["nas.local:8080"])
     assert allowed.objection_to(target, ip_address("192.168.1.9")) is None
     assert allowed.objection_to(target, ip_address("169.254.169.254"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["::ffff:169.254.169.254", "::a9fe:a9fe", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::ffff:100.100.100.200"],
+)
+@pytest.mark.parametrize("allow", ["nas.local:8080", "[::/0]:8080"])
+def test_nor_to_the_metadata_of_a_cloud_in_disguise(allow: str, address: str) -> None:
+    target = read_target("http://nas.local:8080/", "url")
+    assert AllowList([allow]).objection_to(target, ip_address("::ffff:192.168.1.9")) is None
+    assert AllowList([allow]).objection_to(target, ip_address(address))
+    by_address = AllowList(["nas.local:8080"]).by_address(lambda _: [address])
+    assert by_address.objection_at(ip_address(address), 8080, OPEN_PORTS)
 
 
 def test_a_network_that_was_opened_is_reached_by_names_too() -> None:

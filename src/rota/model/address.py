@@ -55,6 +55,7 @@ _SPECIAL = {
 }
 _SPECIAL_NETWORKS = [(ip_network(each), what) for what, networks in _SPECIAL.items() for each in networks.split()]
 _PUBLIC_SIX = IPv6Network("2000::/3")
+_CARRYING = [IPv6Network(each) for each in ("::ffff:0:0/96", "::/96", "64:ff9b::/96")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,9 @@ class AllowList:
         found = AllowList()
         for each in self._openings:
             addresses = [ip_address(one) for one in look_up(each.name)] if each.name else []
-            found._openings += [_Opening(None, ip_network(one), each.ports) for one in addresses if one not in METADATA]
+            found._openings += [
+                _Opening(None, ip_network(one), each.ports) for one in addresses if not _is_metadata(one)
+            ]
             found._openings += [] if each.name else [each]
         return found
 
@@ -150,9 +153,17 @@ class _Opening:
 
     def covers(self, target: Target, address: Address) -> bool:
         if self.network is None:
-            return self.names(target) and address not in METADATA
+            return self.names(target) and not _is_metadata(address)
         within = target.port in self.ports and address in self.network
-        return within and (address not in METADATA or self.network.num_addresses == 1)
+        return within and (not _is_metadata(address) or self.network.num_addresses == 1)
+
+
+def _is_metadata(address: Address) -> bool:
+    """Also in disguise: some addresses of the sixth version only carry one of the fourth, which is then called."""
+    if isinstance(address, IPv6Address):
+        carried = IPv4Address(int(address) & 0xFFFFFFFF) if any(address in each for each in _CARRYING) else None
+        address = carried or address.sixtofour or address
+    return address in METADATA
 
 
 def _about_name(host: str) -> str | None:
