@@ -404,3 +404,31 @@ async def test_a_run_whose_time_comes_during_a_pass_is_not_left_until_the_next_l
 
 async def doing_nothing(_assignment: Assignment, _desk: Desk) -> Succeeded:
     return Succeeded("Done.")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.005])
+@pytest.mark.parametrize("newcomer", ["of another workspace", "more urgent"])
+async def test_who_comes_while_many_short_runs_wait_is_heard_long_before_the_last_of_them(
+    house: House, shift: Any, wakes: Wakes, newcomer: str, seconds: float
+) -> None:
+    """There is always a free place, or never one: either way somebody looks who came."""
+    await house.queue(1000)
+    other = await second_house(house) if newcomer == "of another workspace" else house
+    begun: list[Any] = []
+    busy = asyncio.Event()
+
+    async def work(assignment: Assignment, desk: Desk) -> Succeeded:
+        begun.append(assignment.run_id)
+        if len(begun) == 50:
+            busy.set()
+        if seconds:
+            await asyncio.sleep(seconds)
+        return Succeeded("Done.")
+
+    async with shift(work):
+        await busy.wait()
+        run_id = await run_agent(other, "worker-bee" if other is house else "other")
+        wakes.send("rota_runs", [other.caller.workspace_id])
+        before = len(begun)
+        await until(lambda: asyncio.sleep(0, run_id in begun))
+    assert begun.index(run_id) - before < 500

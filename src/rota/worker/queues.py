@@ -16,7 +16,8 @@ from rota.worker.turns import MOST_AT_ONCE, Turns
 
 EVER = "-infinity"
 MOST_REMEMBERED = 10_000  # workspaces
-SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking into a workspace with many queues
+FEW_LOOKS = 4  # for more, one look everywhere is cheaper
+SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking where there are many queues
 HELD_SECONDS = 0.05  # until a look at what another worker just claims for
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
@@ -36,8 +37,10 @@ class Queues:
         self._share = 0
         self._since: dict[Queue, datetime] = {}
         self._hinted: set[UUID] = set()
+        self._guessed: set[UUID] = set()  # since somebody looked there
         self._remembered: dict[UUID, dict[Queue, Found]] = {}
-        self._look_again_at: dict[UUID, float] = {}
+        self._look_again_at: dict[UUID | None, float] = {}
+        self.looking_costs = 0.0  # seconds that are to go by after what the last look took
         self._marked: dict[UUID, float] = {}
 
     def hint(self, workspace_id: UUID) -> None:
@@ -48,6 +51,7 @@ class Queues:
         """Look everywhere, and read every queue from its beginning again. Who waited for a turn keeps it."""
         self._since.clear()
         self._hinted.clear()
+        self._guessed.clear()
         found = await self._find(conn)
         places = self._turns.places()
         self._turns, self._later = Turns(), {}
@@ -59,16 +63,30 @@ class Queues:
         return bool(self._hinted)
 
     async def guess(self, conn: Connection) -> None:
-        """What was hinted at is mostly in a queue that held something before: claim from there first, then look. Where
-        that were too many, look at once, unless that takes too much of the time."""
-        for workspace_id in tuple(self._hinted):
-            remembered = self._remembered.get(workspace_id, {})
-            if len(remembered) <= MOST_AT_ONCE:
-                for found in remembered.values():
-                    self._add(found)
-            elif time.monotonic() >= self._look_again_at.get(workspace_id, 0.0):
+        """What was hinted at is mostly in a queue that held something before: claim from there first, then look. Look
+        at once where nothing is known, or too much, or where the guess was made before: others have taken all places
+        since, and would again. But that must not take too much of the time."""
+        now = time.monotonic()
+        unknown = [
+            each for each in self._hinted if not self._guess_at(each) and now >= self._look_again_at.get(each, 0.0)
+        ]
+        if len(unknown) <= FEW_LOOKS:
+            for workspace_id in unknown:
                 self._hinted.discard(workspace_id)
                 await self._look_into(conn, workspace_id)
+        elif now >= self._look_again_at.get(None, 0.0):
+            await self.follow_hints(conn)
+
+    def _guess_at(self, workspace_id: UUID) -> bool:
+        """Whether something was found before, and this is the first guess since."""
+        remembered = self._remembered.get(workspace_id, {})
+        if not 0 < len(remembered) <= MOST_AT_ONCE:
+            return False
+        for found in remembered.values():
+            self._add(found)
+        first = workspace_id not in self._guessed
+        self._guessed.add(workspace_id)
+        return first
 
     def _remember(self, found: Sequence[Found]) -> None:
         if len(self._remembered) > MOST_REMEMBERED:
@@ -86,9 +104,10 @@ class Queues:
         began = time.monotonic()
         for found in await self._find(conn, workspace_id):
             self._add(found)
-        if workspace_id:
-            now = time.monotonic()
-            self._look_again_at[workspace_id] = now + (now - began) / SHARE_OF_LOOKING
+        self._guessed = self._guessed - {workspace_id} if workspace_id else set()
+        now = time.monotonic()
+        self.looking_costs = (now - began) / SHARE_OF_LOOKING
+        self._look_again_at[workspace_id] = now + self.looking_costs
 
     async def _find(self, conn: Connection, workspace_id: UUID | None = None) -> list[Found]:
         """Those that are full come again with the hint that they have room."""

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 LARGEST_CLAIM = LARGEST_GROUP  # what was claimed together ends together, if it is short
 SMALLEST_HALF = 100  # with more places than twice this, one half works while the other is claimed
 FEW_OF, GATHER_SECONDS = 8, 0.002
+HEED_SECONDS = 0.05  # how long what waits is claimed without a look at who else came
 MOST_CANCELLED = 100
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
 LAST_OUTCOMES_SECONDS = 8.0  # for those who were handed back to end and to be written
@@ -132,12 +133,17 @@ class Worker:
             if self._queues.hinted and self._free() > 0:
                 await self._queues.follow_hints(conn)
                 await self._fill(conn)
+        if self._queues and self._free() > 0:
+            return 0.0
         soon = self._queues.seconds_until_ready()
         poll = self._poll.total_seconds()
         return poll if soon is None else min(poll, max(soon, 0.001))
 
     async def _fill(self, conn: Connection) -> None:
-        while self._queues and self._free() > 0:
+        """Where short runs wait there is always a free place: so it ends after a while, or nobody else would be heard
+        before the last of them."""
+        heed_at = time.monotonic() + max(HEED_SECONDS, self._queues.looking_costs)
+        while self._queues and self._free() > 0 and time.monotonic() < heed_at:
             await self._gather_places()
             asked = min(self._free(), max(self.places // 2, SMALLEST_HALF), LARGEST_CLAIM)
             if asked <= 0:
