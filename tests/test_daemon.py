@@ -4,8 +4,11 @@ that never lets it in."""
 import asyncio
 import fcntl
 import logging
+import os
+import pwd
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -163,3 +166,19 @@ async def test_an_answer_is_sent_at_once() -> None:
         _, writer = await asyncio.open_connection(*listening.getsockname())
         assert await sends_at_once
         writer.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_who_may_not_use_a_home_is_told_whose_it_is() -> None:
+    with tempfile.TemporaryDirectory() as directory, daemon.only_one(Path(directory)):
+        home = Path(directory)
+        home.chmod(0o755)
+        (home / "postgres.start.lock").touch(0o600)
+        os.seteuid(pwd.getpwnam("nobody").pw_uid)
+        try:
+            with pytest.raises(CannotStart, match=r"denied\. It belongs to root: start Rota as"), daemon.only_one(home):
+                pass
+            with pytest.raises(CannotStart, match=r"lock\)\. It belongs to root: start Rota as"):
+                EmbeddedPostgres(home).start()
+        finally:
+            os.seteuid(0)

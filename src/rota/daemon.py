@@ -23,7 +23,7 @@ from rota import tracing
 from rota.access import sealing
 from rota.access.vault import Vault
 from rota.db import isolation
-from rota.db.embedded import EmbeddedPostgres
+from rota.db.embedded import EmbeddedPostgres, of_another
 from rota.db.listener import OUTWARD, SCHEMA, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database, must_be_url
@@ -457,7 +457,8 @@ def only_one(home: Path) -> Iterator[Callable[[str], None]]:
 
 def _unusable(home: Path, failure: OSError) -> CannotStart:
     return CannotStart(
-        f"Cannot use {home} as Rota's home: {failure.strerror}. Choose another with --home.", field="home"
+        f"Cannot use {home} as Rota's home: {failure.strerror}.{of_another(home)} Choose another with --home.",
+        field="home",
     )
 
 

@@ -465,6 +465,15 @@ def _go_on_unless(given_up: threading.Event | None) -> None:
         raise CannotStart("It was given up before PostgreSQL had started.")
 
 
+def of_another(home: Path) -> str:
+    """Whose the home is, for who may not use it; nothing if it is their own, or not there."""
+    try:
+        owner = home.stat().st_uid
+    except OSError:
+        return ""
+    return "" if owner == os.geteuid() else f" It belongs to {_user_name(owner)}: start Rota as that user."
+
+
 def _lock(file: int, home: Path, given_up: threading.Event | None = None) -> None:
     deadline = time.monotonic() + LOCK_PATIENCE
     while not _try_lock(file):
@@ -513,6 +522,6 @@ def _explaining(home: Path) -> Iterator[None]:
     except OSError as error:
         where = f" ({error.filename})" if error.filename and str(error.filename) != str(home) else ""
         raise CannotStart(
-            f"The embedded database cannot use {home}: {error.strerror}{where}. "
+            f"The embedded database cannot use {home}: {error.strerror}{where}.{of_another(home)} "
             "Set ROTA_HOME to another directory, or ROTA_DATABASE_URL to a PostgreSQL server."
         ) from error
