@@ -520,7 +520,7 @@ async def test_what_is_typed_for_a_key_stays_with_it_when_another_comes_before_i
             await memory.remember(conn, house.caller.workspace_id, automation_id, Remembered(key, 1, None, None))
         return [each["id"] for each in Page(await admin.get(f"{ROOT}/automations/errand")).all("textarea")]
 
-    alone, together = await fields("seen"), await fields("last one")
+    alone, together = await fields("seen"), await fields("last:one")
     assert len(together) == 2
     assert together[1:] == alone
 
