@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import secrets
 from datetime import timedelta
 from typing import Any
 
@@ -124,6 +125,12 @@ async def test_whatever_the_reason(
 ) -> None:
     assert (await send(api, method, path, body)).status_code == status
     assert [(each["status"], each["code"]) for each in await rows(office)] == ([(status, code)] if code else [])
+
+
+async def test_no_name_is_too_long_to_be_told_of(office: Office, api: Api) -> None:
+    name = secrets.token_hex(4000)  # which no index can hold, nor compress
+    refused(await api.delete(f"/agents/{name}"), 404, "not_found")
+    assert [(each["action"], each["object_id"]) for each in await rows(office)] == [("agent.delete", f"{name[:199]}…")]
 
 
 async def test_who_reads_leaves_nothing(office: Office, api: Api) -> None:

@@ -20,6 +20,12 @@ log = logging.getLogger(__name__)
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # What happens often and is told elsewhere in full: for these nothing is looked at before and after.
 BRISK = frozenset({("run", "create"), ("automation", "run"), ("event", "create"), ("message", "ack")})
+LONGEST_REF = 200  # a key of a memory; ids, slugs and names are shorter
+
+
+def _cut(ref: str) -> str:
+    """What names something is never longer; what does not, however long, must fit the log's index all the same."""
+    return ref if len(ref) <= LONGEST_REF else f"{ref[: LONGEST_REF - 1]}…"
 
 
 @dataclass(slots=True)
@@ -43,7 +49,7 @@ class Record:
         ref = request.path_params.get(named[-1]) if named and about else None
         if not path:
             ref = request.path_params["workspace"]
-        return cls(action, None if ref is None else str(ref), request.client.host if request.client else None)
+        return cls(action, None if ref is None else _cut(str(ref)), request.client.host if request.client else None)
 
     async def look(self, conn: Connection, caller: Caller) -> None:
         """Remember how the thing stands before it is changed, and its id if it was named by its slug."""
