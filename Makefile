@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 SECONDS ?= 60
 SEED ?=
+# What a Python must be, and what an earlier try may have left half made, for want of python3-venv say.
+NEW := import sys; sys.version_info >= (3, 11) or sys.exit("Rota needs Python 3.11 or newer, and $(PYTHON) is older. Name another: PYTHON=python3.12")
+FIT := $(NEW); import pip
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 
 help: ## Show what can be made
@@ -12,7 +15,7 @@ help: ## Show what can be made
 
 # Two stamps: running Rota needs few packages, working on it needs more.
 $(VENV)/.run: pyproject.toml requirements/build.txt requirements/run.txt build_hooks/vendor_htmx.py
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c '$(FIT)' 2>/dev/null || { $(PYTHON) -c '$(NEW)' && $(PYTHON) -m venv --clear $(VENV); }
 	@echo "Installing Rota into $(VENV) …"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
