@@ -141,6 +141,16 @@ async def test_a_renewed_grant_may_charge_another_account_and_those_after_it_do_
     refused(await api.post(f"{path}/renew-grant", {"account": theirs["id"]}), 422, "unknown_account", "account")
 
 
+async def test_a_follow_up_charges_what_the_automation_of_its_session_charges(office: Office, api: Api) -> None:
+    other = made(await api.post("/accounts", {"name": "Research", "budget": TEN}))
+    path = f"/automations/{made(await api.post('/automations', example()))['id']}"
+    made(await api.post(f"{path}/renew-grant", {"account": other["id"]}), 200)
+    run = made(await api.post(f"{path}/run"))
+    await office.settle(await office.claim())
+    turn = made(await api.post(f"/sessions/{run['session_id']}/messages", {"prompt": "And why?"}))
+    assert made(await api.get(f"/grants/{turn['grant_id']}"), 200)["account_id"] == other["id"]
+
+
 async def test_a_member_keeps_to_the_account_that_their_automation_charges(office: Office, api: Api) -> None:
     member, first = await office.api("member"), await account_of(api)
     other = made(await api.post("/accounts", {"name": "The board", "budget": TEN}))

@@ -20,11 +20,12 @@ async def make(
     automation_id: AutomationId | None = None,
     replaces: GrantId | None = None,
     account_id: AccountId | None = None,
+    charging: GrantId | None = None,
 ) -> GrantId:
     """A grant for this agent only. Made in the transaction of what needs it. It charges the account that is named, or
-    that of the grant it replaces, or the workspace's first."""
+    that of the grant it replaces or is to charge as, or the workspace's first."""
     grant_id = GrantId(new_id())
-    account_id = account_id or await grants.account_to_charge(conn, workspace_id, replaces)
+    account_id = account_id or await grants.account_to_charge(conn, workspace_id, replaces or charging)
     made = await grants.add(
         conn,
         workspace_id,

@@ -160,9 +160,8 @@ async def _short_grant(
 ) -> GrantId:
     """Of the caller, for as long as the run may take. It charges the account of the automation's grant, if the run is
     an automation's."""
-    account_id = await grant_rows.account_to_charge(conn, caller.workspace_id, charging)
     lasts = max(grants.SHORT, START_WITHIN + timeout)
-    return await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=lasts, account_id=account_id)
+    return await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=lasts, charging=charging)
 
 
 def _queue(caller: Caller, agent: Mapping[str, Any]) -> AgentId | WorkspaceId:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from rota.access import grants
-from rota.db import agents
+from rota.db import agents, automations
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid
 from rota.model.caller import Caller
@@ -29,7 +29,7 @@ async def turn(
     retry_of: RunId | None = None,
 ) -> RunId:
     """Start a turn, on a short grant of the caller, behind the turns before it and what an automation does in
-    the session. A session that had ended goes on."""
+    the session, whose account it charges too. A session that had ended goes on."""
     session = await changing.find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "write in this session")
     if prompt is None and given is None:
@@ -41,7 +41,13 @@ async def turn(
         raise Conflict("The agent of this session was deleted.", code="agent_deleted")
     if agent["status"] == "paused":
         raise Conflict("The agent of this session is paused.", code="agent_paused")
-    grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT)
+    automation = session["automation_id"] and await automations.find(
+        conn, caller.workspace_id, str(session["automation_id"])
+    )
+    charging = automation["grant_id"] if automation else None
+    grant_id = await grants.make(
+        conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT, charging=charging
+    )
     start = _start(caller, session_id, agent, grant_id, prompt=prompt, given=given, retry_of=retry_of)
     # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
     await starting.start(conn, [start])
