@@ -18,9 +18,8 @@ from rota.runs import ending
 async def cancel(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
     """Cancel a run. Refused once it has ended."""
     while not await _cancelled(conn, workspace_id, run_id):
-        await _refuse_ended(
-            conn, workspace_id, run_id
-        )  # else its worker put it back to the queue between the two looks
+        # If it has not ended, its worker put it back to the queue between the two looks.
+        await _refuse_ended(conn, workspace_id, run_id)
 
 
 async def _cancelled(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> bool:
