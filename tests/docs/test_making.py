@@ -12,7 +12,7 @@ echo "$@" >> asked
 case "$2" in venv) mkdir -p .venv/bin; printf '#!/bin/sh\\nexit 0\\n' > .venv/bin/python; chmod +x .venv/bin/python ;; esac
 """
 WITHOUT_PIP = "#!/bin/sh\necho No module named pip >&2; exit 1\n"
-TOO_OLD = "#!/bin/sh\necho Rota needs Python 3.11 or newer >&2; exit 1\n"
+TOO_OLD = MAKES + 'case "$1" in -c) echo "$2" >&2; exit 1 ;; esac\n'
 
 
 @pytest.fixture
