@@ -18,14 +18,17 @@ from rota.errors import Invalid, NotFound
 from rota.executors.acp import AcpExecutor, child
 from rota.executors.acp.files import Files
 from rota.executors.acp.opening import Bookmark, bookmark, digest
+from rota.executors.acp.story import Story
 from rota.executors.acp.terminals import Terminals
 from rota.executors.briefing import prepare_directory
 from rota.executors.process import Spec
+from rota.executors.transcript import Transcript
 from rota.model.agent_config import Limits, read_acp
 from rota.model.approval import Answer, Option, Question, pre_approved
 from rota.model.executor import Assignment, Desk, Turn
 from rota.model.ids import ApprovalId, RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
+from rota.model.text import clean_json
 
 OPTIONS = [Option("yes", "Yes", True), Option("always", "Always", True), Option("no", "No", False)]
 
@@ -370,3 +373,28 @@ def test_a_directory_is_known_by_its_link_too(tmp_path: Path) -> None:
     files = Files(tmp_path / "named")
     files.write(str(tmp_path / "named" / "a"), "1")
     assert files.read(str(tmp_path / "real" / "a")) == "1"
+
+
+async def test_the_parts_of_a_tool_may_be_nested_as_deep_as_anything_and_deeper_ones_are_left_out(
+    desk: RecordingDesk,
+) -> None:
+    def nested(depth: int) -> Any:
+        return {"in": nested(depth - 1)} if depth else 1
+
+    async def spend(_unit: str, _amount: float) -> None:
+        raise AssertionError
+
+    story = Story(Transcript(desk, 1_000_000), spend)
+    story.listening = True
+    for depth in range(50, 70):
+        used = {"toolCallId": str(depth), "title": f"{depth}", "status": "completed", "rawInput": nested(depth)}
+        for call in ({**used, "rawOutput": nested(depth)}, {**used, "content": [_shown(nested(depth))]}):
+            await story.hear({"sessionId": "s", "update": {"sessionUpdate": "tool_call", **call}})
+    assert len(desk.events) == 40
+    for _, name, data in desk.events:
+        clean_json({"name": name, **data})  # as the desk does
+    assert [data["title"] for _, _, data in desk.events if "input" in data][-1] == "60"
+
+
+def _shown(meta: Any) -> dict[str, Any]:
+    return {"type": "content", "content": {"type": "text", "text": "x", "annotations": {"_meta": meta}}}

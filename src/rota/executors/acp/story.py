@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from rota.executors.events import LARGEST_AMOUNT
 from rota.executors.transcript import Transcript
-from rota.model.text import clean, clean_json
+from rota.model.text import DEEPEST, clean, clean_json
 
 LARGEST_EVENT = 100_000
 LONGEST_NAME = 200
+WITHIN = 3  # levels at most, in which a part stands when it is told
 DECIMALS = 9  # of money: the difference of two floats has more, and none of them is meant
 ENDED = ("completed", "failed")
 
@@ -168,7 +169,7 @@ def _tool_name(meta: Mapping[str, Any] | None) -> str | None:
 
 def _content(content: Any) -> dict[str, Any]:
     """A piece of content without what only a program could read."""
-    told: dict[str, Any] = _plain(content.model_dump(mode="json", by_alias=True, exclude_none=True))
+    told: dict[str, Any] = _plain(content.model_dump(mode="json", by_alias=True, exclude_none=True)) or {}
     inner = told.get("content")
     for each in (told, inner if isinstance(inner, dict) else {}):
         for name in ("data", "blob", "_meta"):
@@ -178,7 +179,7 @@ def _content(content: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     try:
-        return clean_json(value)
+        return clean_json(value, DEEPEST - WITHIN)
     except ValueError:
         return None
 
