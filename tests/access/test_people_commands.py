@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +15,7 @@ from rota.access import signing_in
 from rota.cli import main
 from rota.db import identities, people
 from rota.errors import Unauthenticated
+from rota.http.shapes.people import TokenOut
 from rota.model.caller import Level
 from rota.roster import members
 
@@ -67,6 +69,16 @@ async def test_who_is_switched_off_comes_in_nowhere_until_switched_on(rota: Comm
     assert (await rota("users", "enable", ADA)).output == f"{ADA} is switched on.\n"
     assert (await rota("users", "enable", ADA)).output == f"{ADA} was not switched off.\n"
     assert await opens(house, await _link(rota))
+
+
+@pytest.mark.usefixtures("house")
+async def test_a_list_in_json_has_times_and_fields_as_the_api_has_them(rota: Command) -> None:
+    assert (await rota("tokens", "create", "script", "--lasts", "2d")).exit_code == 0
+    [token] = [json.loads(line) for line in (await rota("tokens", "list", "--json")).output.splitlines()]
+    assert TokenOut.model_validate(token).model_dump(mode="json").keys() == token.keys()
+    [workspace] = [json.loads(line) for line in (await rota("workspaces", "list", "--json")).output.splitlines()]
+    for instant in (token["created_at"], token["expires_at"], workspace["created_at"]):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", instant), instant
 
 
 async def test_a_link_signs_its_person_in_once_and_ends_older_ones(rota: Command, house: House, ada: str) -> None:

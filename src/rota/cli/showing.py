@@ -201,8 +201,12 @@ def _together(widths: Sequence[int]) -> int:
 def listed(columns: Sequence[Column], items: Sequence[Item], *, as_lines: bool) -> Iterator[str]:
     """A list that is at hand: a table, or an object of JSON a line."""
     if as_lines:
-        return (json.dumps(item, default=str) for item in items)
+        return (json.dumps(item, default=_as_the_api_has_it) for item in items)
     return table(columns, items, within=room())
+
+
+def _as_the_api_has_it(value: object) -> str:
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else str(value)
 
 
 def _narrow(widths: list[int], columns: Sequence[Column], within: int) -> None:

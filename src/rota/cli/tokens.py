@@ -65,7 +65,8 @@ def list_(home: Path | None, workspace: str | None, as_json: bool) -> None:
     async def look(conn: Any) -> list[dict[str, Any]]:
         from rota.access import tokens  # noqa: PLC0415
 
-        return await tokens.all_of(conn, settings.workspace)
+        found = await tokens.all_of(conn, settings.workspace)
+        return [{name: value for name, value in each.items() if name != "lasts"} for each in found]
 
     for line in showing.listed(COLUMNS, in_transaction(settings, look), as_lines=as_json):
         click.echo(line)
