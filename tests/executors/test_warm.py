@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -194,15 +195,18 @@ async def test_an_agents_own_module_comes_before_one_of_its_name_that_is_loaded(
     assert await run(f"import {name}\ndef poet(context): return {name}.WORDS") == Succeeded("my own")
 
 
-async def test_modules_that_a_new_python_has_stay_and_a_folder_of_the_name_changes_nothing(
-    run: Run, code: Path
-) -> None:
+async def test_modules_that_a_new_python_has_stay_and_a_folder_or_a_link_changes_nothing(run: Run, code: Path) -> None:
     for name in ("copy", "json"):
         (code / name).mkdir()
     (code / "json" / "__init__.py").touch()
-    source = "import copy, json\ndef poet(context): return f'{copy.deepcopy([])} {json.dumps([])}'"
+    (code / "uuid.py").symlink_to(str(uuid.__file__))
+    source = """
+        import copy, json, uuid
+        from rota.model import ids
+        def poet(context): return f"{copy.deepcopy([])} {json.dumps([])} {ids.UUID is uuid.UUID}"
+    """
     for _ in range(2):
-        assert await run(source) == Succeeded("[] []")
+        assert await run(source) == Succeeded("[] [] True")
         await ready()
 
 

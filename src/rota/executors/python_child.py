@@ -209,14 +209,18 @@ def _forget_namesakes(path: str) -> None:
     """An agent's own modules come first, as in a new Python: also `copy.py`, although a nursery has loaded `copy`."""
     listed = os.listdir(path) if os.path.isdir(path) else []
     for name in loaded_ahead.intersection(each.partition(".")[0] for each in listed):
-        spec, loaded = _would_be_found(name), getattr(sys.modules[name], "__spec__", None)
-        if spec is not None and spec.origin != getattr(loaded, "origin", None):
+        if _origin(_would_be_found(name)) not in ("", _origin(getattr(sys.modules[name], "__spec__", None))):
             for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
                 del sys.modules[each]
 
 
 def _would_be_found(name: str) -> ModuleSpec | None:
     return next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None))), None)
+
+
+def _origin(spec: ModuleSpec | None) -> str:
+    """The file itself: a path to installed packages may be a link."""
+    return os.path.realpath(spec.origin) if spec is not None and spec.origin else ""
 
 
 def _import(module: str) -> Any:
