@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -100,32 +101,64 @@ async def test_two_workers_at_once_do_not_fill_one_gap_twice(house: House, db: D
 CAPPED = {"agents": "UPDATE agents SET max_concurrent = 2", "workspaces": "UPDATE workspaces SET max_concurrent = 2"}
 
 
-@pytest.mark.parametrize("capped", CAPPED)
-async def test_who_found_another_worker_claiming_for_what_is_capped_looks_again_soon(
-    house: House, db: Database, shift: Any, monkeypatch: pytest.MonkeyPatch, capped: str
-) -> None:
-    """Provoked: the other holds what is capped, and leaves the run to those who have a place."""
-    await house.execute(CAPPED[capped])
-    await run_agent(house)
-    looked, exhausted, begun = asyncio.Event(), Queues.exhausted, asyncio.Event()
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Whether a worker has found that there is nothing for it."""
+    looked, exhausted = asyncio.Event(), Queues.exhausted
 
     def look(queues: Queues) -> None:
         exhausted(queues)
         looked.set()
 
-    async def begin(assignment: Assignment, desk: Desk) -> Succeeded:
-        begun.set()
-        return Succeeded("Done.")
-
     monkeypatch.setattr(Queues, "exhausted", look)
-    async with AsyncExitStack() as stack:
-        async with db.transaction() as other:
-            await other.execute(f"SELECT FROM {capped} FOR NO KEY UPDATE".encode())
-            await stack.enter_async_context(shift(begin, poll=3600.0))
-            await looked.wait()
-            assert not begun.is_set()
-        async with asyncio.timeout(10):
-            await begun.wait()
+    return looked
+
+
+@pytest.fixture
+async def late(shift: Any, looked: asyncio.Event) -> Any:
+    """A worker that comes while another claims: it gets nothing until that is done, and then begins."""
+
+    @asynccontextmanager
+    async def come(other: AbstractAsyncContextManager[Connection]) -> AsyncIterator[Connection]:
+        begun = asyncio.Event()
+
+        async def begin(assignment: Assignment, desk: Desk) -> Succeeded:
+            begun.set()
+            return Succeeded("Done.")
+
+        async with AsyncExitStack() as stack:
+            async with other as conn:
+                yield conn
+                await stack.enter_async_context(shift(begin, poll=3600.0))
+                await looked.wait()
+                assert not begun.is_set()
+            async with asyncio.timeout(10):
+                await begun.wait()
+
+    return come
+
+
+@pytest.mark.parametrize("capped", CAPPED)
+async def test_who_found_another_worker_claiming_for_what_is_capped_looks_again_soon(
+    house: House, db: Database, late: Any, capped: str
+) -> None:
+    """Provoked: the other holds what is capped, and leaves the run to those who have a place."""
+    await house.execute(CAPPED[capped])
+    await run_agent(house)
+    async with late(db.transaction()) as other:
+        await other.execute(f"SELECT FROM {capped} FOR NO KEY UPDATE".encode())
+
+
+async def test_who_found_all_that_waits_chosen_from_by_another_worker_looks_again_soon(
+    house: House, db: Database, late: Any
+) -> None:
+    """Provoked: the other has two places, has chosen from two runs of each workspace, and has not committed yet."""
+    second = await second_house(house)
+    for _ in range(2):
+        await run_agent(house)
+        await run_agent(second, "other")
+    async with late(db.transaction()) as other:
+        assert len(await claim(other, places=2)) == 2
 
 
 async def test_a_workspace_runs_no_more_at_once_than_its_cap(house: House, db: Database) -> None:

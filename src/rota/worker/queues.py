@@ -18,7 +18,7 @@ EVER = "-infinity"
 MOST_REMEMBERED = 10_000  # workspaces
 FEW_LOOKS = 4  # for more, one look everywhere is cheaper
 SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking where there are many queues
-HELD_SECONDS = 0.05  # until a look at what another worker just claims for
+HELD_SECONDS = 0.05  # until a look at what another worker just claims, or claims for
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
 
@@ -32,6 +32,8 @@ class Queues:
         self._turns = Turns()
         self._later: dict[Queue, tuple[float, Found]] = {}
         self._offered: list[Found] = []
+        self._read: set[Queue] = set()  # of those offered
+        self._seen: set[Queue] = set()  # something waited there when somebody looked
         self._room: dict[UUID, int] = {}  # of what is capped, as far as it could be locked
         self._held: set[UUID] = set()  # what is capped and locked by another
         self._share = 0
@@ -54,9 +56,9 @@ class Queues:
         self._guessed.clear()
         found = await self._find(conn)
         places = self._turns.places()
-        self._turns, self._later = Turns(), {}
+        self._turns, self._later, self._seen = Turns(), {}, set()
         for each in sorted(found, key=lambda each: places.get((each.priority, each.workspace_id), len(places))):
-            self._add(each)
+            self._add_seen(each)
 
     @property
     def hinted(self) -> bool:
@@ -103,7 +105,7 @@ class Queues:
     async def _look_into(self, conn: Connection, workspace_id: UUID | None) -> None:
         began = time.monotonic()
         for found in await self._find(conn, workspace_id):
-            self._add(found)
+            self._add_seen(found)
         self._guessed = self._guessed - {workspace_id} if workspace_id else set()
         now = time.monotonic()
         self.looking_costs = (now - began) / SHARE_OF_LOOKING
@@ -123,6 +125,10 @@ class Queues:
             self._later[found.key] = (time.monotonic() + found.later_in, found)
         if found.ready_in <= 0:
             self._turns.add(found)
+
+    def _add_seen(self, found: Found) -> None:
+        self._add(found)
+        self._seen.add(found.key)
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -152,7 +158,9 @@ class Queues:
         spaces = {each.workspace_id for each in ready if each.workspace_capped}
         agents = {(each.workspace_id, each.queue) for each in ready if each.agent_capped}
         self._room, self._held = await self._lock(conn, spaces, agents) if spaces or agents else ({}, set())
-        return [row for each in ready if (row := self._row(each))]
+        read = [(each, row) for each in ready if (row := self._row(each))]
+        self._read = {each.key for each, _ in read}
+        return [row for _, row in read]
 
     async def _lock(
         self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]
@@ -195,10 +203,23 @@ class Queues:
         for each in self._offered:
             if each.workspace_id in full:
                 self._turns.drop_workspace(each.workspace_id)
-            elif each.workspace_id in done or each.queue in full:
+            elif each.queue in full:
                 self._turns.drop(each)
+            elif each.workspace_id in done:
+                self._done(each)
             else:
                 self._turns.put_last(each)
+        if runs:
+            self._seen -= self._read
+
+    def _done(self, found: Found) -> None:
+        """It has no more to give, until a hint or the next look. But look there again soon if another worker claims for
+        it just now, or may hold what was seen there: it chooses from more than it has places for, and tells nobody what
+        it leaves."""
+        self._turns.drop(found)
+        capped = found.workspace_id in self._held or found.queue in self._held
+        if capped or (found.key in self._read and found.key in self._seen):
+            self._later[found.key] = (time.monotonic() + HELD_SECONDS, found)
 
     def _full(self, runs: Sequence[Claimed]) -> set[UUID]:
         """What is capped and runs as many as it may with these."""
@@ -216,13 +237,13 @@ class Queues:
             self._since[key] = max(self._since.get(key, since), since)
 
     def exhausted(self) -> None:
-        """Those whose turn it was had nothing: forget them until a hint or the next look. Who claims for one just now
-        may have fewer places than it has room, and tells nobody: look there again soon."""
-        soon = time.monotonic() + HELD_SECONDS
+        """Those whose turn it was had nothing. What was seen there may be behind the place of reading, too, if it was
+        committed late."""
         for each in self._offered:
-            self._turns.drop(each)
-            if each.workspace_id in self._held or each.queue in self._held:
-                self._later[each.key] = (soon, each)
+            self._done(each)
+        for key in self._seen & self._read:
+            self._since.pop(key, None)
+        self._seen -= self._read
 
 
 def _ready(found: Found) -> Found:
