@@ -322,6 +322,18 @@ def test_messages_are_waited_for_as_long_as_was_asked_for(monkeypatch: pytest.Mo
         assert client.messages("s", wait=60.0) == [{"id": 1}]
 
 
+def test_a_server_that_stops_ends_no_wait() -> None:
+    """It answers at once, with nothing; whoever takes its place has the rest of the time."""
+    nothing = told(200, items=[], next_cursor=None)
+    with (
+        serving(nothing, None, told(200, items=[{"id": 1}], next_cursor=None)) as server,
+        Client(server.url, token="t") as client,
+    ):
+        assert client.messages("s", wait=20.0) == [{"id": 1}]
+    with serving(nothing) as server, Client(server.url, token="t") as client:
+        assert client.messages("s") == []
+
+
 def test_who_tries_for_days_pauses_no_longer_than_others() -> None:
     assert [pause_after(tries) for tries in (1, 2, 6, 5000)] == [0.1, 0.2, 2.0, 2.0]
 

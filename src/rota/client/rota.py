@@ -12,6 +12,7 @@ import httpx
 
 from rota.client.events import Events
 from rota.client.wire import (
+    FIRST_PAUSE,
     PASSING,
     AsyncWire,
     Call,
@@ -163,8 +164,9 @@ async def first_page(line: Line, path: str, params: Mapping[str, Any], wait: flo
         left = until - time.monotonic()
         call = Call("GET", path, params={**params, **waiting(left)}, within=LONGEST_WAIT + 30.0)
         items: list[dict[str, Any]] = (await line.json(call))["items"]
-        if items or left <= LONGEST_WAIT:
+        if items or time.monotonic() >= until:
             return items
+        await line.wire.pause(FIRST_PAUSE)  # a server that stops has nothing to say at once, until it is gone
 
 
 def waiting(seconds: float) -> dict[str, str]:
