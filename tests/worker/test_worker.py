@@ -17,7 +17,7 @@ from rota.db.run_status.ending import SPAN
 from rota.errors import Conflict, Lost
 from rota.model.duration import parse_duration
 from rota.model.executor import Assignment, Desk
-from rota.model.ids import new_id
+from rota.model.ids import WorkerId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.roster import automations, running
 from rota.runs import cancelling, sweeping
@@ -482,6 +482,16 @@ async def test_a_lost_run_is_rescued_only_so_often_and_then_fails_as_stalled(
     assert (run["status"], run["error_class"], run["rescues"], run["tries"]) == ("failed", "stalled", 2, 0)
 
 
+async def test_a_lost_run_that_may_not_be_rescued_says_so(house: House, db: Database, run_now: Any) -> None:
+    run_id = await run_now(await house.automation(max_rescues=0))
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+    )
+    async with db.transaction() as conn:
+        await sweeping.rescue(conn, 10)
+    assert (await _run(house, run_id))["error_detail"] == "Its worker gone was lost, and it may not be rescued."
+
+
 async def test_a_lost_run_that_was_to_be_cancelled_ends_cancelled(house: House, db: Database, run_now: Any) -> None:
     run_id = await run_now(await house.automation())
     await house.execute(
@@ -493,9 +503,19 @@ async def test_a_lost_run_that_was_to_be_cancelled_ends_cancelled(house: House, 
     assert (await _run(house, run_id))["status"] == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("pool", "told"),
+    [
+        ("default", "It waited 15m for a worker with a free place."),
+        ("gpu", "It waited 15m for a worker that serves the kind command in the pool default; none was there."),
+    ],
+)
 async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
-    house: House, db: Database, run_now: Any, wakes: Wakes
+    house: House, db: Database, run_now: Any, wakes: Wakes, pool: str, told: str
 ) -> None:
+    async with db.connection() as conn:
+        busy = {"host": "h", "pid": 1, "places": 1, "busy": 1, "at_work": []}
+        await workers.beat(conn, WorkerId("w"), kinds=["command"], pools=[pool], **busy)
     run_id = await run_now(await house.automation(start_within=timedelta(minutes=15)))
     await Rescue(db, wakes).once()
     assert (await _run(house, run_id))["status"] == "queued"
@@ -503,7 +523,7 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     await Rescue(db, wakes).once()
     run = await _run(house, run_id)
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
-    assert run["error_detail"] == "It waited 15m for a worker with a free place."
+    assert run["error_detail"] == told
 
 
 @pytest.mark.parametrize("text", ["2s", "0.05s", "1.25s", "15m", "1h30m", "1d", "2d3h4m5.000006s", "400d"])

@@ -30,7 +30,8 @@ def _after_loss(run: run_status.LostLease) -> Settlement:
         return Settlement(Status.CANCELLED, run.tries)
     if run.rescues < run.max_rescues:
         return Settlement(Status.QUEUED, run.tries)
-    detail = f"Its worker {run.worker_id} was lost, as {run.rescues} before; no rescue is left."
+    before = f", as {run.rescues} before; no rescue is left" if run.rescues else ", and it may not be rescued"
+    detail = f"Its worker {run.worker_id} was lost{before}."
     return Settlement(Status.FAILED, run.tries, error_class=ErrorClass.STALLED, error_detail=detail)
 
 

@@ -94,7 +94,11 @@ chosen AS MATERIALIZED (
 changed AS (
    UPDATE runs r
       SET status = 'failed', finished_at = clock_timestamp(), error_class = 'stuck',
-          error_detail = 'It waited ' || {SPAN} || ' for a worker with a free place.'
+          error_detail = 'It waited ' || {SPAN} || CASE WHEN EXISTS (
+              SELECT FROM workers w
+               WHERE w.last_seen_at >= r.ready_at AND r.executor = ANY(w.kinds) AND r.pool = ANY(w.pools))
+              THEN ' for a worker with a free place.'
+              ELSE ' for a worker that serves the kind ' || r.executor || ' in the pool ' || r.pool || '; none was there.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """
     + TELL
