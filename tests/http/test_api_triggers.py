@@ -40,6 +40,32 @@ async def test_a_part_of_what_says_when_is_changed_and_the_rest_stays(
     )
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cron": "0 10 * * *"},
+        {"every": "2d", "time": "10:00"},
+        {"mode": "weekly", "weekdays": ["mon"], "time": "10:00"},
+        {"at": "2090-01-01T10:00"},
+    ],
+)
+async def test_another_time_is_one_of_the_same_zone(api: Api, change: dict[str, Any]) -> None:
+    path, [trigger] = await saved_with(api, {"cron": "0 9 * * *", "timezone": "Asia/Tokyo"})
+    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", change), 200)
+    assert changed["schedule"]["timezone"] == "Asia/Tokyo"
+    assert changed["next_fire_at"].endswith("T01:00:00Z"), "ten o'clock there"
+
+
+async def test_a_schedule_in_place_of_a_webhook_is_of_the_workspaces_zone_as_it_is_now(api: Api) -> None:
+    path, [trigger] = await saved_with(api, {"webhook": {}})
+    made(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)
+    try:
+        changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", {"cron": "0 10 * * *"}), 200)
+    finally:
+        made(await api.patch("", {"timezone": "UTC"}), 200)
+    assert changed["schedule"]["timezone"] == "Asia/Tokyo"
+
+
 async def test_how_the_other_one_has_to_end_is_changed_by_itself(api: Api) -> None:
     other = made(await api.post("/automations", example()))
     path, [trigger] = await saved_with(api, {"after": other["slug"]})

@@ -232,8 +232,7 @@ async def changed(
     limits = {name: form[name] if name in form else stored[name] for name in LIMITS}
     when = {name: value for name, value in form.items() if name not in LIMITS}
     if when:
-        whole = when if any(name in KINDS for name in when) else {**(stored["editor"] or form_of(stored)), **when}
-        given, there = {**whole, **limits}, {**stored, **limits}
+        given, there = {**_whole(stored, when), **limits}, {**stored, **limits}
         row = await read(conn, caller, given, now=now, field="", stored=[there]) | limits
         if not _alike(stored, row):
             return row
@@ -242,6 +241,15 @@ async def changed(
     moved = any(row[name] != stored[name] for name in ("enabled", "starts_at", "ends_at"))
     _check_limits({**row, "fires": 0}, "", since=now if moved else row["anchor_at"])
     return row
+
+
+def _whole(stored: Mapping[str, Any], when: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of what says when, with the rest as it is stored. Another schedule keeps the zone if it names none."""
+    if not any(name in KINDS for name in when):
+        return {**(stored["editor"] or form_of(stored)), **when}
+    if stored["kind"] in INBOUND or any(name in INBOUND for name in when):
+        return dict(when)
+    return {"timezone": stored["timezone"], **when}
 
 
 def next_fire(row: Mapping[str, Any], now: datetime) -> datetime | None:
