@@ -191,6 +191,19 @@ async def test_a_cap_that_is_set_later_holds_for_what_already_waits(house: House
         assert len(await claim(conn)) == 1
 
 
+async def test_a_run_that_comes_as_its_agent_is_no_longer_capped_is_claimed(house: House, db: Database) -> None:
+    """Provoked: it is written but not committed when the cap is taken away, and what waits goes to the other queue."""
+    async with db.transaction() as conn:
+        await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
+    async with db.transaction() as coming:
+        for _ in range(3):
+            await running.run_agent(coming, house.caller, "worker-bee", {"prompt": "go"})
+        async with db.transaction() as conn:
+            await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": None})
+    async with db.transaction() as conn:
+        assert len(await claim(conn)) == 3
+
+
 async def test_only_the_pools_and_kinds_that_a_worker_serves_are_claimed(house: House, db: Database) -> None:
     await run_agent(house)
     async with db.transaction() as conn:

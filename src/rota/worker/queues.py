@@ -20,6 +20,7 @@ FEW_LOOKS = 4  # for more, one look everywhere is cheaper
 SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking where there are many queues
 HELD_SECONDS = 0.05  # until a look at what another worker just claims, or claims for
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
+UNCAPPED = 1_000_000  # more than anybody has places
 LATE_COMMITS = timedelta(seconds=5)  # a run may become visible this long after its ready_at
 
 
@@ -165,10 +166,11 @@ class Queues:
     async def _lock(
         self, conn: Connection, spaces: set[UUID], agents: set[tuple[UUID, UUID]]
     ) -> tuple[dict[UUID, int], set[UUID]]:
-        """How many more each may run, and those that another holds."""
+        """How many more each may run, and those that another holds. Who is capped no more may still have a queue of its
+        own: a run that came at the same moment."""
         caps = await rows.lock_capped(conn, list(spaces), list(agents))
         busy = await rows.running(conn, list(spaces | {workspace_id for workspace_id, _ in agents}))
-        room = {capped: max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items() if cap is not None}
+        room = {capped: UNCAPPED if cap is None else max(0, cap - busy.get(capped, 0)) for capped, cap in caps.items()}
         full = {capped for capped, more in room.items() if not more}
         await self._mark_full(conn, spaces & full, {each for each in agents if each[1] in full})
         return room, {*spaces, *(agent_id for _, agent_id in agents)} - caps.keys()
