@@ -56,6 +56,20 @@ async def test_another_time_is_one_of_the_same_zone(api: Api, change: dict[str, 
     assert changed["next_fire_at"].endswith("T01:00:00Z"), "ten o'clock there"
 
 
+async def test_another_number_of_days_keeps_the_time_of_day(api: Api) -> None:
+    path, [trigger] = await saved_with(api, {"every": "2d", "time": "09:00"})
+    path = f"{path}/triggers/{trigger['id']}"
+    assert made(await api.patch(path, {"every": "3d"}), 200)["text"] == "Every 3 days at 09:00, UTC"
+    assert made(await api.patch(path, {"every": "90m"}), 200)["text"] == "Every 90 minutes"
+
+
+async def test_to_run_after_another_one_keeps_how_it_has_to_end(api: Api) -> None:
+    one, other = [made(await api.post("/automations", example())) for _ in range(2)]
+    path, [trigger] = await saved_with(api, {"after": one["slug"], "on": ["failed"]})
+    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", {"after": other["slug"]}), 200)
+    assert (changed["after_automation_id"], changed["after_on"]) == (other["id"], ["failed"])
+
+
 async def test_a_schedule_in_place_of_a_webhook_is_of_the_workspaces_zone_as_it_is_now(api: Api) -> None:
     path, [trigger] = await saved_with(api, {"webhook": {}})
     made(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)

@@ -16,7 +16,7 @@ from rota.errors import Conflict, Invalid, NotFound
 from rota.model import webhook
 from rota.model.caller import Caller
 from rota.model.cron import EPOCH, did_you_mean
-from rota.model.duration import format_duration
+from rota.model.duration import format_duration, parse_duration
 from rota.model.event import event_name
 from rota.model.firing import Timing
 from rota.model.ids import TriggerId, WorkspaceId, new_id
@@ -244,12 +244,24 @@ async def changed(
 
 
 def _whole(stored: Mapping[str, Any], when: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of what says when, with the rest as it is stored. Another schedule keeps the zone if it names none."""
+    """A part of what says when, with the rest as it is stored. Another definition keeps what it says nothing about and
+    can have: the zone, the time of day, how the other automation has to end."""
     if not any(name in KINDS for name in when):
         return {**(stored["editor"] or form_of(stored)), **when}
+    if stored["kind"] == "after" and "after" in when:
+        return {"on": stored["after_on"], **when}
     if stored["kind"] in INBOUND or any(name in INBOUND for name in when):
         return dict(when)
-    return {"timezone": stored["timezone"], **when}
+    kept = {"timezone": stored["timezone"]}
+    if stored["time_of_day"] and "mode" not in when and _in_days(when.get("every")):
+        kept["time"] = f"{stored['time_of_day']:%H:%M}"
+    return {**kept, **when}
+
+
+def _in_days(every: Any) -> bool:
+    with suppress(Invalid):
+        return not parse_duration(every) % timedelta(days=1)
+    return False
 
 
 def next_fire(row: Mapping[str, Any], now: datetime) -> datetime | None:
