@@ -235,6 +235,21 @@ async def test_no_page_needs_inline_code_or_a_foreign_file(admin: AsyncClient, h
                 assert (attributes.get(name) or "/").startswith(("/", "#")), (path, tag, attributes)
 
 
+async def test_an_automation_says_why_all_its_slots_are_skipped(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation()
+    grant = await house.value("SELECT grant_id FROM automations WHERE id = %s", automation_id)
+    assert "Every slot is skipped" not in (await admin.get(f"{LIST}/errand")).text
+    await submit(admin, "/w/default/agents/worker-bee/pause")
+    assert "Every slot is skipped: its agent is paused." in (await admin.get(f"{LIST}/errand")).text
+    await submit(admin, "/w/default/agents/worker-bee/resume")
+    await submit(admin, f"/w/default/settings/grants/{grant}/revoke")
+    page = (await admin.get(f"{LIST}/errand")).text
+    assert "Every slot is skipped: its grant was revoked." in page
+    assert f"/settings/grants/{grant}" in page
+    await submit(admin, f"{LIST}/errand/delete")
+    assert "Every slot is skipped" not in (await admin.get(f"{LIST}/{automation_id}")).text
+
+
 async def test_nothing_that_people_or_agents_write_becomes_markup(admin: AsyncClient, house: Any) -> None:
     values = {"name": f"N {NASTY}", "prompt": f"P {NASTY}", "input": {f"K {NASTY}": f"V {NASTY}"}, "slug": "nasty"}
     automation_id = await house.automation({"cron": "0 9 * * *"}, **values)

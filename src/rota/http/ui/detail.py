@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from rota.db import accounts, memory, runs, triggers
+from rota.db import accounts, agents, memory, runs, triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
@@ -26,6 +26,7 @@ from rota.http.ui.rendering import PageRoute, fingerprint, own_url, page, zone_o
 from rota.model.caller import Caller
 from rota.model.cron import load_zone
 from rota.model.ids import AutomationId, id_at
+from rota.model.run import SkipReason
 from rota.roster import automations, views
 from rota.roster import triggers as trigger_forms
 from rota.roster.triggers import upcoming
@@ -100,11 +101,13 @@ async def _detail(
     rows = await triggers.of_automations(conn, workspace_id, [found["id"]])
     [shown] = views.told([found], rows)
     remembered = await memory.page(conn, workspace_id, automation_id, after="", limit=REMEMBERED)
+    hindrance = await _hindrance(conn, caller, found)
     drawn = await _pictures(conn, caller, found, zone) if view == "calendar" else {}
     return {
         "automation": standing(shown),
         "fires": fires(shown["triggers"], datetime.now(UTC)),
         "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
+        "hindrance": hindrance,
         "memory": remembered,
         "form": UNTOUCHED,
         "url": url,
@@ -116,9 +119,18 @@ async def _detail(
         "asked": asked,
         "answer": await _answer(conn, caller, found, asked, zone) if asked else None,
         "lives": before is None and view == "table" and not asked and day is None,
-        "seen": fingerprint(found, history, rows, remembered),
+        "seen": fingerprint(found, history, rows, remembered, hindrance),
         **drawn,
     }
+
+
+async def _hindrance(conn: Connection, caller: Caller, found: Mapping[str, Any]) -> str | None:
+    """Why its slots are skipped for now, all of them: as the ledger will give it for each."""
+    if found["deleted_at"]:
+        return None
+    agent = await agents.find(conn, caller.workspace_id, str(found["agent_id"]))
+    paused = SkipReason.AGENT_PAUSED if agent and agent["status"] == "paused" else None
+    return paused or found["grant_problem"]
 
 
 def _bounds(day: date | None, zone: str) -> tuple[UUID | None, UUID | None]:

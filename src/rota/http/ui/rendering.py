@@ -197,6 +197,7 @@ templates.globals |= {
     "tries_again_at": words.tries_again_at,
     "answered": words.answered,
     "made_up_for": words.made_up_for,
+    "hindered": words.hindered,
     "offset": words.offset,
     "unit_named": words.unit_named,
     "utc_offset": words.utc_offset,

@@ -187,6 +187,11 @@ def _skipped(run: Mapping[str, Any]) -> Note:
     return Note(f"{text}; missed {_slots(before['count'])} since", instant(before["since"]))
 
 
+def hindered(reason: str) -> str:
+    """What all slots of an automation come to, for now."""
+    return f"Every slot is skipped: {SKIPPED[reason].removeprefix('Skipped: ')}."
+
+
 def _slots(count: int, how: str = "") -> str:
     return f"{count} {how}{'slot' if count == 1 else 'slots'}"
 
