@@ -210,12 +210,20 @@ async def test_times_and_spans_are_read_whatever_an_administrator_chose_for_this
     await db.close()
 
 
+@pytest.mark.parametrize("chosen", ["LATIN1", "SQL_ASCII"])
+async def test_every_text_is_kept_whatever_encoding_the_environment_asks_for(
+    database_url: str, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", chosen)
+    async with await Database(database_url).reserve() as conn:
+        assert await (await conn.execute("SELECT %s || 'ö'", ["5 €, 漢字"])).fetchone() == ("5 €, 漢字ö",)
+
+
 async def test_the_longest_lease_still_reaches_its_database(database_url: str) -> None:
     longest = Timeouts(timedelta(seconds=MOST), timedelta(seconds=1), timedelta(seconds=1), 1).answer
     async with Proxy(database_url).open(database_url) as by_tcp:
-        reserved = await Database(by_tcp, answer=longest).reserve()
-        assert await (await reserved.execute("SELECT 1")).fetchone() == (1,)
-        await reserved.close()
+        async with await Database(by_tcp, answer=longest).reserve() as conn:
+            assert await (await conn.execute("SELECT 1")).fetchone() == (1,)
 
 
 async def test_a_database_that_says_nothing_is_hung_up_on(database_url: str) -> None:

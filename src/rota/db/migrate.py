@@ -52,7 +52,8 @@ async def migrate(url: str) -> list[str]:
     """Apply what is missing and return its names. Safe when many processes start together."""
     with _explaining(url):
         # Nothing here outlives its transaction, so that it also works behind PgBouncer.
-        async with await AsyncConnection.connect(url, autocommit=True, prepare_threshold=None) as conn:
+        options = {"autocommit": True, "prepare_threshold": None, "client_encoding": "UTF8"}
+        async with await AsyncConnection.connect(url, **options) as conn:  # type: ignore[arg-type]
             chain = migrations()
             present = await _begin(conn)
             _refuse_newer(present)

@@ -171,6 +171,7 @@ class Database:
             "prepare_threshold": 5 if prepared else None,
             "connect_timeout": CONNECT_SECONDS,
             "application_name": "rota",
+            "client_encoding": "UTF8",  # else PGCLIENTENCODING or the database's own choice counts
             **_quick_to_notice(answer),
         }
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
