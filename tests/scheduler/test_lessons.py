@@ -55,6 +55,17 @@ async def test_paused_never_fires_and_what_waited_is_skipped(house: House, sched
     assert {run["skip_reason"] for run in before} == {"paused"}
 
 
+async def test_pausing_what_is_paused_leaves_why_it_is(house: House) -> None:
+    automation = await house.automation(HOURLY)
+    await house.execute(
+        "UPDATE automations SET status = 'paused', paused_reason = 'It failed 3 times in a row.', failures = 3"
+    )
+    async with house.db.transaction() as conn:
+        await automations.pause(conn, house.caller, str(automation))
+        found = await automations.find(conn, house.caller, str(automation))
+    assert (found["paused_reason"], found["failures"]) == ("It failed 3 times in a row.", 3)
+
+
 async def test_pausing_an_agent_skips_what_waits_for_it(house: House, scheduler: Scheduler) -> None:
     await house.automation(HOURLY, next_fire_at=NOON)
     await scheduler.once()

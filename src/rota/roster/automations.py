@@ -166,7 +166,8 @@ async def pause(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     """Nothing of it fires until it is resumed. What waits is skipped, what runs finishes."""
     found = await _locked(conn, caller, ref, "pause this automation")
     await passing.record(conn, caller.workspace_id, found["id"], SkipReason.PAUSED)
-    await automations.set_status(conn, caller.workspace_id, found["id"], "paused")
+    if found["status"] == "active":  # else it says why it was paused, and by how many failures
+        await automations.set_status(conn, caller.workspace_id, found["id"], "paused")
     await triggers.rest(conn, caller.workspace_id, found["id"])
     await cancelling.skip_waiting(conn, caller.workspace_id, found["id"], SkipReason.PAUSED)
     return AutomationId(found["id"])
