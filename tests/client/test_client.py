@@ -152,6 +152,17 @@ def test_each_write_has_a_key_of_its_own_unless_one_is_given() -> None:
     assert server.keys[2] == "mine"
 
 
+@pytest.mark.parametrize("key", ["", " ", "a ", "a\nb", "é", "x" * 201])
+def test_a_key_that_no_header_can_hold_is_refused_at_once(key: str) -> None:
+    """Nobody waits for a server that was never asked, and nothing is done under another key."""
+    with (
+        Client("http://127.0.0.1:9", token="t", patience=60.0) as client,
+        pytest.raises(Invalid, match="1 to 200 printable ASCII characters") as refused,
+    ):
+        client.request("POST", "/automations/a/run", key=key)
+    assert (refused.value.code, refused.value.field) == ("invalid_key", "key")
+
+
 def test_patience_ends() -> None:
     with serving() as server:
         gone = server.url

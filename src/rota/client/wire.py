@@ -22,6 +22,7 @@ TOLD = {"title", "status", "code", "detail", "field"}
 ANSWERS_WITHIN = 30.0
 TOO_MANY = 429
 PASSING = {TOO_MANY, 502, 503, 504}
+LONGEST_KEY = 200
 PIECE = 262_144
 ADOPTED_WITHIN = 180.0
 LOOK_AGAIN = 0.5
@@ -52,6 +53,15 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
+def checked_key(key: str) -> str:
+    """As a header can carry it. An empty one is a variable that was not set: with another in its place, what should be
+    done once would be done each time."""
+    if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable() or key != key.strip():
+        told = f"An Idempotency-Key has 1 to {LONGEST_KEY} printable ASCII characters, the first and last no space."
+        raise Invalid(told, code="invalid_key", field="key")
+    return key
+
+
 class NoDesk(Broken):
     """This process is no agent at work."""
 
@@ -74,7 +84,7 @@ class Call:
     def options(self) -> dict[str, Any]:
         headers = dict(self.headers)
         if self.method not in {"GET", "HEAD"}:
-            headers["Idempotency-Key"] = self.key or uuid.uuid4().hex
+            headers["Idempotency-Key"] = uuid.uuid4().hex if self.key is None else checked_key(self.key)
         return {
             "params": {name: value for name, value in self.params.items() if value is not None},
             "headers": headers,
