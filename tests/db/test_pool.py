@@ -221,9 +221,11 @@ async def test_every_text_is_kept_whatever_encoding_the_environment_asks_for(
 
 async def test_the_longest_lease_still_reaches_its_database(database_url: str) -> None:
     longest = Timeouts(timedelta(seconds=MOST), timedelta(seconds=1), timedelta(seconds=1), 1).answer
-    async with Proxy(database_url).open(database_url) as by_tcp:
-        async with await Database(by_tcp, answer=longest).reserve() as conn:
-            assert await (await conn.execute("SELECT 1")).fetchone() == (1,)
+    async with (
+        Proxy(database_url).open(database_url) as by_tcp,
+        await Database(by_tcp, answer=longest).reserve() as conn,
+    ):
+        assert await (await conn.execute("SELECT 1")).fetchone() == (1,)
 
 
 async def test_a_database_that_says_nothing_is_hung_up_on(database_url: str) -> None:

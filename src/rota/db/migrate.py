@@ -88,6 +88,8 @@ def _explaining(url: str) -> Iterator[None]:
         ) from None
     except psycopg.Error as failure:
         reason = str(failure).strip().splitlines()[0]
+        if isinstance(failure, psycopg.errors.InsufficientPrivilege):
+            reason += ". Rota's user must own the database (ALTER DATABASE … OWNER TO …) and whatever tables are in it."
         error = DatabaseAway if passes(failure) else CannotStart
         raise error(f"Cannot bring the schema of {shown(url)} up to date: {reason}") from failure
 
