@@ -163,6 +163,11 @@ def test_a_key_that_no_header_can_hold_is_refused_at_once(key: str) -> None:
     assert (refused.value.code, refused.value.field) == ("invalid_key", "key")
 
 
+def test_what_no_header_can_hold_is_not_tried_again_and_again() -> None:
+    with serving() as server, Client(server.url, token="t") as client, pytest.raises(Invalid, match="cannot be sent"):
+        client.add_artifact("s", "a.md", b"x", media_type="text/plain\n")
+
+
 def test_patience_ends() -> None:
     with serving() as server:
         gone = server.url

@@ -208,6 +208,8 @@ class Line:
             wait = 0.0
             try:
                 answer = await self.wire.request(call, options)
+            except httpx.LocalProtocolError as wrong:  # ours, so no later try is better
+                raise Invalid(f"This cannot be sent: {wrong}.") from None
             except httpx.TransportError as failure:
                 if time.monotonic() >= until:
                     raise unreachable(failure) from failure
