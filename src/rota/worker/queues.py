@@ -17,6 +17,7 @@ from rota.worker.turns import MOST_AT_ONCE, Turns
 EVER = "-infinity"
 MOST_REMEMBERED = 10_000  # workspaces
 FEW_LOOKS = 4  # for more, one look everywhere is cheaper
+LONGEST_BLIND = 1.0  # seconds, also where a look took long once
 SHARE_OF_LOOKING = 0.1  # of the time may be spent on looking where there are many queues
 HELD_SECONDS = 0.05  # until a look at what another worker just claims, or claims for
 MARK_SECONDS = 1.0  # how often it is written down that something capped is full
@@ -109,7 +110,7 @@ class Queues:
             self._add_seen(found)
         self._guessed = self._guessed - {workspace_id} if workspace_id else set()
         now = time.monotonic()
-        self.looking_costs = (now - began) / SHARE_OF_LOOKING
+        self.looking_costs = min((now - began) / SHARE_OF_LOOKING, LONGEST_BLIND)
         self._look_again_at[workspace_id] = now + self.looking_costs
 
     async def _find(self, conn: Connection, workspace_id: UUID | None = None) -> list[Found]:
