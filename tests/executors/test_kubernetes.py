@@ -692,9 +692,9 @@ async def test_a_log_is_heard_to_its_end_however_long_that_takes(
                     await after_the_end(0.5 * attempt_of_a_job.LAST_WORDS_SECONDS)
                     yield line
 
-    async def written_slowly(text: str) -> None:
+    async def written_slowly(text: str, *, voice: str = "") -> None:
         await after_the_end(2 * attempt_of_a_job.LAST_WORDS_SECONDS)
-        await say(text)
+        await say(text, voice=voice)
 
     monkeypatch.setattr(attempt_of_a_job, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
     monkeypatch.setattr(attempt_of_a_job, "PAUSE_SECONDS", 0.01)
