@@ -191,6 +191,15 @@ async def test_a_transcript_tells_as_many_events_as_it_is_asked_for_and_no_speec
     assert len((await answer("sessions", "events", session, "--limit", "110"))["items"]) == 110
 
 
+async def test_what_is_named_twice_is_refused_instead_of_half_forgotten(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    goal = ("sessions", "goal", "Write.", "--role", "judge=poet", "--role", "judge=worker-bee")
+    assert "--role names 'judge' twice, as 'poet' and 'worker-bee'" in (await rota(*goal, code=2)).stderr
+    assert (await answer("sessions", "list", "--kind", "background"))["items"] == []
+    twice = ("agents", "edit", "poet", "--credential", "KEY=one", "--credential", "KEY=two")
+    assert "--credential names 'KEY' twice" in (await rota(*twice, code=2)).stderr
+
+
 @pytest.mark.usefixtures("worker")
 async def test_a_question_is_seen_and_answered(rota: Command, answer: Answer, tmp_path: Path) -> None:
     (tmp_path / "asker.py").write_text("async def go(context):\n    return (await context.ask('Shall I?')).text\n")

@@ -252,6 +252,8 @@ def pairs_of(given: Iterable[str], option: str) -> dict[str, str] | None:
         name, equals, value = each.partition("=")
         if not (name and equals and value):
             raise Invalid(f"{option} takes NAME=VALUE, not {each!r}.", field=option)
+        if name in found:
+            raise Invalid(f"{option} names {name!r} twice, as {found[name]!r} and {value!r}; give one.", field=option)
         found[name] = value
     return found or None
 
