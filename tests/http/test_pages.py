@@ -242,10 +242,14 @@ async def test_an_automation_says_why_all_its_slots_are_skipped(admin: AsyncClie
     await submit(admin, "/w/default/agents/worker-bee/pause")
     assert "Every slot is skipped: its agent is paused." in (await admin.get(f"{LIST}/errand")).text
     await submit(admin, "/w/default/agents/worker-bee/resume")
+    assert "Nothing needs attention." in (await admin.get(f"{LIST}?status=attention")).text
     await submit(admin, f"/w/default/settings/grants/{grant}/revoke")
     page = (await admin.get(f"{LIST}/errand")).text
     assert "Every slot is skipped: its grant was revoked." in page
     assert f"/settings/grants/{grant}" in page
+    attention = (await admin.get(f"{LIST}?status=attention")).text
+    assert f"{LIST}/errand" in attention
+    assert "Every slot is skipped: its grant was revoked." in attention
     await submit(admin, f"{LIST}/errand/delete")
     assert "Every slot is skipped" not in (await admin.get(f"{LIST}/{automation_id}")).text
 

@@ -114,7 +114,10 @@ STANDINGS = {
     "active": "a.deleted_at IS NULL AND a.status = 'active'",
     "paused": "a.deleted_at IS NULL AND a.status = 'paused'",
     "attention": """a.deleted_at IS NULL AND (a.failures > 0 OR EXISTS (
-        SELECT FROM triggers t WHERE t.workspace_id = a.workspace_id AND t.automation_id = a.id AND t.parked_error IS NOT NULL))""",
+        SELECT FROM triggers t WHERE t.workspace_id = a.workspace_id AND t.automation_id = a.id AND t.parked_error IS NOT NULL)
+        OR a.status = 'active' AND EXISTS (
+        SELECT FROM grants h WHERE h.workspace_id = a.workspace_id AND h.id = a.grant_id
+           AND (h.revoked_at IS NOT NULL OR h.expires_at <= now())))""",
     "deleted": "a.deleted_at IS NOT NULL",
 }
 
