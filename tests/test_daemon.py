@@ -22,7 +22,7 @@ from waiting import until
 from rota import daemon
 from rota.db import migrate, pool
 from rota.db.embedded import EmbeddedPostgres
-from rota.errors import CannotStart, DatabaseAway
+from rota.errors import BrokeOff, CannotStart, DatabaseAway
 from rota.settings import read_settings
 
 MINUTE = timedelta(minutes=1)
@@ -63,7 +63,7 @@ async def test_a_start_waits_for_a_database_that_comes_later(
 
 
 async def test_its_patience_ends_and_a_signal_ends_it_at_once(url: str) -> None:
-    with pytest.raises(DatabaseAway, match=r"127\.0\.0\.1"):
+    with pytest.raises(BrokeOff, match=r"127\.0\.0\.1"):
         await _reach(url, timedelta())
     stop = asyncio.Event()
     waiting = asyncio.create_task(_reach(url, MINUTE, stop))

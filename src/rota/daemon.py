@@ -153,7 +153,7 @@ class Patience:
             if self._stop.is_set():
                 raise StoppedEarly
             if time.monotonic() >= self._deadline:
-                raise told
+                raise BrokeOff(told.message, field=told.field)  # to be started again, since it may come later
             log.warning("database.away", extra={"error": told.message})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), AWAY_CHECK_SECONDS)

@@ -10,7 +10,7 @@ from click.exceptions import NoSuchCommand
 
 from rota import __version__
 from rota.cli.showing import clean, wants_colour
-from rota.errors import BrokeOff, DatabaseAway, RotaError
+from rota.errors import BrokeOff, RotaError
 
 BROKE_OFF, REFUSED, INTERRUPTED = 1, 2, 130
 COMMANDS = {
@@ -76,7 +76,7 @@ class Commands(click.Group):
         except RotaError as refused:
             for line in _told(refused):
                 click.secho(line, fg="red", err=True)
-            sys.exit(BROKE_OFF if isinstance(refused, BrokeOff | DatabaseAway) else REFUSED)
+            sys.exit(BROKE_OFF if isinstance(refused, BrokeOff) else REFUSED)
         except KeyboardInterrupt:  # somebody's own wish, so nothing went wrong
             if sys.stderr.isatty():
                 click.echo(err=True)
