@@ -271,6 +271,12 @@ async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient,
     assert "Waits for a free place" in page
     first = await house.value("SELECT id FROM runs ORDER BY id LIMIT 1")
     assert f"/runs/{first}/cancel" in page
+    await house.execute(
+        "UPDATE runs SET status = 'running', started_at = now(), attempt = 1, worker_id = 'w', "
+        "lease_until = now() + interval '1 hour' WHERE id = %s",
+        first,
+    )
+    assert Page(await admin.get(f"{ROOT}/sessions")).text.count("Running") == 1  # so it stands in the list
 
 
 async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house: Any) -> None:

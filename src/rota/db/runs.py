@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
-from rota.model.ids import AutomationId, RunId, SessionId, WorkspaceId, id_at
+from rota.model.ids import AutomationId, RunId, WorkspaceId, id_at
 from rota.model.run import Status
 
 COLUMNS = """
@@ -114,47 +114,33 @@ async def queued_of(conn: Connection, workspace_id: WorkspaceId, automation_id: 
     return row[0] if row else None
 
 
-LATEST_OF_SESSIONS = f"""
-SELECT latest.* FROM unnest(%(ids)s::uuid[]) AS s(id)
+FOREMOST_OF_SESSIONS = f"""
+-- What waits is looked for among the newest runs: an automation's one session has as many as it has ever run.
+-- LIMIT 1: without it a plan may join all runs.
+SELECT foremost.* FROM unnest(%(ids)s::uuid[]) AS s(id)
        CROSS JOIN LATERAL (
            SELECT {COLUMNS} FROM runs r
-            WHERE r.workspace_id = %(workspace_id)s AND r.session_id = s.id ORDER BY r.id DESC LIMIT 1) latest
+            WHERE r.workspace_id = %(workspace_id)s AND r.id = coalesce(
+                      (SELECT t.id FROM taken_runs t
+                        WHERE t.workspace_id = %(workspace_id)s AND t.session_id = s.id ORDER BY t.id DESC LIMIT 1),
+                      (SELECT id FROM (SELECT n.id, n.status FROM runs n
+                                        WHERE n.workspace_id = %(workspace_id)s AND n.session_id = s.id
+                                     ORDER BY n.id DESC LIMIT 100) newest
+                        WHERE status = 'queued' ORDER BY id LIMIT 1),
+                      (SELECT n.id FROM runs n
+                        WHERE n.workspace_id = %(workspace_id)s AND n.session_id = s.id ORDER BY n.id DESC LIMIT 1))
+            LIMIT 1) foremost
 """  # noqa: S608
 
 
-async def latest_of_sessions(
+async def foremost_of_sessions(
     conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]
 ) -> dict[UUID, dict[str, Any]]:
-    """The newest run of each session that has one."""
+    """The run that each session is about just now, if it has one: the newest that an agent works on or asks in, else
+    the one that waits first in line, else the newest of all."""
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(LATEST_OF_SESSIONS.encode(), {"workspace_id": workspace_id, "ids": list(ids)})
+        await cursor.execute(FOREMOST_OF_SESSIONS.encode(), {"workspace_id": workspace_id, "ids": list(ids)})
         return {each["session_id"]: each for each in await cursor.fetchall()}
-
-
-FOREMOST_OF_SESSION = f"""
--- What waits is looked for among its newest runs: an automation's one session has as many as it has ever run.
-SELECT {COLUMNS} FROM runs r
- WHERE r.workspace_id = %(workspace_id)s AND r.id = coalesce(
-           (SELECT t.id FROM taken_runs t
-             WHERE t.workspace_id = %(workspace_id)s AND t.session_id = %(session_id)s ORDER BY t.id DESC LIMIT 1),
-           (SELECT id FROM (SELECT n.id, n.status FROM runs n
-                             WHERE n.workspace_id = %(workspace_id)s AND n.session_id = %(session_id)s
-                          ORDER BY n.id DESC LIMIT 100) newest
-             WHERE status = 'queued' ORDER BY id LIMIT 1),
-           (SELECT n.id FROM runs n
-             WHERE n.workspace_id = %(workspace_id)s AND n.session_id = %(session_id)s ORDER BY n.id DESC LIMIT 1))
-"""  # noqa: S608
-
-
-async def foremost_of_session(
-    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId
-) -> dict[str, Any] | None:
-    """The run that a session is about just now: the newest that an agent works on or asks in, else the one that waits
-    first in line, else the newest of all."""
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        given = {"workspace_id": workspace_id, "session_id": session_id}
-        await cursor.execute(FOREMOST_OF_SESSION.encode(), given)
-        return await cursor.fetchone()
 
 
 LATEST_OF_AGENTS = f"""

@@ -53,7 +53,7 @@ async def _list(
     workspace_id = caller.workspace_id
     found = await sessions.page(conn, workspace_id, before=before, limit=LISTED + 1, kind=kind, status=status)
     older, found = len(found) > LISTED, found[:LISTED]
-    latest = await runs.latest_of_sessions(conn, workspace_id, [each["id"] for each in found])
+    latest = await runs.foremost_of_sessions(conn, workspace_id, [each["id"] for each in found])
     return {
         "sessions": found,
         "latest": latest,

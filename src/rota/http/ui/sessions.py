@@ -260,7 +260,7 @@ async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: Session
     session = await sessions.find(conn, workspace_id, session_id)
     if not session:
         raise NotFound("There is no such session.")
-    run = await runs.foremost_of_session(conn, workspace_id, session_id)
+    run = (await runs.foremost_of_sessions(conn, workspace_id, [session_id])).get(session_id)
     asked = await approvals.page(conn, workspace_id, before=None, limit=ASKED, status="pending", session_id=session_id)
     return {
         "session": session,
