@@ -29,6 +29,7 @@ from rota.db.migrate import migrate
 from rota.db.pool import Database, must_be_url
 from rota.errors import Broken, BrokeOff, Busy, CannotStart, DatabaseAway
 from rota.hiding import hide
+from rota.model.address import AllowList
 from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
@@ -103,13 +104,12 @@ async def serve(
     """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
     look_for_cycles_rarely()
     hide(secret_variables())
+    _refuse_nonsense(settings)
     end = End()
     end.catch_signals()
     async with AsyncExitStack() as stack:
         tracing.set_up()
         stack.push_async_callback(asyncio.to_thread, tracing.shut_down)
-        if settings.listen_url:
-            must_be_url(settings.listen_url, field="ROTA_LISTEN_URL")
         listening = (
             stack.enter_context(contextlib.closing(bind(settings.host, settings.port))) if "api" in parts else None
         )
@@ -129,6 +129,14 @@ async def serve(
     log.info("rota.stopped")
     if end.reason:
         raise end.reason
+
+
+def _refuse_nonsense(settings: Settings) -> None:
+    """What only a part of Rota would read, and perhaps days later."""
+    if settings.listen_url:
+        must_be_url(settings.listen_url, field="ROTA_LISTEN_URL")
+    AllowList(settings.http_allow, setting="ROTA_HTTP_ALLOW")
+    AllowList(settings.notify_allow, setting="ROTA_NOTIFY_ALLOW")
 
 
 class StoppedEarly(Exception):

@@ -120,6 +120,10 @@ def test_a_port_in_use_is_told_and_nothing_is_left(tmp_path: Path) -> None:
         ({"ROTA_PORT": "eighty"}, "ROTA_PORT is 'eighty'; it must be a whole number from 0 to 65535."),
         ({"ROTA_DATABASE_URL": "mysql://me:s3cret@127.0.0.1/nothing"}, "not a PostgreSQL URL"),
         ({"ROTA_LISTEN_URL": "mysql://me:s3cret@127.0.0.1/nothing"}, "ROTA_LISTEN_URL is not a URL like postgresql://"),
+        (
+            {"ROTA_NOTIFY_ALLOW": "10.0.0.0/33"},
+            "ROTA_NOTIFY_ALLOW: '10.0.0.0/33' is not a host, an address or a network",
+        ),
     ],
 )
 def test_a_wrong_setting_stops_the_start_with_what_would_be_right(
