@@ -76,6 +76,22 @@ async def test_words_that_are_refused_for_what_they_are_are_left_out_and_the_run
         assert await until(_ended(house, run_id)) == "succeeded"
 
 
+async def test_a_run_whose_specification_cannot_be_read_fails_at_once_and_stops_nobody(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+        return Succeeded("Fine.")
+
+    broken, whole = await house.automation(), await house.automation()
+    bad, good = await run_now(broken), await run_now(whole)
+    await house.execute("UPDATE revisions SET spec = '[]' WHERE subject_id = %s", broken)
+    async with shift(succeed):
+        assert await until(_ended(house, good)) == "succeeded"
+        assert await until(_ended(house, bad)) == "failed"
+    told = await house.value("SELECT error_class || ': ' || error_detail FROM runs WHERE id = %s", bad)
+    assert told.startswith("executor_error: It could not be carried out: AttributeError")
+
+
 def _ended(house: House, run_id: Any) -> Any:
     return lambda: house.value("SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL", run_id)
 

@@ -24,7 +24,7 @@ from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED, PICKUP
 from rota.model.executor import Executor
 from rota.model.ids import WorkerId
-from rota.model.outcome import Failed, Outcome
+from rota.model.outcome import ErrorClass, Failed, Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
@@ -235,13 +235,22 @@ class Worker:
             log.warning("run.lost", extra=_facts(attempt.run))
             self._forget(attempt.run)
             self._place_freed()
-        except BaseException:
+        except (asyncio.CancelledError, *PASSING):
             self._forget(attempt.run)
             raise
+        except (
+            Exception
+        ) as failure:  # the top of an attempt: what it needs cannot be read, and no rescue would change that
+            log.warning("run.unreadable", extra=_facts(attempt.run), exc_info=True)
+            detail = f"It could not be carried out: {type(failure).__name__}: {failure}"
+            self._hand_in(attempt, Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False))
         else:
-            self._settling += 1  # while the outcome is being written, its place may serve the next run
-            self.settler.hand_in(Result(attempt.run, outcome, attempt.ran, attempt.said))
-            self._place_freed()
+            self._hand_in(attempt, outcome)
+
+    def _hand_in(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        self._settling += 1  # while the outcome is being written, its place may serve the next run
+        self.settler.hand_in(Result(attempt.run, outcome, attempt.ran, attempt.said))
+        self._place_freed()
 
     def _settled(self, results: Sequence[Result], accepted: Sequence[Result]) -> None:
         reach("worker.settled")
