@@ -245,6 +245,14 @@ async def test_it_adds_tasks_in_its_role_and_talks_to_others(office: Office, api
     )
 
 
+async def test_it_does_not_become_whom_it_gives_a_task(seat: Seat, office: Office) -> None:
+    made(await seat.post("task", {"tasks": [{"role": "helper", "prompt": "Sweep."}]}))
+    made(await seat.post("message", {"body": "Begin.", "to": "helper"}))
+    assert made(await seat.send("GET", "inbox"), 200)["items"] == []
+    [read] = made(await Seat(office, seat.api, await office.claim()).send("GET", "inbox"), 200)["items"]
+    assert (read["from"], read["body"]) == ("agent", "Begin.")
+
+
 EVERYBODY_HEARS = [("Hear", {"event": "swept"}), ("Hear more", {"event": "swept"}), ("Deaf", {"event": "other"})]
 
 
