@@ -53,9 +53,8 @@ class Queues:
 
     async def look(self, conn: Connection) -> None:
         """Look everywhere, and read every queue from its beginning again. Who waited for a turn keeps it."""
-        self._since.clear()
-        self._hinted.clear()
-        self._guessed.clear()
+        for known in (self._since, self._hinted, self._guessed, self._look_again_at):
+            known.clear()
         found = await self._find(conn)
         places = self._turns.places()
         self._turns, self._later, self._seen = Turns(), {}, set()
