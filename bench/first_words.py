@@ -54,7 +54,7 @@ class Ear:
     def __init__(self) -> None:
         self.heard = 0.0
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str, *, voice: str = "") -> None:
         self.heard = self.heard or time.perf_counter()
 
     async def _nothing(self, *args: object, **options: object) -> None:
