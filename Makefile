@@ -8,6 +8,10 @@ SEED ?=
 # What a Python must be, and what an earlier try may have left half made, for want of python3-venv say.
 NEW := import sys; sys.version_info >= (3, 11) or sys.exit("Rota needs Python 3.11 or newer, and $(PYTHON) is older. Name another: PYTHON=python3.12")
 FIT := $(NEW); import pip
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+# A registry that fails to answer once looks like one that never had the package: it is asked again.
+AGAIN_AFTER ?= 5
+FETCH = $(PIP) --require-hashes $(1) || { echo "Once more in $(AGAIN_AFTER) s …"; sleep $(AGAIN_AFTER); $(PIP) --require-hashes $(1); }
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 
 help: ## Show what can be made
@@ -17,13 +21,13 @@ help: ## Show what can be made
 $(VENV)/.run: pyproject.toml requirements/build.txt requirements/run.txt build_hooks/vendor_htmx.py
 	@$(BIN)/python -c '$(FIT)' 2>/dev/null || { $(PYTHON) -c '$(NEW)' && $(PYTHON) -m venv --clear $(VENV); }
 	@echo "Installing Rota into $(VENV) …"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt -r requirements/run.txt
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(call FETCH,-r requirements/build.txt -r requirements/run.txt)
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@echo "Installing the test tools into $(VENV) …"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(call FETCH,-r requirements/dev.txt)
 	@touch $@
 
 setup: $(VENV)/.dev ## Install everything into .venv, nothing else
@@ -53,7 +57,7 @@ check: $(VENV)/.dev ## Format, lint, types, import contract, dead code, security
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 	@echo "Installing what the benchmark compares with into $(VENV) …"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt
+	@$(call FETCH,-r requirements/bench.txt)
 	@touch $@
 
 bench: $(VENV)/.bench ## Measure what DESIGN promises; JSON goes to bench/results/
@@ -71,7 +75,7 @@ format: $(VENV)/.dev ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 lock: $(VENV)/.run ## Resolve the dependencies anew
-	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+	$(PIP) uv
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) pyproject.toml -o requirements/run.txt
 	$(LOCK) -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt

@@ -11,6 +11,9 @@ MAKES = """#!/bin/sh
 echo "$@" >> asked
 case "$2" in venv) mkdir -p .venv/bin; printf '#!/bin/sh\\nexit 0\\n' > .venv/bin/python; chmod +x .venv/bin/python ;; esac
 """
+FAILS_ONCE = """#!/bin/sh
+case "$*" in *--require-hashes*) echo "$@" >> asked; [ "$(wc -l < asked)" -gt 1 ] ;; esac
+"""
 WITHOUT_PIP = "#!/bin/sh\necho No module named pip >&2; exit 1\n"
 TOO_OLD = MAKES + 'case "$1" in -c) echo "$2" >&2; exit 1 ;; esac\n'
 
@@ -32,7 +35,7 @@ def program(path: Path, script: str) -> Path:
 
 
 def make(checkout: Path, python: Path) -> "subprocess.CompletedProcess[str]":
-    command = ["make", ".venv/.run", f"PYTHON={python}"]
+    command = ["make", ".venv/.run", f"PYTHON={python}", "AGAIN_AFTER=0"]
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
 
 
@@ -53,3 +56,10 @@ def test_an_old_python_is_told_which_is_needed_and_makes_nothing(checkout: Path)
     assert refused.returncode != 0
     assert "Rota needs Python 3.11 or newer" in refused.stderr
     assert not (checkout / ".venv").exists()
+
+
+def test_a_registry_that_fails_once_is_asked_again(checkout: Path) -> None:
+    made = make(checkout, program(checkout / ".venv/bin/python", FAILS_ONCE))
+    assert made.returncode == 0, made.stderr
+    first, second = (checkout / "asked").read_text().splitlines()
+    assert first == second
