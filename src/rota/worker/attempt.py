@@ -201,6 +201,11 @@ class Attempt:
             else:
                 return timedelta(seconds=time.monotonic() - self._started) - waited
 
+    def broken_by(self, failure: Exception) -> Outcome | None:
+        """How it ends where something around its executor failed, which would fail again."""
+        detail = f"It could not be carried out: {type(failure).__name__}: {failure}"
+        return redacted(Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False), self._redactor)
+
     def _after_stop(self) -> Outcome | None:
         if self._stopped_for is None:
             raise asyncio.CancelledError  # not ours: the worker itself is being torn down

@@ -24,7 +24,7 @@ from rota.failpoints import reach
 from rota.metrics import BUSY_PLACES, CLAIMED, PICKUP
 from rota.model.executor import Executor
 from rota.model.ids import WorkerId
-from rota.model.outcome import ErrorClass, Failed, Outcome
+from rota.model.outcome import Failed, Outcome
 from rota.model.run import Claimed
 from rota.runs import claiming
 from rota.runs.settling import Result
@@ -238,12 +238,9 @@ class Worker:
         except (asyncio.CancelledError, *PASSING):
             self._forget(attempt.run)
             raise
-        except (
-            Exception
-        ) as failure:  # the top of an attempt: what it needs cannot be read, and no rescue would change that
+        except Exception as failure:  # the top of an attempt: what it needs cannot be read, nor at the next try
             log.warning("run.unreadable", extra=_facts(attempt.run), exc_info=True)
-            detail = f"It could not be carried out: {type(failure).__name__}: {failure}"
-            self._hand_in(attempt, Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False))
+            self._hand_in(attempt, attempt.broken_by(failure))
         else:
             self._hand_in(attempt, outcome)
 
