@@ -38,9 +38,8 @@ async def why(
         return told
     now = await now_of(conn)
     schedules = await _schedules_then(conn, workspace_id, automation_id, minute, zone)
-    if told and (
-        not schedules or _due_within(schedules, minute)
-    ):  # of a stretch of missed slots, not every minute is one
+    # Of a stretch of missed slots, not every minute is one.
+    if told and (not schedules or _due_within(schedules, minute)):
         return told
     return unrecorded(automation, schedules, minute, now)
 
