@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import time
 from typing import Protocol
 
 from rota.errors import RotaError
@@ -10,6 +11,7 @@ from rota.errors import RotaError
 log = logging.getLogger(__name__)
 
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
+FAILING_SECONDS = 30.0  # a database that restarts is back before
 
 
 class Service(Protocol):
@@ -31,6 +33,7 @@ class Loop:
         self.service = service
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
+        self.failed_since: float | None = None  # without a pass that succeeded
 
     def wake(self) -> None:
         self._wake.set()
@@ -40,12 +43,19 @@ class Loop:
         self._wake.set()
 
     async def run(self) -> None:
+        _running.add(self)
+        try:
+            await self._run()
+        finally:
+            _running.discard(self)
+
+    async def _run(self) -> None:
         retry = FIRST_RETRY
         while not self._stop.is_set():
             self._wake.clear()
             try:
                 pause = await self.service.once()
-                retry = FIRST_RETRY
+                retry, self.failed_since = FIRST_RETRY, None
             except Exception as failure:  # the top of a loop: one bad pass must not end the service
                 log.warning(
                     "service.failed",
@@ -53,6 +63,7 @@ class Loop:
                 )
                 log.debug("service.traceback", exc_info=True)
                 pause, retry = retry, min(retry * 2, LAST_RETRY)
+                self.failed_since = self.failed_since or time.monotonic()
             await self._rest(pause)
 
     async def _rest(self, seconds: float) -> None:
@@ -63,6 +74,16 @@ class Loop:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+
+_running: set[Loop] = set()
+
+
+def failing() -> list[str]:
+    """The services of this process that have only failed for a while: each tries on, but nobody sees that in an answer
+    of the others."""
+    late = time.monotonic() - FAILING_SECONDS
+    return sorted({each.service.name for each in _running if each.failed_since and each.failed_since <= late})
 
 
 def _tell(failure: Exception) -> str:

@@ -8,8 +8,18 @@ from rota.errors import CannotStart
 
 STOP_AT = 0.85  # of the lease: who could not renew by then stops its agents
 KILL_WITHIN = 0.1  # of the lease, between TERM and KILL: together they end before the lease does
+ASK_AGAIN = 1.2  # of that: who kills its agent in order is not hurried
 ANSWER_WITHIN = 0.5  # of the lease: a statement that got no answer is given up while its worker can still renew
 LONGEST_KILL = timedelta(seconds=4)  # so that a cancelled agent is gone within five seconds
+
+
+def kill_after(lease: timedelta) -> timedelta:
+    return min(LONGEST_KILL, lease * KILL_WITHIN)
+
+
+def ask_again_after(lease: timedelta) -> timedelta:
+    """An executor that did not end is asked again after so long, which is still before the lease ends."""
+    return kill_after(lease) * ASK_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class Timeouts:
     @property
     def kill(self) -> timedelta:
         """An agent that was asked to end is killed after so long."""
-        return min(LONGEST_KILL, self.lease * KILL_WITHIN)
+        return kill_after(self.lease)
 
     def check(self) -> None:
         """Refuse spans that would contradict each other."""
@@ -47,6 +57,7 @@ class Timeouts:
             if not holds:
                 raise CannotStart(told, code="invalid_setting", field=variable)
         assert self.heartbeat <= self.answer < self.stop < self.stop + self.kill < self.lease
+        assert self.stop + ask_again_after(self.lease) < self.lease
 
     def _rules(self) -> Iterator[tuple[bool, str, str]]:
         yield (

@@ -8,6 +8,7 @@ import os
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -77,6 +78,11 @@ def now() -> int:
 
 def instant(at: datetime) -> int:
     return int(at.timestamp() * 1_000_000) * 1000
+
+
+def of_id(run_id: UUID) -> int:
+    """When an id was made, to the millisecond."""
+    return (run_id.int >> 80) * 1_000_000
 
 
 def run(trace_id: str, *, began: int, error: str | None = None, **facts: Any) -> None:

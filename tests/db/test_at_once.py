@@ -51,6 +51,44 @@ async def test_what_fails_is_undone_and_the_connection_goes_on(db: Database) -> 
             assert found[1] == [(0,)]
 
 
+async def test_what_psycopg_forgets_when_it_rolls_back_is_prepared_anew_also_in_the_middle(db: Database) -> None:
+    steps = [("SELECT %(a)s::int", {"a": 1}), ("SELECT %(a)s::int + 1", {"a": 1})]
+    async with db.connection() as conn:
+        await at_once.run(conn, *steps)
+        for _ in range(7):  # until it has something to forget
+            await conn.execute("SELECT 1")
+        with contextlib.suppress(KeyError):
+            async with conn.transaction():
+                raise KeyError
+        assert await _found(conn, "SELECT FROM pg_prepared_statements WHERE name LIKE 'rota\\_%'") is False
+        async with conn.transaction():
+            assert await at_once.run(conn, *steps) == [[(1,)], [(2,)]]
+
+
+async def test_an_end_that_fails_wakes_nobody_later(db: Database) -> None:
+    woken: list[str] = []
+    db.waker = lambda topic, _: woken.append(topic)
+    deferred = "CREATE TEMPORARY TABLE once (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    twice = "INSERT INTO once VALUES (1), (1)"
+
+    async def fail(conn: Connection) -> None:
+        async with at_once.transaction(conn):
+            conn.wake("news")
+            await at_once.commit(conn, twice)
+
+    async with db.connection() as conn:
+        await conn.execute(deferred)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            await fail(conn)
+        async with at_once.transaction(conn):
+            pass
+        assert woken == []
+        async with at_once.transaction(conn):
+            conn.wake("news")
+            await at_once.commit(conn, "SELECT 1")
+        assert woken == ["news"]
+
+
 async def test_who_is_cancelled_in_the_middle_leaves_a_connection_that_goes_on(db: Database) -> None:
     async with db.connection() as conn, db.connection() as other:
         await conn.execute("CREATE TABLE kept (number integer)")

@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from house import NOON, Clock, House
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from rota import tracing
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.model.ids import AutomationId
+from rota.roster import running
+from rota.runs import cancelling, sweeping
+from rota.scheduler.tick import Scheduler
 
 from .rota import Rota, furnished, until
 
@@ -83,6 +94,43 @@ def test_a_scheduled_run_is_one_trace_in_spans_log_ledger_and_agent(collector: C
     assert spans["claim"].end_time_unix_nano <= spans["execute"].end_time_unix_nano
     told = [json.loads(line) for line in rota.said if line.startswith("{") and trace_id in line]
     assert {line["event"] for line in told} >= {"run.fired", "run.claimed", "run.settled"}
+
+
+@pytest.fixture
+def told() -> Iterator[InMemorySpanExporter]:
+    """Spans that this process tells of."""
+    exporter = InMemorySpanExporter()
+    tracing.send_to(SimpleSpanProcessor(exporter))
+    yield exporter
+    tracing.shut_down()
+
+
+async def test_a_run_that_no_worker_settles_has_its_span_once_its_end_is_committed(
+    house: House, db: Database, wakes: Wakes, clock: Clock, told: InMemorySpanExporter
+) -> None:
+    automation_id = AutomationId(await house.automation({"every": "1h"}, next_fire_at=NOON))
+    async with db.transaction() as conn:
+        lost = await running.run_now(conn, house.caller, automation_id)
+    await Scheduler(db, wakes, clock=clock).once()  # a run is in flight, so the slot is skipped
+    await house.execute(
+        "UPDATE runs SET status = 'running', attempt = 3, rescues = 2, worker_id = 'gone', lease_until = now() WHERE id = %s",
+        lost,
+    )
+    async with db.transaction() as conn:
+        await sweeping.rescue(conn, 10)
+    async with db.transaction() as conn:
+        cancelled = await running.run_now(conn, house.caller, automation_id)
+    for keeps in (False, True):
+        async with db.connection() as conn, conn.transaction(force_rollback=not keeps):
+            await cancelling.cancel(conn, house.caller.workspace_id, cancelled)
+            assert len([span for span in told.get_finished_spans() if span.name == "run"]) == 2
+    spans = {
+        f"{span.context.trace_id:032x}": ((span.attributes or {})["rota.status"], span.status.description)
+        for span in told.get_finished_spans()
+        if span.name == "run"
+    }
+    assert {run["trace_id"]: run["status"] for run in await house.ledger()} == {each: spans[each][0] for each in spans}
+    assert sorted(spans.values(), key=str) == [("cancelled", None), ("failed", "stalled"), ("skipped", None)]
 
 
 def test_nothing_of_opentelemetry_is_loaded_unless_it_is_configured() -> None:

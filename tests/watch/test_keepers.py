@@ -96,6 +96,28 @@ async def test_approvals_and_lost_attempts_go_with_the_transcript_and_secrets_th
         assert await house.value(f"SELECT count(*) FROM {table}") == left, table
 
 
+async def test_however_old_what_a_run_still_needs_stays_until_it_has_ended_for_as_long(
+    house: House, db: Database
+) -> None:
+    await house.queue(1)
+    await house.execute(
+        "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, created_at, expires_at)"
+        " SELECT workspace_id, id, id, session_id, 1, '?', '[]', now() - interval '91 days', now() FROM runs"
+    )
+    await house.execute(
+        "INSERT INTO checkpoints (workspace_id, session_id, thread, run_id, attempt, data, stored_at)"
+        " SELECT workspace_id, session_id, session_id, id, 1, '', now() - interval '91 days' FROM runs"
+    )
+    left = "SELECT (SELECT count(*) FROM approvals) || ' ' || (SELECT count(*) FROM checkpoints)"
+    await keeper(db).once()
+    assert await house.value(left) == "1 1", "it goes on"
+    await house.execute(
+        "UPDATE runs SET status = 'cancelled', error_class = 'cancelled_by_user', ready_at = NULL, finished_at = now()"
+    )
+    await keeper(db).once()
+    assert await house.value(left) == "1 0", "the question is part of what was said lately"
+
+
 GROWING = {
     "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events", "held_words", "logins",
     "memory",

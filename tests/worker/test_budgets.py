@@ -96,6 +96,27 @@ async def test_forty_runs_at_once_never_spend_more_than_their_one_budget(
     assert await house.value("SELECT count(*) FROM automations WHERE status = 'active'") == 41
 
 
+async def test_the_first_who_need_a_new_purse_do_not_overspend_it_either(house: House) -> None:
+    """It is made by the first of them. Those who wait for that have not locked it yet."""
+    await give_account(house, '{"per_run": {"tokens": 10}, "per_month": {"tokens": 20}}')
+    first, *others = [await house.automation(name=f"Errand {number}") for number in range(6)]
+
+    async def start(automation: Any) -> None:
+        async with house.db.transaction() as conn:
+            await running.run_now(conn, house.caller, automation)
+
+    async def all_wait() -> bool:
+        return bool(await house.value(WAITING_FOR_A_LOCK) == len(others))
+
+    async with house.db.transaction() as conn:
+        await running.run_now(conn, house.caller, first)
+        starting = [asyncio.create_task(start(each)) for each in others]
+        await until(all_wait)
+    await asyncio.gather(*starting)
+    assert await purse(house) == (0, 20)
+    assert sorted(run["status"] for run in await house.ledger()) == ["queued"] * 2 + ["skipped"] * 4
+
+
 async def test_an_agent_that_has_spent_its_budget_is_stopped_and_the_ledger_keeps_what_it_spent(
     house: House, shift: Any, run_now: Any
 ) -> None:

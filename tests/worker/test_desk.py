@@ -1,5 +1,6 @@
 """The desk of a Python agent, in its process: every verb through the pipe to the tables."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from copy import copy
@@ -15,7 +16,7 @@ from waiting import until
 
 from rota.db import messages as message_rows
 from rota.db.pool import Connection, Database
-from rota.errors import Invalid
+from rota.errors import Invalid, Lost
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Desk
 from rota.model.memory import Remembered
@@ -149,11 +150,108 @@ async def test_a_secret_is_no_name_under_which_an_attempt_keeps_something(
             await desk.task([TaskForm("me", "swordfish-and-herring", prompt="Fish.")])
         with pytest.raises(Invalid):
             await desk.task([TaskForm("swordfish-and-herring", "fish", prompt="Fish.")])
+        with pytest.raises(Invalid):
+            await desk.artifact("fish", b"", media_type="text/swordfish-and-herring")
+        await desk.message("Fish.", key="swordfish-and-herring")
         await desk.usage("swordfish-and-herring", 1)
         return Succeeded()
 
     assert await _status_of(house, shift, run_now, names) == "succeeded"
     assert await house.value("SELECT array_agg(unit) FROM usage") == ["[redacted]"]
+    assert await house.value("SELECT array_agg(key) FROM write_keys") == ["[redacted]"]
+
+
+async def test_a_secret_is_nowhere_in_what_an_attempt_leaves_behind(house: House, shift: Any, run_now: Any) -> None:
+    await house.automation({"event": "ping"})
+    told = "the key is swordfish-and-herring"
+
+    async def leaves(assignment: Assignment, desk: Any) -> Outcome:
+        if assignment.source == "event":
+            return Succeeded()
+        desk.hide(Redactor(["swordfish-and-herring"]))
+        await desk.say(told)
+        await desk.tool("grep", {"for": told})
+        await desk.message({"body": told}, to="user")
+        await desk.event("ping", {"data": told})
+        with pytest.raises(Invalid):
+            await desk.event("swordfish-and-herring")
+        await desk.artifact(f"{told}.md", b"A report.")
+        await desk.link("https://example.org/?key=swordfish-and-herring", name=told)
+        await desk.remember(Remembered("key", {"value": told}))
+        await desk.park(told, detail={"why": told})
+        return Succeeded()
+
+    assert await _status_of(house, shift, run_now, leaves) == "succeeded"
+    async with house.db.connection() as conn:
+        tables = await (
+            await conn.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 2200")
+        ).fetchall()
+        for (table,) in tables:
+            found = await conn.execute(f"SELECT count(*) FROM {table} t WHERE t::text LIKE '%swordfish%'".encode())
+            assert await found.fetchone() == (0,), table
+    assert len(tables) > 30
+
+
+async def test_an_attempt_that_lost_its_run_leaves_nothing_more_at_its_desk(
+    house: House, shift: Any, run_now: Any
+) -> None:
+    refused: list[str] = []
+    verbs: list[str] = []
+    gone = asyncio.Event()
+
+    async def goes_on(assignment: Assignment, desk: Any) -> Outcome:
+        await desk.recall("something")  # it has its seat
+        await house.execute("UPDATE runs SET attempt = attempt + 1")
+        named = {
+            "message": lambda: desk.message("Hello.", to="user"),
+            "ack": lambda: desk.ack([]),
+            "task": lambda: desk.task([TaskForm("me", prompt="Look.")]),
+            "event": lambda: desk.event("ping"),
+            "artifact": lambda: desk.artifact("report.md", b"A report."),
+            "link": lambda: desk.link("https://example.org/pull/7"),
+            "remember": lambda: desk.remember(Remembered("key", 1)),
+            "forget": lambda: desk.forget("key"),
+            "checkpoint": lambda: desk.checkpoint(b"here"),
+            "park": lambda: desk.park("May I?"),
+        }
+        verbs.extend(named)
+        for name, verb in named.items():
+            try:
+                await verb()
+            except Lost:
+                refused.append(name)
+        gone.set()
+        return Succeeded()
+
+    await run_now(await house.automation())
+    async with shift(goes_on):
+        await gone.wait()
+    assert refused == verbs
+
+
+async def test_the_key_of_an_event_is_its_runs_own(house: House, shift: Any, run_now: Any) -> None:
+    await house.automation({"event": "ping"}, overlap="allow")
+
+    async def posts(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.source != "event":
+            assert await desk.event("ping", key="k") == await desk.event("ping", key="k")
+        return Succeeded()
+
+    for _ in range(2):
+        assert await _status_of(house, shift, run_now, posts) == "succeeded"
+    assert await house.value("SELECT count(*) FROM runs WHERE source = 'event'") == 2
+
+
+async def test_an_artifact_that_cannot_be_kept_fails_its_run_and_does_not_hold_it(
+    house: House, shift: Any, run_now: Any, tmp_path: Path
+) -> None:
+    async def leaves(_: Assignment, desk: Desk) -> Outcome:
+        (tmp_path / "artifacts").mkdir()
+        (tmp_path / "artifacts" / str(house.caller.workspace_id)).write_text("in the way")
+        await desk.artifact("report.md", b"A report.")
+        return Succeeded()
+
+    assert "failed: Broken: The content cannot be kept" in await _status_of(house, shift, run_now, leaves)
 
 
 async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(

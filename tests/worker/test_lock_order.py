@@ -1,19 +1,28 @@
 """Who fires and who ends runs take their locks in one order, so that neither loses its batch to the other."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
+import psycopg
 import pytest
 from house import House
 from waiting import until
 
-from rota.db import run_status, triggers
+from rota.db import aftermath, attempts, events, run_status, triggers
+from rota.db.events import NewEvent
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkerId
+from rota.model.message import NewMessage
+from rota.model.outcome import Succeeded
+from rota.model.run import Claimed
 from rota.roster import running
-from rota.runs import claiming, parking, sweeping
+from rota.runs import claiming, ending, parking, settling, sweeping
+from rota.runs.settling import Result
+from rota.scheduler.inbound import publish_event
+from rota.sessions import messages
 from rota.worker.queues import Queues
 
 LEASE = timedelta(minutes=1)
@@ -27,6 +36,10 @@ WITH asking AS (
 INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
 SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', 'pending', now() - interval '1 s' FROM asking
 """
+
+AT_WORK = """UPDATE runs SET status = 'running', attempt = 2, worker_id = 'w', started_at = now(),
+                             lease_until = now() + interval '1 minute'"""
+ANSWERED = f"WITH answer AS (UPDATE approvals SET status = 'expired', answered_at = now()) {AT_WORK}"
 
 
 async def expire(conn: Connection, limit: int) -> int:
@@ -62,6 +75,33 @@ async def test_who_fires_an_automation_and_who_fails_its_run_do_not_wait_for_eac
     assert await house.value("SELECT failures FROM automations") == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "sweep", "since"),
+    [(LOST, sweeping.rescue, AT_WORK), (STUCK, sweeping.end_stuck, AT_WORK), (UNANSWERED, expire, ANSWERED)],
+    ids=["lost", "stuck", "unanswered"],
+)
+async def test_a_run_that_went_on_while_its_automation_was_waited_for_is_left_alone(
+    house: House, db: Database, state: str, sweep: Callable[[Connection, int], Awaitable[int]], since: str
+) -> None:
+    """Provoked: the sweep has found it and waits for the automation; another one has it again before that is free."""
+    automation_id = await house.automation()
+    async with db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+    await house.execute(state)
+
+    async def swept() -> int:
+        async with db.transaction() as conn:
+            return await sweep(conn, 10)
+
+    async with db.transaction() as other:
+        await other.execute("SELECT FROM automations FOR NO KEY UPDATE")
+        sweeping_up = asyncio.create_task(swept())
+        await until(lambda: house.value(WAITS))
+        await other.execute(since)
+    assert await sweeping_up == 0
+    assert await house.value("SELECT (status, attempt)::text FROM runs") == "(running,2)"
+
+
 async def test_a_run_that_may_begin_does_so_when_one_claimed_with_it_cannot_be_ended(
     house: House, db: Database, claim_now: Any
 ) -> None:
@@ -81,6 +121,104 @@ async def test_a_run_that_may_begin_does_so_when_one_claimed_with_it_cannot_be_e
             claimed = await claim_now(conn)
             await conn.execute("RESET lock_timeout")
     assert [run.id for run in claimed] == [runs[0]]
+
+
+async def test_a_run_that_is_refused_is_ended_with_all_that_follows_from_it_or_not_at_all(
+    house: House, db: Database, claim_now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, None)
+    await house.execute("UPDATE grants SET revoked_at = now()")
+
+    async def fail(conn: Connection, ended: Any) -> None:
+        raise psycopg.OperationalError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ending, "end", fail)
+        async with db.connection() as conn:
+            assert await claim_now(conn) == []
+    assert await house.value("SELECT status FROM runs") == "running"  # until its lease ends
+
+
+async def settle(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await settling.settle(conn, [Result(each, Succeeded()) for each in runs])
+
+
+async def renew(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await attempts.renew(conn, [(each.workspace_id, each.id, each.attempt) for each in runs], LEASE)
+
+
+async def hold(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await events.hold(conn, [(each.workspace_id, each.id, each.attempt) for each in runs])
+
+
+async def tell(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await events.append(conn, [NewEvent(each.workspace_id, each.session_id, "output", {}) for each in runs])
+
+
+async def send(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    sent = [NewMessage(each.workspace_id, each.session_id, "hi", "all", "agent", each.id, 1) for each in runs]
+    await messages.publish(conn, sent)
+
+
+async def wait_behind(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await run_status.hold_lanes(conn, [(each.workspace_id, UUID(str(each.automation_id))) for each in runs])
+
+
+async def fire(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await publish_event(conn, house.caller, "go", None, None)
+
+
+async def fail(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
+    await aftermath.hold(conn, [(each.workspace_id, UUID(str(each.automation_id))) for each in runs])
+
+
+@pytest.mark.parametrize(
+    ("writer", "table"),
+    [
+        (settle, "runs"), (renew, "runs"), (hold, "runs"), (send, "runs"), (wait_behind, "runs"),
+        (settle, "sessions"), (tell, "sessions"), (send, "sessions"), (fire, "automations"), (fail, "automations"),
+    ],
+)  # fmt: skip
+async def test_whoever_needs_several_rows_locks_them_in_the_order_of_their_ids(
+    house: House, db: Database, claim_now: Any, writer: Any, table: str
+) -> None:
+    """Provoked: the last of them is held, and asked for first. All before it are locked by who waits for it. They stand in
+    the table the other way round, so that neither is the order in which they happen to be read."""
+    for _ in range(3):
+        await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, None)
+        runs = sorted(await claim_now(conn), key=lambda run: run.id, reverse=True)
+        await turn_round(conn, table)
+    first, _, last = [each for (each,) in await rows(house, f"SELECT id FROM {table} ORDER BY id")]
+
+    async def write() -> None:
+        async with db.transaction() as conn:
+            await writer(conn, house, runs)
+
+    async with db.transaction() as other:
+        await other.execute(f"SELECT FROM {table} WHERE id = %s FOR UPDATE".encode(), [last])
+        waiting = asyncio.create_task(write())
+        await until(lambda: house.value(WAITS))
+        free = f"SELECT id FROM {table} WHERE id <> %s FOR UPDATE SKIP LOCKED"
+        assert await rows(house, free, last) == []
+    await waiting
+    assert first < last
+
+
+async def turn_round(conn: Connection, table: str) -> None:
+    """Each row anew, the last first."""
+    found = await (await conn.execute(f"SELECT id FROM {table} ORDER BY id DESC".encode())).fetchall()
+    for row in found:
+        changed = "updated_at" if table == "sessions" else "revision"
+        await conn.execute(f"UPDATE {table} SET {changed} = {changed} WHERE id = %s".encode(), row)
+
+
+async def rows(house: House, query: str, *given: Any) -> list[Any]:
+    async with house.db.connection() as conn:
+        return await (await conn.execute(query.encode(), given)).fetchall()
 
 
 @pytest.fixture

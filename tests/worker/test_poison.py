@@ -1,14 +1,22 @@
 """What an agent says cannot be stored: its own run fails for it, and nobody else waits."""
 
 import asyncio
+import logging
 from typing import Any
 
+import psycopg
 import pytest
 from house import House
 from waiting import until
 
+from rota.db.listener import Wakes
+from rota.db.pool import Database
+from rota.logs import JsonLines
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from rota.model.redaction import MASK
+from rota.sessions.desk import AttemptDesk
+from rota.watch.rescue import Rescue
 
 POISON = ["a\0b", "a\ud800b"]
 
@@ -92,6 +100,35 @@ async def test_a_run_whose_specification_cannot_be_read_fails_at_once_and_stops_
     assert told.startswith("executor_error: It could not be carried out: AttributeError")
 
 
+async def test_what_broke_around_an_executor_is_told_without_the_secrets_of_its_attempt(
+    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+
+    class Log(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logged.append(self.format(record))
+
+    async def last_words(desk: Desk) -> str:
+        raise RuntimeError("no words after swordfish-and-herring")
+
+    async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
+        at_work.worker.attempts[assignment.run_id].hide(["swordfish-and-herring"], "rota_run_token")
+        return Succeeded()
+
+    log = Log()
+    log.setFormatter(JsonLines())
+    monkeypatch.setattr(logging.getLogger("rota.worker.worker"), "handlers", [log])
+    monkeypatch.setattr(AttemptDesk, "last_words", last_words)
+    run_id = await run_now(await house.automation())
+    async with shift(succeed) as at_work:
+        assert await until(_ended(house, run_id)) == "failed"
+    assert [line for line in logged if f"no words after {MASK}" in line]
+    assert "swordfish" not in "".join(logged)
+    told = await house.value("SELECT error_detail FROM runs WHERE id = %s", run_id)
+    assert told == f"It could not be carried out: RuntimeError: no words after {MASK}"
+
+
 def _ended(house: House, run_id: Any) -> Any:
     return lambda: house.value("SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL", run_id)
 
@@ -109,3 +146,29 @@ async def test_a_failure_in_words_that_cannot_be_stored_is_tried_again(
     run_id = await run_now(await house.automation(max_attempts=2))
     async with shift(fail):
         assert await until(settled) == "queued"
+
+
+async def test_a_lost_run_whose_end_cannot_be_written_keeps_nobody_else_from_being_rescued(
+    house: House, db: Database, wakes: Wakes, run_now: Any
+) -> None:
+    """Nor does a stuck one keep the steps behind it from theirs. What waits for its end cannot be read."""
+    bad = await run_now(await house.automation(name="First", max_rescues=0))
+    await house.automation({"after": "first", "on": ["failed"]}, name="Second")
+    await house.execute("UPDATE triggers SET starts_at = 'infinity' WHERE kind = 'after'")
+    good, waiting = await run_now(await house.automation()), await run_now(await house.automation())
+    lost = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+    await house.execute(f"UPDATE runs SET {lost} WHERE id = ANY(%s)", [bad, good])
+    await Rescue(db, wakes).once()
+    assert await _statuses(house, bad, good) == ["running", "queued"]
+    await house.execute(
+        "UPDATE runs SET status = 'queued', worker_id = NULL, lease_until = NULL, ready_at = now() - interval '1 day'"
+        " WHERE id = %s", bad,
+    )  # fmt: skip
+    await house.execute("UPDATE runs SET ready_at = NULL WHERE id = %s", waiting)
+    with pytest.raises(psycopg.DataError):
+        await Rescue(db, wakes).once()
+    assert await house.value("SELECT ready_at IS NOT NULL FROM runs WHERE id = %s", waiting)
+
+
+async def _statuses(house: House, *ids: Any) -> list[str]:
+    return [await house.value("SELECT status FROM runs WHERE id = %s", run_id) for run_id in ids]

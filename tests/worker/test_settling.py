@@ -124,6 +124,64 @@ async def test_both_ways_write_the_same(house: House, db: Database, summary: str
     assert [event["data"]["status"] for event in one["events"]] == ["queued", "running", "succeeded"]
 
 
+@pytest.mark.parametrize("way", [settling.succeed, settling.settle])
+async def test_a_session_that_was_ended_by_hand_stays_as_it_is_when_its_run_succeeds(
+    house: House, db: Database, way: Any
+) -> None:
+    await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, "first")
+    async with db.connection() as conn:
+        [at_work] = await claim(conn, 1)
+        await house.execute("UPDATE sessions SET status = 'failed'")
+        await way(conn, [Result(at_work, Succeeded())])
+    assert await house.value("SELECT s.status || ' ' || r.status FROM sessions s, runs r") == "failed succeeded"
+
+
+async def test_a_run_began_when_its_first_attempt_did(house: House, db: Database) -> None:
+    await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, "first")
+    async with db.connection() as conn:
+        [first] = await claim(conn, 1)
+        began = await house.value("SELECT started_at FROM runs")
+        await settling.settle(conn, [Result(first, None)])
+        [second] = await claim(conn, 1)
+    assert second.attempt == 2
+    assert await house.value("SELECT started_at FROM runs") == began
+
+
+async def test_a_run_in_the_one_session_of_its_automation_waits_for_a_turn_of_its_person(
+    house: House, db: Database
+) -> None:
+    """The turn holds the session's lane, and no overlap counts it."""
+    await house.automation({"event": "go"}, session="same", overlap="skip")
+    session_id = await house.value("SELECT session_id FROM automations")
+    async with db.transaction() as conn:
+        await chat.turn(conn, house.caller, session_id, prompt="And now?")
+    async with db.connection() as conn:
+        [turn] = await claim(conn, 1)
+        async with conn.transaction():
+            await publish_event(conn, house.caller, "go", None, "first")
+        assert await claim(conn, 1) == []
+        await settling.settle(conn, [Result(turn, Succeeded())])
+        [after] = await claim(conn, 1)
+    assert (after.source, after.session_id) == ("event", turn.session_id)
+
+
+async def test_of_those_who_wait_in_a_lane_a_persons_turn_is_the_first(house: House, db: Database) -> None:
+    await house.automation({"event": "go"}, session="same")
+    session_id = await house.value("SELECT session_id FROM automations")
+    async with db.transaction() as conn:
+        for key in ("first", "second"):
+            await publish_event(conn, house.caller, "go", None, key)
+        turn = await chat.turn(conn, house.caller, session_id, prompt="And now?")
+    async with db.connection() as conn:
+        [first] = await claim(conn, 5)
+        await settling.settle(conn, [Result(first, Succeeded())])
+        assert [run.id for run in await claim(conn, 5)] == [turn]
+
+
 async def test_who_came_to_wait_while_the_end_was_being_written_becomes_ready(house: House, db: Database) -> None:
     """Provoked: the next run of the lane holds the row of the one that is ending, and commits while that waits for it."""
     await house.automation({"event": "go"})
@@ -140,6 +198,24 @@ async def test_who_came_to_wait_while_the_end_was_being_written_becomes_ready(ho
     first, second = await house.ledger()
     assert (first["status"], second["status"]) == ("succeeded", "queued")
     assert second["ready_at"] is not None
+
+
+async def test_workers_hear_of_what_runs_after_another(house: House, db: Database, wakes: Wakes) -> None:
+    heard: list[str] = []
+    await house.automation({"event": "go"}, name="First")
+    await house.automation({"after": "first"})
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, "first")
+    async with db.connection() as conn, wakes.listener.subscribed(RUNS, heard.append):
+        [first] = await claim(conn, 1)
+        heard.clear()
+        await settling.succeed(conn, [Result(first, Succeeded())])
+        await until(lambda: _heard(heard))
+    assert set(heard) == {str(house.caller.workspace_id)}
+
+
+async def _heard(told: list[str]) -> bool:
+    return bool(told)
 
 
 async def test_workers_hear_that_a_capped_agent_has_room_once_it_is_committed(

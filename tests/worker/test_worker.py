@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -203,6 +204,16 @@ async def test_the_last_failure_ends_the_run_with_its_class_and_detail(house: Ho
     assert (run["status"], run["error_class"], run["error_detail"]) == ("failed", "agent_error", "The tap was closed.")
 
 
+async def test_a_failure_is_told_without_what_is_meant_for_terminals(house: House, shift: Any, run_now: Any) -> None:
+    async def fails(_: Assignment, __: Desk) -> Outcome:
+        return Failed(ErrorClass.AGENT_ERROR, "exited with code 3: \x1b[31mFatal\x1b[0m: \x1b]0;owned\x07no tap\x07")
+
+    run_id = await run_now(await house.automation())
+    async with shift(fails):
+        run = await until(ended(house, run_id))
+    assert run["error_detail"] == "exited with code 3: Fatal: no tap"
+
+
 async def test_an_executor_that_breaks_fails_the_run_and_not_the_worker(house: House, shift: Any, run_now: Any) -> None:
     async def explode(assignment: Assignment, desk: Desk) -> Outcome:
         if len(at_work.executor.assignments) == 1:
@@ -231,6 +242,34 @@ async def test_cancelling_a_running_run_ends_it_through_its_executor(house: Hous
             await cancelling.cancel(conn, house.caller.workspace_id, run_id)
         run = await until(ended(house, run_id))
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
+
+
+@pytest.mark.parametrize("why", ["timeout", "cancel", "hand_back"])
+async def test_an_executor_that_lost_a_cancellation_is_asked_again_until_it_ends(
+    house: House, shift: Any, run_now: Any, why: str
+) -> None:
+    lost, begun = 0, asyncio.Event()
+
+    async def absent_minded(assignment: Assignment, desk: Desk) -> Outcome:
+        nonlocal lost
+        begun.set()
+        while lost < 2:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            lost += 1
+        return await forever(assignment, desk)
+
+    given = {"timeout": timedelta(seconds=0.1)} if why == "timeout" else {}
+    async with shift(absent_minded) as at_work:
+        at_work.worker._patience = timedelta(seconds=0.05)
+        run_id = await run_now(await house.automation(**given))
+        await begun.wait()
+        if why == "cancel":
+            at_work.worker.cancel(str(run_id))
+        if why != "hand_back":
+            await until(ended(house, run_id))
+    [run] = await house.ledger()
+    assert (run["status"], lost) == ({"timeout": "failed", "cancel": "cancelled", "hand_back": "queued"}[why], 2)
 
 
 async def test_asking_to_cancel_stands_in_the_log_once_and_ends_no_attempt(

@@ -21,7 +21,7 @@ CONCERNED = """
 -- came to wait while the end was being written is seen by a new snapshot only.
 -- Given are the ids of lanes, automations and sessions together, of each workspace a part: no two things share one. All are
 -- looked for at once, in indexes that hold only what is looked for: where they hold nothing, a batch costs no more than a
--- run. Who is capped has room again.
+-- run. Who is capped has room again, and a queue of its own: each agent's is looked for, since it may be capped only now.
 SELECT * FROM (
     SELECT g.workspace_id,
            (SELECT true FROM live_runs w WHERE w.workspace_id = g.workspace_id AND w.lane = ANY(g.ids)
@@ -32,16 +32,16 @@ SELECT * FROM (
            (SELECT array_agg(s.id) FROM sessions s WHERE s.workspace_id = g.workspace_id AND s.id = ANY(g.ids)
                AND s.has_tasks) AS with_tasks,
            coalesce(
-               (SELECT true FROM unnest(g.capped) AS c(agent_id) CROSS JOIN LATERAL (
+               (SELECT true FROM unnest(g.agents) AS c(agent_id) CROSS JOIN LATERAL (
                     SELECT FROM ready_runs q WHERE q.workspace_id = g.workspace_id AND q.queue = c.agent_id
                   ORDER BY q.pool LIMIT 1) q LIMIT 1),
                (SELECT (SELECT true FROM ready_runs q WHERE q.workspace_id = w.id ORDER BY q.queue LIMIT 1)
                   FROM workspaces w WHERE w.id = g.workspace_id AND w.max_concurrent IS NOT NULL)) AS has_room
       FROM (SELECT workspace_id, (%(ids)s::uuid[])[ids_from : ids_to] AS ids,
-                   (%(capped)s::uuid[])[capped_from : capped_to] AS capped
+                   (%(agents)s::uuid[])[agents_from : agents_to] AS agents
               FROM unnest(%(workspaces)s::uuid[], %(ids_from)s::integer[], %(ids_to)s::integer[],
-                          %(capped_from)s::integer[], %(capped_to)s::integer[])
-                   AS parts(workspace_id, ids_from, ids_to, capped_from, capped_to)
+                          %(agents_from)s::integer[], %(agents_to)s::integer[])
+                   AS parts(workspace_id, ids_from, ids_to, agents_from, agents_to)
             OFFSET 0) g
            CROSS JOIN LATERAL (
                SELECT bool_or(a.failures > 0) AS failing, array_agg(a.id) FILTER (WHERE a.deleted_at IS NOT NULL) AS deleted
@@ -53,21 +53,22 @@ SELECT * FROM (
 """
 
 COUNT_FAILURES = """
--- A success starts the count anew. Gives back the automations that have now failed as often as they may.
+-- A success starts the count anew. Gives back the automations that have now failed as often as they may; what is deleted
+-- fires no more, and is not paused.
 WITH given AS (
     SELECT workspace_id, id, bool_or(NOT failed) AS succeeded, count(*) FILTER (WHERE failed) AS failed
       FROM json_to_recordset(%(outcomes)s::json) AS g(workspace_id uuid, id uuid, failed boolean) GROUP BY 1, 2),
 locked AS MATERIALIZED (
-    SELECT a.workspace_id, a.id, a.status AS before, given.succeeded, given.failed
+    SELECT a.workspace_id, a.id, a.status AS before, given.succeeded, given.failed,
+           NOT given.succeeded AND a.deleted_at IS NULL AND a.failures + given.failed >= a.pause_after_failures AS over
       FROM given JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
      WHERE given.failed > 0 OR a.failures > 0
   ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a),
 counted AS (
     UPDATE automations a
        SET failures = CASE WHEN l.succeeded THEN 0 ELSE a.failures + l.failed END,
-           status = CASE WHEN NOT l.succeeded AND a.failures + l.failed >= a.pause_after_failures THEN 'paused'
-                         ELSE a.status END,
-           paused_reason = CASE WHEN NOT l.succeeded AND a.status = 'active' AND a.failures + l.failed >= a.pause_after_failures
+           status = CASE WHEN l.over THEN 'paused' ELSE a.status END,
+           paused_reason = CASE WHEN l.over AND a.status = 'active'
                                 THEN 'It failed' || CASE a.failures + l.failed WHEN 1 THEN '.'
                                      ELSE ' ' || (a.failures + l.failed) || ' times in a row.' END
                                 ELSE a.paused_reason END
@@ -110,14 +111,14 @@ def _given(automations: Iterable[tuple[UUID, UUID]]) -> str:
     return orjson.dumps(rows).decode()
 
 
-def ask(ids: Mapping[WorkspaceId, Sequence[UUID]], capped: Mapping[WorkspaceId, Sequence[AgentId]] = NONE) -> Step:
+def ask(ids: Mapping[WorkspaceId, Sequence[UUID]], agents: Mapping[WorkspaceId, Sequence[AgentId]] = NONE) -> Step:
     """The step that asks in which of these workspaces more is to be done, with ids of lanes, automations and sessions in
-    each, and of capped agents that run fewer now. Its rows are what `Concerned` is made of."""
+    each, and of agents that run fewer now. Its rows are what `Concerned` is made of."""
     workspaces = list(ids)
     return CONCERNED, {
         "workspaces": Uuids.of(workspaces),
         **_parts("ids", list(ids.values())),
-        **_parts("capped", [capped.get(each, ()) for each in workspaces]),
+        **_parts("agents", [agents.get(each, ()) for each in workspaces]),
     }
 
 

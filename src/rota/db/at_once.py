@@ -30,20 +30,29 @@ Send = Callable[[], None]
 
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 _numbers = count(1)
-Names = dict[str, str]  # of statements that are prepared
-_prepared: WeakKeyDictionary[Connection, Names | None] = WeakKeyDictionary()  # None: a pooler stands in between
+_ANSWERS = {TransactionStatus.IDLE, TransactionStatus.INTRANS, TransactionStatus.INERROR}
+_prepared: WeakKeyDictionary[Connection, "Names | None"] = WeakKeyDictionary()  # None: a pooler stands in between
+
+
+class Names(dict[str, str]):
+    """Of statements that are prepared; none once psycopg has rolled back, which forgets also those of others."""
+
+    rollbacks = 0
 
 
 async def run(conn: Connection, *steps: Step) -> list[list[TupleRow]]:
     """The rows of each. A step is a word like BEGIN, or a statement with the values of its named parameters."""
     if conn not in _prepared:
-        _prepared[conn] = {} if await _is_direct(conn) else None
+        _prepared[conn] = Names() if await _is_direct(conn) else None
     known = _prepared[conn]
     if known is None or len(steps) == 1:
         return [await _one(conn, step) for step in steps]
+    if known.rollbacks != conn.rollbacks:
+        known.clear()
+        known.rollbacks = conn.rollbacks
     try:
         return await _together(conn, known, steps)
-    except InvalidSqlStatementName:  # psycopg forgets all that is prepared, also by others, when it rolls back
+    except InvalidSqlStatementName:  # somebody forgot them in another way
         known.clear()
         if steps[0] != "BEGIN":
             raise
@@ -52,7 +61,7 @@ async def run(conn: Connection, *steps: Step) -> list[list[TupleRow]]:
 
 
 async def _together(conn: Connection, known: Names, steps: Sequence[Step]) -> list[list[TupleRow]]:
-    new: Names = {}
+    new = Names()
     sends = [send for step in steps for send in _sends(conn, ChainMap(new, known), step)]
     async with conn.lock:
         results = await conn.wait(_exchange(conn.pgconn, [send for _, send in sends]))
@@ -140,15 +149,22 @@ async def undone_if_it_fails(conn: Connection) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
-        if conn.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
-            await conn.rollback()
+        if conn.info.transaction_status in _ANSWERS:
+            await conn.rollback()  # also where its end failed: nobody is to be woken by it later
         raise
 
 
 @asynccontextmanager
 async def transaction(conn: Connection, *steps: Step) -> AsyncIterator[list[list[TupleRow]]]:
-    """One that begins with these, in one round trip; their rows."""
+    """One that begins with these, in one round trip; their rows. It may have been ended by `commit`."""
     async with undone_if_it_fails(conn):
         _, *found = await run(conn, "BEGIN", *steps)
         yield found
-        await conn.commit()
+        if conn.info.transaction_status != TransactionStatus.IDLE:
+            await conn.commit()
+
+
+async def commit(conn: Connection, *steps: Step) -> None:
+    """End it with these, in one round trip, and wake who is to be woken."""
+    await run(conn, *steps, "COMMIT")
+    await conn.tell()

@@ -37,15 +37,15 @@ SELECT g.user_id, r.workspace_id, r.session_id, r.id AS run_id, r.attempt
 """
 
 SEAT = """
--- The role is that of its task, else the one its agent has in the session; where none is declared, `agent`. Roles that it
--- named itself, for tasks, are on its own grant: it does not become one of them.
+-- The role is that of its task, else the one that a person gave its agent in the session; where none is declared, `agent`.
+-- Those that an agent named, for tasks, are no seats: neither it nor a later turn of it becomes one of them.
 SELECT r.session_id, r.source,
        coalesce(r.automation_id, (SELECT s.automation_id FROM sessions s
                                    WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id)) AS automation_id,
        coalesce((SELECT t.role FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.run_id = r.id),
                 (SELECT min(s.name) FROM session_roles s
                   WHERE s.workspace_id = r.workspace_id AND s.session_id = r.session_id AND s.agent_id = r.agent_id
-                    AND s.grant_id <> r.grant_id),
+                    AND NOT s.named_by_agent),
                 'agent') AS role
   FROM runs r
  WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s

@@ -193,7 +193,7 @@ async def mark_full(conn: Connection) -> None:
 
 
 async def mark_left(conn: Connection, left: Mapping[tuple[UUID, UUID | None], int]) -> None:
-    """As `mark_full`, when so many runs of these agents have just ended, or of any without a cap of its own (None)."""
+    """As `mark_full`, when so many runs of these agents have just ended, capped or not."""
     given = [{"workspace_id": w, "agent_id": a or ANY_FIRST, "runs": runs} for (w, a), runs in left.items()]
     await conn.execute(MARK_LEFT, {"left": orjson.dumps(given).decode()})
 

@@ -62,6 +62,12 @@ SELECT r.trigger_id, r.idempotency_key, r.id
        JOIN runs r ON r.workspace_id = g.workspace_id AND r.trigger_id = g.trigger_id AND r.idempotency_key = g.key
 """
 
+HAS_PAYLOAD = """
+SELECT r.payload IS NOT DISTINCT FROM g.payload
+  FROM runs r, json_to_record(%(given)s::json) AS g(payload jsonb)
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = %(id)s
+"""
+
 QUEUED_OF = """
 SELECT l.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
  WHERE l.workspace_id = %(workspace_id)s AND l.automation_id = %(automation_id)s AND l.source NOT IN ('chat', 'task')
@@ -200,6 +206,12 @@ async def by_keys(conn: Connection, keys: Iterable[tuple[UUID, UUID, str]]) -> d
     given = [{"workspace_id": w, "trigger_id": t, "key": key} for w, t, key in keys]
     rows = await conn.execute(BY_KEYS, {"keys": orjson.dumps(given).decode()})
     return {(trigger_id, key): run_id for trigger_id, key, run_id in await rows.fetchall()}
+
+
+async def has_payload(conn: Connection, workspace_id: UUID, run_id: RunId, payload: Any) -> bool:
+    """Whether this is what the run was given, as the table keeps it: whatever the order of its fields."""
+    given = {"workspace_id": workspace_id, "id": run_id, "given": orjson.dumps({"payload": payload}).decode()}
+    return await (await conn.execute(HAS_PAYLOAD, given)).fetchone() == (True,)
 
 
 async def usual_duration(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> timedelta | None:

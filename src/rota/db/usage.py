@@ -36,6 +36,12 @@ SELECT r.workspace_id, r.id, %(attempt)s, %(unit)s, %(amount)s, held.account_id
     ON CONFLICT (workspace_id, run_id, attempt, unit) DO UPDATE SET amount = usage.amount + excluded.amount
 """
 
+COUNTED = """
+-- How many units an attempt has reported, this one not counted; none where it has reported this one before.
+SELECT CASE WHEN bool_or(unit = %(unit)s) THEN 0 ELSE count(*) END FROM usage
+ WHERE workspace_id = %(workspace_id)s AND run_id = %(run_id)s AND attempt = %(attempt)s
+"""
+
 SPENT = """
 SELECT u.unit, sum(u.amount) FROM usage u WHERE u.workspace_id = %(workspace_id)s AND u.run_id = %(run_id)s GROUP BY u.unit
 """
@@ -72,6 +78,12 @@ async def charge(conn: Connection, charges: Sequence[Charge]) -> None:
 async def add(conn: Connection, charge: Charge) -> None:
     """Charge this much more. Whoever may repeat it guards it with a key."""
     await conn.execute(ADD, asdict(charge))
+
+
+async def others(conn: Connection, charge: Charge) -> int:
+    """How many units its attempt has reported beside this one; none if this one is not new."""
+    row = await (await conn.execute(COUNTED, asdict(charge))).fetchone()
+    return int(row[0]) if row else 0
 
 
 async def spent(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> dict[str, Decimal]:

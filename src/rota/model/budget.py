@@ -11,6 +11,7 @@ from rota.model.ids import AccountId, AutomationId, RunId, WorkspaceId
 
 UNITS = ("tokens", "money", "seconds")
 SECONDS = "seconds"  # measured by Rota itself
+MOST_UNITS = 100  # that one attempt may report beside those of budgets: each is a row of the ledger, and of every sum
 LOW = Decimal("0.8")  # of a month's cap: then somebody is told
 ASK = "ask"  # of a run that is about to be written: a budget may concern it
 

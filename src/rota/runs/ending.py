@@ -2,17 +2,20 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
+from rota import tracing
 from rota.db import aftermath, queues, run_status, triggers
 from rota.db.aftermath import Concerned
 from rota.db.at_once import Step
-from rota.db.listener import RUNS
+from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
+from rota.errors import Invalid
 from rota.model.ids import AgentId, AutomationId, WorkspaceId
 from rota.model.run import TERMINAL, Claimed, SkipReason, Source, Start, Status
 from rota.notify import telling
@@ -23,27 +26,38 @@ UNCOUNTED = frozenset({"chat", "task"})
 BY_HAND = frozenset({"chat", "task", "retry"})
 
 
-async def end(conn: Connection, changed: Sequence[Ended]) -> None:
+async def end(conn: Connection, changed: Sequence[Ended], *, by_worker: bool = False) -> None:
     """Apply what follows when runs end or go back to the queue, and wake workers where runs may be ready then.
 
     Their last events are written with their status. Most endings concern nobody else; one look at the batch finds those
-    that do.
+    that do. A worker that settles runs traces them itself (`by_worker`).
     """
     if changed:
-        asked = aftermath.ask(_concerning(changed), _capped(changed))
+        if tracing.on() and not by_worker:
+            ended = [each for each in changed if each.status in TERMINAL]
+            conn.afterwards(lambda: _trace(ended))
+        asked = aftermath.ask(_concerning(changed), _agents(changed))
         await end_concerning(conn, changed, await aftermath.concerned(conn, asked))
+
+
+def _trace(ended: Sequence[Ended]) -> None:
+    """The spans of runs that nobody will settle. They began when they were started, which their ids tell."""
+    for each in ended:
+        facts = {"run_id": each.id, "source": each.source, "status": each.status}
+        error = each.error_class if each.status == Status.FAILED else None
+        tracing.run(each.trace_id, began=tracing.of_id(each.id), error=error, **facts)
 
 
 def ask(succeeded: Sequence[Claimed]) -> Step:
     """The look at a batch of successes, in the order of their workspaces: a lane is an automation or a session."""
     ids: dict[WorkspaceId, list[UUID]] = {}
-    capped: dict[WorkspaceId, list[AgentId]] = {}
+    agents: dict[WorkspaceId, list[AgentId]] = {}
     for workspace_id, those in groupby(succeeded, attrgetter("workspace_id")):
         runs = list(those)
         ids[workspace_id] = [each.session_id for each in runs]
         ids[workspace_id] += [each.automation_id for each in runs if each.automation_id]
-        capped[workspace_id] = list({each.agent_id for each in runs if each.queue == each.agent_id})
-    return aftermath.ask(ids, capped)
+        agents[workspace_id] = list({each.agent_id for each in runs})
+    return aftermath.ask(ids, agents)
 
 
 async def end_concerning(conn: Connection, changed: Sequence[Ended], concerned: Sequence[Concerned]) -> None:
@@ -61,6 +75,9 @@ async def end_concerning(conn: Connection, changed: Sequence[Ended], concerned: 
     automated = [each for each in ended if _automated(each)]
     if automated:
         await _follow_up(conn, automated, concerned)
+    skipped = [each for each in automated if each.status == Status.SKIPPED]
+    if skipped:
+        await _uncount(conn, skipped)
     failed = [each for each in ended if each.status == Status.FAILED]
     if failed:
         await telling.of_failed(conn, [_failure(each) for each in failed])
@@ -88,20 +105,20 @@ def _concerning(changed: Sequence[Ended]) -> dict[WorkspaceId, list[UUID]]:
     return ids
 
 
-def _capped(changed: Sequence[Ended]) -> dict[WorkspaceId, list[AgentId]]:
-    """Agents that may run another one now."""
-    capped: defaultdict[WorkspaceId, set[AgentId]] = defaultdict(set)
+def _agents(changed: Sequence[Ended]) -> dict[WorkspaceId, list[AgentId]]:
+    """Those that may run another one now, if they are capped: also since they began with these."""
+    agents: defaultdict[WorkspaceId, set[AgentId]] = defaultdict(set)
     for each in changed:
-        if each.capped_agent_id:
-            capped[each.workspace_id].add(each.capped_agent_id)
-    return {workspace_id: list(agents) for workspace_id, agents in capped.items()}
+        if each.agent_id:
+            agents[each.workspace_id].add(each.agent_id)
+    return {workspace_id: list(those) for workspace_id, those in agents.items()}
 
 
 async def _mark_left(conn: Connection, freed: Sequence[Ended]) -> None:
     """Until now there was no room for who waits: a sweep that comes before they are claimed must not find them stuck.
     Comes last: who saves an automation has its row, and waits for its agent's."""
     if freed:
-        await queues.mark_left(conn, Counter((each.workspace_id, each.capped_agent_id) for each in freed))
+        await queues.mark_left(conn, Counter((each.workspace_id, each.agent_id) for each in freed))
 
 
 def _waited_for(run: Ended) -> set[UUID]:
@@ -146,6 +163,16 @@ async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: Aut
     await end(conn, skipped)
 
 
+async def _uncount(conn: Connection, skipped: Sequence[Ended]) -> None:
+    """They were fired, and never ran: only runs count as fires. A trigger that rested for them goes on from now."""
+    for workspace_id, trigger_id, timing, now in await triggers.uncount(
+        conn, [(each.workspace_id, each.id) for each in skipped]
+    ):
+        with suppress(Invalid, ValueError):  # it cannot be read any more, and rests
+            await triggers.go_on(conn, workspace_id, trigger_id, timing.next_after(now))
+            conn.wake(TRIGGERS)
+
+
 def _for_those_after(run: Ended) -> dict[str, Any]:
     return {
         "workspace_id": run.workspace_id,
@@ -158,6 +185,8 @@ def _for_those_after(run: Ended) -> dict[str, Any]:
 
 async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
     """A run that was skipped as it started has ended too: fire what waits for it."""
+    if tracing.on():
+        conn.afterwards(lambda: _trace_skips(skipped))
     automations: defaultdict[WorkspaceId, list[UUID]] = defaultdict(list)
     for each in skipped:
         if each.automation_id:
@@ -169,6 +198,12 @@ async def tell_of_skips(conn: Connection, skipped: Sequence[Start]) -> None:
             for each in skipped
         ]
         await _fire_after(conn, given)
+
+
+def _trace_skips(skipped: Sequence[Start]) -> None:
+    for each in skipped:
+        facts = {"run_id": each.id, "source": each.source, "status": Status.SKIPPED}
+        tracing.run(each.id.hex, began=tracing.of_id(each.id), error=None, **facts)
 
 
 async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:

@@ -29,6 +29,7 @@ async def record(
     for due, now in await triggers.lock_due_of(conn, workspace_id, automation_id, now=until):
         if only is None or due.trigger_id in only:
             with suppress(Invalid, ValueError):  # it cannot be read, so nobody knows its slots
-                passed.append(pass_over(due, now, reason))
+                if over := pass_over(due, now, reason):
+                    passed.append(over)
     if passed:
         await starting.start(conn, passed)

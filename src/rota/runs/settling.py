@@ -74,8 +74,7 @@ def _ended(result: Result) -> Ended:
     run = result.run
     return Ended(
         run.workspace_id, run.id, run.session_id, run.automation_id, None, run.attempt, Status.SUCCEEDED, run.source,
-        None, _summary(result), None, run.trace_id, freed=True,
-        capped_agent_id=run.agent_id if run.queue == run.agent_id else None,
+        None, _summary(result), None, run.trace_id, agent_id=run.agent_id, freed=True,
     )  # fmt: skip
 
 
@@ -91,7 +90,7 @@ async def _settle(conn: Connection, results: Sequence[Result]) -> Sequence[Resul
     rows = [_row(each) for each in results]
     await _hold_failing(conn, results, rows)
     ended = await run_status.settle(conn, rows)
-    await ending.end(conn, ended)
+    await ending.end(conn, ended, by_worker=True)
     accepted = results if len(ended) == len(results) else _accepted(results, ended)
     handed_back = [each.run for each in accepted if each.outcome is None]
     if handed_back:  # what they left outside is their next attempt's, or to be cleaned up once the run has ended

@@ -1,12 +1,18 @@
 """What nobody ended in order: lost leases, runs that waited too long for a place, lanes that nobody freed."""
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
+import psycopg
+
 from rota.db import abandonments, run_status
-from rota.db.pool import Connection
+from rota.db.pool import OVERTAKEN, PASSING, Connection
 from rota.model.outcome import ErrorClass
 from rota.model.run import Settlement, Status
 from rota.runs import ending
+
+log = logging.getLogger(__name__)
 
 
 async def rescue(conn: Connection, limit: int) -> int:
@@ -14,10 +20,31 @@ async def rescue(conn: Connection, limit: int) -> int:
     lost = await run_status.lease_ended(conn, limit)
     if not lost:
         return 0
-    ended = await run_status.settle(conn, [_row(each) for each in lost])
-    await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in ended])
-    await ending.end(conn, ended)
+    try:
+        return await _take_back(conn, lost)
+    except (*PASSING, *OVERTAKEN):
+        raise
+    except psycopg.Error:
+        return sum([await _take_back_one(conn, each) for each in lost])
+
+
+async def _take_back(conn: Connection, lost: Sequence[run_status.LostLease]) -> int:
+    async with conn.transaction():
+        ended = await run_status.settle(conn, [_row(each) for each in lost])
+        await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in ended])
+        await ending.end(conn, ended)
     return len(ended)
+
+
+async def _take_back_one(conn: Connection, lost: run_status.LostLease) -> int:
+    """One that cannot be taken back for what follows from its end must not keep the others from it."""
+    try:
+        return await _take_back(conn, [lost])
+    except (*PASSING, *OVERTAKEN):
+        raise
+    except psycopg.Error as failure:
+        log.warning("rescue.refused", extra={"run_id": lost.id, "error": str(failure).strip()})
+        return 0
 
 
 def _row(lost: run_status.LostLease) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from rota.db import runs, triggers
 from rota.db.pool import Connection
+from rota.errors import Invalid
 from rota.model.event import event_name, payload
 from rota.model.firing import Due, Flight, Placement, effective_overlap, jitter, place
 from rota.model.ids import RunId, TriggerId, WorkspaceId, new_id
@@ -41,9 +42,11 @@ async def publish(
 
 
 async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
-    """Start the runs, each once for its trigger and key."""
+    """Start the runs, each once for its trigger and key. A webhook's key with another body is refused."""
     dues = await triggers.lock_inbound(conn, {(each.workspace_id, each.trigger_id) for each in occurrences})
     known = await runs.by_keys(conn, [(each.workspace_id, each.trigger_id, each.key) for each in occurrences])
+    if known:
+        await _refuse_reused(conn, occurrences, known)
     starts, replacing = _decide(dues, [each for each in occurrences if (each.trigger_id, each.key) not in known])
     await starting.start(conn, starts)
     if replacing:
@@ -56,6 +59,15 @@ async def fire(conn: Connection, occurrences: Sequence[Occurrence]) -> Fired:
         (each.trigger_id, each.idempotency_key): each.id for each in starts if each.trigger_id and each.idempotency_key
     }
     return known | new
+
+
+async def _refuse_reused(conn: Connection, occurrences: Sequence[Occurrence], known: Fired) -> None:
+    """Its sender would be told of a run that knows nothing of what it sent, and what it sent would be lost."""
+    for each in occurrences:
+        run_id = known.get((each.trigger_id, each.key)) if each.source == Source.WEBHOOK else None
+        if run_id and not await runs.has_payload(conn, each.workspace_id, run_id, each.payload):
+            told = "This webhook-id came before with another body; a new message needs one of its own."
+            raise Invalid(told, code="key_reused", field="webhook-id", run_id=str(run_id))
 
 
 def _decide(dues: dict[UUID, Due], occurrences: Sequence[Occurrence]) -> tuple[list[Start], set[RunId]]:

@@ -1,7 +1,10 @@
 """Takes back what lost workers held, ends what waited too long, and frees lanes that nobody freed."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+
+import psycopg
 
 from rota.db import queues
 from rota.db.listener import ANSWERS, CANCELS, RUNS, Wakes, session_channel
@@ -25,12 +28,15 @@ class Rescue:
         self._every = every
 
     async def once(self) -> float:
-        rescued, stuck, freed = await self._take_back(), await self._end_stuck(), await self._free_lanes()
-        expired = await self._expire()
+        failures: list[psycopg.Error] = []
+        steps = (self._take_back, self._end_stuck, self._free_lanes, self._expire)
+        rescued, stuck, freed, expired = [await _done(step, failures) for step in steps]
         if rescued or stuck or freed:
             RESCUED.inc(rescued)
             log.warning("runs.rescued", extra={"rescued": rescued, "stuck": stuck, "lanes_freed": freed})
             self._wakes.send(RUNS)
+        if failures:
+            raise failures[0]
         return 0.0 if max(rescued, stuck, freed, expired) >= BATCH else self._every.total_seconds()
 
     async def _take_back(self) -> int:
@@ -59,3 +65,12 @@ class Rescue:
         for session_id in {approval.session_id for _, approval in closed}:
             self._wakes.send(session_channel(session_id))
         return max(len(ended), len(closed))
+
+
+async def _done(step: Callable[[], Awaitable[int]], failures: list[psycopg.Error]) -> int:
+    """What one step cannot do must not keep the others from theirs."""
+    try:
+        return await step()
+    except psycopg.Error as failure:
+        failures.append(failure)
+        return 0

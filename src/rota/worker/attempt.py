@@ -62,9 +62,12 @@ class Attempt:
     _started = 0.0
     _stopped_for: str | None = None
 
-    def __init__(self, run: Claimed, secret: str, executor: Executor, desk: AttemptDesk, clock: Clock) -> None:
+    def __init__(
+        self, run: Claimed, secret: str, executor: Executor, desk: AttemptDesk, clock: Clock, patience: timedelta
+    ) -> None:
+        """`patience` is how long an executor has to end, each time it is asked to."""
         self.run, self.secret = run, secret
-        self._executor, self._desk, self._clock = executor, desk, clock
+        self._executor, self._desk, self._clock, self._patience = executor, desk, clock, patience
 
     @property
     def key(self) -> tuple[UUID, UUID, int]:
@@ -88,6 +91,11 @@ class Attempt:
             self._hidden_in_logs = ExitStack()
             self._hidden_in_logs.enter_context(logs.hiding(self._redactor.text))
 
+    def ended(self) -> None:
+        """Nothing more is told of it: until then its secrets are kept out of the log, also of why it broke."""
+        if self._hidden_in_logs:
+            self._hidden_in_logs.close()
+
     def at_work(self) -> dict[str, Any]:
         """What a heartbeat tells of it."""
         line = self._desk.last_line[:LONGEST_LINE]
@@ -110,7 +118,13 @@ class Attempt:
         first, self._stopped_for = self._stopped_for is None, self._stopped_for or reason
         self._desk.handed_on = self._stopped_for in HANDED_ON
         if first and self._executing:
-            self.task.cancel()
+            self._ask_to_end()
+
+    def _ask_to_end(self) -> None:
+        """Again after a while: an executor, which may be anybody's, may lose a cancellation. One that ends what it
+        started takes the second for haste."""
+        self.task.cancel()
+        self._clock.call(self, time.monotonic() + self._patience.total_seconds())
 
     async def prepare(self, work: Awaitable[None]) -> None:
         """Do what comes before it begins. If it is stopped meanwhile, nobody waits for it."""
@@ -121,6 +135,7 @@ class Attempt:
             self._after_stop()
         finally:
             self._executing = False
+            self._clock.forget(self)
 
     async def execute(self, assignment: Assignment) -> Outcome | None:
         """Run to the end. None hands the run back; `Lost` means that nothing may be written."""
@@ -143,8 +158,6 @@ class Attempt:
         finally:
             if self.run.budget:
                 self._desk.when_over_budget(None)
-            if self._hidden_in_logs:
-                self._hidden_in_logs.close()
             _duration(self.run.executor).observe(time.monotonic() - self._started)
             if tracing.on():
                 run = self.run
@@ -180,6 +193,9 @@ class Attempt:
         self._clock.call(self, time.monotonic() + seconds)
 
     def time_is_up(self) -> None:
+        if self._stopped_for:
+            self._ask_to_end()
+            return
         self._looking = asyncio.create_task(self._stop_unless_it_waited(self._limit))
 
     async def _stop_unless_it_waited(self, timeout: timedelta) -> None:
@@ -189,7 +205,7 @@ class Attempt:
             self._stop_over_budget("It ran as long as its budget allows.")
         elif left <= 0:
             self._stop("timeout")
-        else:
+        elif not self._stopped_for:
             self._call_time_in(max(left, 0.01), timeout)
 
     async def _running_time(self) -> timedelta:
@@ -209,8 +225,8 @@ class Attempt:
     def _after_stop(self) -> Outcome | None:
         if self._stopped_for is None:
             raise asyncio.CancelledError  # not ours: the worker itself is being torn down
-        if self._executing:
-            self.task.uncancel()  # it has done its work; what follows must not be interrupted
+        while self._executing and self.task.uncancel():
+            pass  # they have done their work; what follows must not be interrupted
         match self._stopped_for:
             case "cancel":
                 return Cancelled()

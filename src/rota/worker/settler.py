@@ -125,4 +125,5 @@ def _trace(result: Result, began: int) -> None:
     tracing.span("settle", run.trace_id, began=began, run_id=run.id, attempt=run.attempt, status=settled.status)
     if settled.status in TERMINAL:
         error = settled.error_detail if settled.status == Status.FAILED else None
-        tracing.run(run.trace_id, began=tracing.instant(run.ready_at), error=error, run_id=run.id, source=run.source)
+        facts = {"run_id": run.id, "source": run.source, "status": settled.status}
+        tracing.run(run.trace_id, began=tracing.instant(run.ready_at), error=error, **facts)

@@ -32,6 +32,7 @@ from rota.service import Wakeable
 from rota.sessions.artifacts import LARGEST, Depot
 from rota.sessions.desk import Office
 from rota.sessions.messages import Post
+from rota.timeouts import ask_again_after
 from rota.trace.record import Recorder
 from rota.worker.abandoning import Abandon
 from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted, left_off, names_credentials
@@ -95,7 +96,7 @@ class Worker:
         self._office = Office(db, wakes, recorder, Post(db, wakes), depot or Depot(db, home, "", largest=LARGEST))
         self._executors = executors
         self._url, self._home, self._vault = url, home, vault
-        self._lease, self._poll = lease, poll
+        self._lease, self._poll, self._patience = lease, poll, ask_again_after(lease)
         self._beginnings = Beginnings(self._carry_out)
         self._tokens = Tokens()
         self._clock = Clock()
@@ -210,7 +211,14 @@ class Worker:
 
     def _begin(self, claimed: Sequence[Claimed], offered: Sequence[Token]) -> None:
         begun = [
-            Attempt(run, offered[run.number].secret, self._executors[run.executor], self._office.desk(run), self._clock)
+            Attempt(
+                run,
+                offered[run.number].secret,
+                self._executors[run.executor],
+                self._office.desk(run),
+                self._clock,
+                self._patience,
+            )
             for run in claimed
         ]
         for attempt in begun:
@@ -243,6 +251,8 @@ class Worker:
             self._hand_in(attempt, attempt.broken_by(failure))
         else:
             self._hand_in(attempt, outcome)
+        finally:
+            attempt.ended()
 
     def _hand_in(self, attempt: Attempt, outcome: Outcome | None) -> None:
         self._settling += 1  # while the outcome is being written, its place may serve the next run

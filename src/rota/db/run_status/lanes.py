@@ -28,7 +28,8 @@ PROMOTE = """
 -- The first that waits in each lane becomes ready, if nothing holds the lane or runs outside it for the same automation, in
 -- no lane or in the one that was its before its session was changed; a turn also waits for what its automation does in the session, which then goes on instead of ending. That cannot end
 -- unseen: who ends it and who starts the turn both write to the session's log, and so one after the other.
--- Who waits is looked for first: mostly it is nobody.
+-- Who waits is looked for first: mostly it is nobody. And only among what lives: the one session of an automation has had
+-- every run of it.
 WITH waiting AS MATERIALIZED (
     SELECT g.workspace_id, g.lane, w.id, row_number() OVER (
                PARTITION BY g.workspace_id, coalesce(w.automation_id, w.id) ORDER BY w.priority, w.id) AS number
@@ -51,9 +52,9 @@ promoted AS (
                      AND h.lane IS DISTINCT FROM g.lane AND h.source NOT IN ('chat', 'task')
                      AND NOT h.waits)
           AND NOT EXISTS (
-                  SELECT FROM runs h
-                   WHERE h.workspace_id = g.workspace_id AND h.session_id = g.lane AND h.automation_id IS NOT NULL
-                     AND h.lane IS DISTINCT FROM g.lane AND h.status IN ('queued', 'running', 'awaiting_approval'))
+                  SELECT FROM sessions s JOIN live_runs h ON h.workspace_id = s.workspace_id AND h.automation_id = s.automation_id
+                   WHERE s.workspace_id = g.workspace_id AND s.id = g.lane AND h.session_id = s.id
+                     AND h.lane IS DISTINCT FROM g.lane)
     RETURNING r.workspace_id, r.id, r.session_id, r.lane),
 over AS MATERIALIZED (
     SELECT s.workspace_id, s.id
@@ -68,15 +69,20 @@ SELECT id FROM promoted
 """
 
 FREE_LANES = """
--- The net under promotion: lanes in which runs wait and nothing holds them up.
+-- The net under promotion: lanes in which runs wait and nothing of what PROMOTE asks for holds them up. Those it would not
+-- promote must not be among them: as many as a pass takes would hide the others for good.
 SELECT DISTINCT w.workspace_id, w.lane FROM live_runs w
  WHERE w.waits AND w.lane IS NOT NULL
    AND NOT EXISTS (
            SELECT FROM live_runs h WHERE h.workspace_id = w.workspace_id AND h.lane = w.lane AND NOT h.waits)
-   AND (w.lane <> w.session_id OR NOT EXISTS (
-           SELECT FROM runs h WHERE h.workspace_id = w.workspace_id AND h.session_id = w.session_id
-              AND h.automation_id IS NOT NULL AND h.lane IS DISTINCT FROM w.lane
-              AND h.status IN ('queued', 'running', 'awaiting_approval')))
+   AND NOT EXISTS (
+           SELECT FROM live_runs h
+            WHERE h.workspace_id = w.workspace_id AND h.automation_id = w.automation_id
+              AND h.lane IS DISTINCT FROM w.lane AND h.source NOT IN ('chat', 'task') AND NOT h.waits)
+   AND NOT EXISTS (
+           SELECT FROM sessions s JOIN live_runs h ON h.workspace_id = s.workspace_id AND h.automation_id = s.automation_id
+            WHERE s.workspace_id = w.workspace_id AND s.id = w.lane AND h.session_id = s.id
+              AND h.lane IS DISTINCT FROM w.lane)
  LIMIT %(limit)s
 """
 

@@ -21,7 +21,7 @@ ARE_HELD = "(SELECT count(*) FROM counted_in) >= 0"
 
 CHANGED = """r.workspace_id, r.id, r.session_id, r.automation_id, r.lane, r.attempt, r.status, r.source, r.error_class,
           r.error_detail, r.summary, r.skip_reason, r.trace_id, r.budget IS NOT NULL AS budgeted,
-          CASE WHEN r.queue = r.agent_id THEN r.agent_id END AS capped_agent_id"""
+          r.agent_id"""
 
 _OF_EACH_SESSION = """
     SELECT workspace_id, session_id, array_agg(run_id) AS run_ids, array_agg(attempt) AS attempts, array_agg(data) AS told,
@@ -70,7 +70,7 @@ _NEWS_OF_CHANGED = """news AS (
       FROM changed WHERE session_id IS NOT NULL),"""
 _THEN_SHOW = """
 SELECT workspace_id, id, session_id, automation_id, lane, attempt, status, source,
-       error_class, summary, skip_reason, trace_id, budgeted, capped_agent_id, freed FROM changed
+       error_class, summary, skip_reason, trace_id, budgeted, agent_id, freed FROM changed
 """
 TELL_OF_CHANGED = _NEWS_OF_CHANGED + _TELL + _THEN_SHOW
 TELL_OF_CHANGED_AT_ONCE = _NEWS_OF_CHANGED + _TELL_AT_ONCE + _THEN_SHOW
@@ -95,7 +95,7 @@ class Ended(NamedTuple):
     skip_reason: str | None
     trace_id: str
     budgeted: bool = False
-    capped_agent_id: AgentId | None = None
+    agent_id: AgentId | None = None
     freed: bool = False  # it ran until now: its agent and workspace run one fewer
 
 
