@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from rota.db.pool import PatientConnection
 from rota.http.shapes.pages import cursor_of
 from rota.scheduler.tick import Scheduler
 from rota.watch.rescue import Rescue
@@ -284,6 +285,17 @@ async def test_two_who_save_the_same_name_at_the_same_moment_each_get_a_slug(off
 # Changing -----------------------------------------------------------------------------------------------------------
 
 
+async def test_a_change_of_nothing_is_no_revision(api: Api) -> None:
+    saved = made(await api.post("/automations", example(schedule=DAILY)))
+    path, trigger = f"/automations/{saved['id']}", saved["triggers"][0]["id"]
+    for asked in ({}, {"accept_grant": True}):
+        assert (await api.patch(path, asked)).json() == saved
+    assert (await api.patch(f"{path}/triggers/{trigger}", {})).status_code == 200
+    agent = (await api.get("/agents/worker-bee")).json()
+    assert (await api.patch("/agents/worker-bee", {})).json() == agent
+    assert [each["revision"] for each in (await api.get(f"{path}/revisions")).json()["items"]] == [1]
+
+
 async def test_a_change_is_a_new_revision_and_the_list_of_revisions_shows_what_changed(api: Api) -> None:
     saved = made(await api.post("/automations", example(schedule=DAILY)))
     path = f"/automations/{saved['id']}"
@@ -483,6 +495,24 @@ async def test_run_now_answers_a_run_with_all_its_fields(office: Office, api: Ap
     assert run["created_by"] == str(office.caller.user_id)
     assert (await api.get(f"/runs/{run['id']}")).json() == {**run, "attempts": []}
     assert (await office.claim()).assignment.payload == {"why": "because"}
+
+
+@pytest.mark.parametrize(("headers", "most"), [({}, 6), ({"Idempotency-Key": "k"}, 7)])
+async def test_run_now_asks_the_database_few_times(
+    api: Api, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], most: int
+) -> None:
+    """Each way there and back costs more than what is asked: signing in, the automation, the run, and their end."""
+    path = f"/automations/{made(await api.post('/automations', example()))['id']}"
+    await api.get(path)  # the connection is known, and the token's use is noted
+    ways, wait = [], PatientConnection.wait
+
+    async def counted(self: PatientConnection, *args: Any, **options: Any) -> Any:
+        ways.append(self)
+        return await wait(self, *args, **options)
+
+    monkeypatch.setattr(PatientConnection, "wait", counted)
+    made(await api.post(f"{path}/run", headers=headers))
+    assert len(ways) == most
 
 
 async def test_run_now_leaves_the_schedule_alone(api: Api) -> None:

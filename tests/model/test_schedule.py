@@ -540,14 +540,15 @@ def codes(schedule, after=NOW, **options):
         (CronSchedule("30 1,2 * * *", LA), ["dst_fold", "dst_gap"]),
         (CronSchedule("30 1,2 * * *", "Asia/Kolkata"), []),
         (CronSchedule("30 * * * *", LA), []),
-        (CronSchedule("*/20 2 * * *", LA), []),
+        (CronSchedule("*/20 2 * * *", LA), ["dst_gap"]),
         (CronSchedule("30 2 * * 1", LA), []),  # the clock shifts on Sundays
         (CronSchedule("0 3 * * *", LA), []),
         (CronSchedule("30 2 1,15 * 0", LA), ["dom_dow_or", "dst_gap"]),
         (CronSchedule("0 9 29 2 *", LA), ["far"]),
         (CronSchedule("*/90 * * * *", LA), ["uneven_step"]),
-        (CronSchedule("*/7 */5 * * *", LA), ["uneven_step", "uneven_step"]),
-        (CronSchedule("*/15 */6 * * *", LA), []),
+        (CronSchedule("*/7 */5 * * *", LA), ["uneven_step", "uneven_step", "dst_fold", "dst_gap"]),
+        (CronSchedule("*/15 */6 * * *", LA), ["dst_fold", "dst_gap"]),
+        (CronSchedule("*/15 */6 * * *", "UTC"), []),
         (days_at(1, 2, LA, NOW), ["dst_gap"]),
         (days_at(7, 2, LA, NOW), []),  # Tuesdays
         (EverySchedule(timedelta(minutes=7), NOW), []),

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 import pytest
 from house import House
@@ -74,6 +76,28 @@ async def test_two_requests_with_one_key_at_the_same_time_make_one_run(house: Ho
     assert len(await house.ledger()) == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "started"),
+    [
+        ("triggers SET enabled = false", []),
+        ("automations SET deleted_at = now()", []),
+        ("automations SET status = 'paused'", ["paused"]),
+    ],
+)
+async def test_an_event_that_waited_for_a_change_of_its_automation_heeds_it(
+    house: House, change: str, started: list[str]
+) -> None:
+    """Provoked: who waits for the event was looked up before the change was committed."""
+    await house.automation({"event": "ping"})
+    async with house.db.transaction() as conn:
+        await conn.execute("SELECT FROM automations FOR NO KEY UPDATE")
+        arriving = asyncio.create_task(publish(house, "ping"))
+        await _until_somebody_waits_for_a_lock(house)
+        await conn.execute(f"UPDATE {change}".encode())
+    await arriving
+    assert [run["skip_reason"] for run in await house.ledger()] == started
+
+
 async def _until_somebody_waits_for_a_lock(house: House) -> None:
     deadline = time.monotonic() + 10
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -106,6 +130,17 @@ async def test_an_event_for_a_paused_automation_is_in_the_ledger_as_skipped(hous
     assert [run["skip_reason"] for run in await house.ledger()] == ["paused"]
 
 
+@pytest.mark.parametrize(("limit", "fired"), [("starts_at", [0, 1]), ("ends_at", [1, 1])])
+async def test_an_event_fires_only_between_the_limits_of_its_trigger(
+    house: House, limit: str, fired: list[int]
+) -> None:
+    await house.automation({"event": "ping"})
+    for hours, count in zip(("1 hour", "-1 hour"), fired, strict=True):
+        await house.execute(f"UPDATE triggers SET {limit} = now() + %s::interval", hours)
+        await publish(house, "ping")
+        assert len(await house.ledger()) == count
+
+
 async def test_an_event_with_a_bad_name_is_refused(house: House) -> None:
     with pytest.raises(Invalid, match="event's name"):
         await publish(house, "no spaces please")
@@ -120,14 +155,21 @@ async def _hook(house: House, tmp_path: Path) -> tuple[Any, Any, str]:
     return vault, row["id"], secret
 
 
-async def call(house: House, vault: Any, trigger_id: Any, secret: str, message_id: str = "msg_1") -> Any:
-    body, timestamp = b'{"hello": "world"}', str(int(time.time()))
+async def call(
+    house: House,
+    vault: Any,
+    trigger_id: Any,
+    secret: str,
+    message_id: str = "msg_1",
+    body: bytes = b'{"hello": "world"}',
+) -> Any:
+    timestamp = str(int(time.time()))
     headers = {
         "message_id": message_id,
         "timestamp": timestamp,
         "signatures": sign(secret, message_id, timestamp, body),
     }
-    return await receive_webhook(house.db, vault, trigger_id, headers=headers, body=body, payload={"hello": "world"})
+    return await receive_webhook(house.db, vault, trigger_id, headers=headers, body=body, payload=orjson.loads(body))
 
 
 async def test_a_signed_webhook_starts_a_run_with_its_body_and_a_repeat_is_the_same_run(
@@ -138,6 +180,21 @@ async def test_a_signed_webhook_starts_a_run_with_its_body_and_a_repeat_is_the_s
     assert await call(house, vault, trigger_id, secret) == run_id
     [run] = await house.ledger()
     assert (run["source"], run["payload"]) == ("webhook", {"hello": "world"})
+
+
+async def test_a_webhook_with_the_id_of_an_earlier_one_and_another_body_is_refused(
+    house: House, tmp_path: Path
+) -> None:
+    vault, trigger_id, secret = await _hook(house, tmp_path)
+    await call(house, vault, trigger_id, secret, "msg_1", b'{"a": 1, "b": [1.50, null]}')
+    await call(house, vault, trigger_id, secret, "msg_1", b'{"b": [1.5, null], "a": 1}')  # the same, written otherwise
+    await call(house, vault, trigger_id, secret, "msg_2", b"null")
+    await call(house, vault, trigger_id, secret, "msg_2", b"null")
+    for message_id, body in (("msg_1", b'{"a": 2}'), ("msg_1", b"null"), ("msg_2", b"0")):
+        with pytest.raises(Invalid, match="came before with another body") as refused:
+            await call(house, vault, trigger_id, secret, message_id, body)
+        assert (refused.value.code, refused.value.field) == ("key_reused", "webhook-id")
+    assert len(await house.ledger()) == 2
 
 
 async def test_a_webhook_wakes_workers_for_its_workspace_only(
@@ -186,9 +243,12 @@ async def test_a_secret_sealed_with_a_lost_key_does_not_shut_out_its_successor(h
     assert await call(house, vault, trigger_id, new)
 
 
-async def test_an_unknown_or_disabled_webhook_is_not_found(house: House, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["triggers SET enabled = false", "automations SET deleted_at = now()"])
+async def test_a_webhook_that_is_disabled_or_was_deleted_is_not_found(
+    house: House, tmp_path: Path, change: str
+) -> None:
     vault, trigger_id, secret = await _hook(house, tmp_path)
-    await house.execute("UPDATE triggers SET enabled = false")
+    await house.execute(f"UPDATE {change}")
     with pytest.raises(NotFound):
         await call(house, vault, trigger_id, secret)
 
@@ -293,6 +353,32 @@ async def test_after_so_many_failures_in_a_row_an_automation_pauses_and_says_why
     assert (await house.ledger())[-1]["skip_reason"] == "paused"
 
 
+async def test_a_deleted_automation_whose_last_run_fails_is_not_paused_nor_is_anybody_told_so(house: House) -> None:
+    automation = await house.automation({"event": "go"}, pause_after_failures=1)
+    await publish(house, "go")
+    await _settle_all(house, "failed", meanwhile=lambda: _delete(house, automation))
+    assert await house.value("SELECT status || failures FROM automations WHERE id = %s", automation) == "active1"
+    assert await house.value("SELECT array_agg(kind) FROM notifications") == ["run_failed"]
+
+
+async def test_one_that_somebody_paused_meanwhile_is_not_paused_for_its_failures_too(house: House) -> None:
+    automation = await house.automation({"event": "go"}, pause_after_failures=1)
+    await publish(house, "go")
+
+    async def pause() -> None:
+        async with house.db.transaction() as conn:
+            await automations.pause(conn, house.caller, str(automation))
+
+    await _settle_all(house, "failed", meanwhile=pause)
+    assert await house.value("SELECT paused_reason FROM automations") is None
+    assert await house.value("SELECT array_agg(kind) FROM notifications") == ["run_failed"]
+
+
+async def _delete(house: House, automation: Any) -> None:
+    async with house.db.transaction() as conn:
+        await automations.delete(conn, house.caller, str(automation))
+
+
 async def test_a_success_starts_the_count_of_failures_anew(house: House) -> None:
     await house.automation({"event": "go"}, pause_after_failures=2, overlap="allow")
     for ending in (fail_all, succeed_all, fail_all):
@@ -310,7 +396,7 @@ async def succeed_all(house: House) -> None:
     await _settle_all(house, "succeeded")
 
 
-async def _settle_all(house: House, how: str) -> None:
+async def _settle_all(house: House, how: str, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
     from datetime import timedelta
 
     from rota.model.ids import WorkerId
@@ -323,6 +409,9 @@ async def _settle_all(house: House, how: str) -> None:
         await queues.look(conn)
         ready = await queues.to_read(conn, 100)
         claimed = await claiming.claim(conn, WorkerId("w"), queues=ready, places=100, lease=timedelta(minutes=1))
+    if meanwhile:
+        await meanwhile()
+    async with house.db.transaction() as conn:
         outcome = Succeeded() if how == "succeeded" else Failed(ErrorClass.AGENT_ERROR, "no")
         await settling.settle(conn, [settling.Result(run, outcome) for run in claimed])
     assert claimed

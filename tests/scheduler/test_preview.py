@@ -11,6 +11,7 @@ from rota.scheduler.inbound import publish_event
 from rota.scheduler.preview import CROWD, Preview, preview
 
 LOS_ANGELES = "America/Los_Angeles"
+BERLIN, LATER = "On 29 March 2026 the clock in Berlin", "On 25 October 2026 the clock in Berlin"
 
 
 async def look(house: House, schedule: dict[str, Any], **options: Any) -> Preview:
@@ -58,6 +59,41 @@ async def test_it_warns_of_what_may_surprise(house: House, schedule: dict[str, A
 )
 async def test_a_plain_schedule_has_no_warning(house: House, schedule: dict[str, Any]) -> None:
     assert (await look(house, {**schedule, "timezone": LOS_ANGELES})).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        (
+            {"mode": "interval", "every": 2, "unit": "hours", "timezone": "Europe/Berlin"},
+            [
+                f"{BERLIN} skips 02:00 to 03:00; 02:00 does not fire, and 3h pass between two fires, not 2h.",
+                f"{LATER} shows 02:00 to 03:00 twice; 02:00 fires twice, and 1h pass between two fires, not 2h.",
+            ],
+        ),
+        (
+            {"cron": "0 */6 * * *", "timezone": LOS_ANGELES},
+            [
+                "On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 5h pass between two fires, not 6h.",
+                "On 1 November 2026 the clock in Los Angeles shows 01:00 to 02:00 twice; 7h pass between two fires, not 6h.",
+            ],
+        ),
+        (
+            {"cron": "*/30 2 * * *", "timezone": LOS_ANGELES},
+            ["On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:00 does not fire."],
+        ),
+        ({"cron": "*/20 * * * *", "timezone": LOS_ANGELES}, []),
+        ({"cron": "0 * * * *", "timezone": LOS_ANGELES}, []),
+        ({"cron": "*/5 9-17 * * *", "timezone": LOS_ANGELES}, []),
+        ({"cron": "0 */2 * * 1-5", "timezone": LOS_ANGELES}, []),
+        ({"cron": "0 */2 * * *", "timezone": "UTC"}, []),
+    ],
+)
+async def test_it_warns_where_the_clock_shifts_the_steps_of_what_follows_it(
+    house: House, schedule: dict[str, Any], told: list[str]
+) -> None:
+    shown = await look(house, schedule)
+    assert [each.message for each in shown.warnings if "2026" in each.message] == told
 
 
 async def test_a_warning_of_a_single_time_says_when_it_fires(house: House) -> None:

@@ -38,6 +38,7 @@ INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, timezone, anc
 SELECT workspace_id, gen_random_uuid(), id, 'cron', '* * * * *', 'UTC', %(at)s, %(at)s FROM made
 """
 
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 AT_THE_GATE = "(SELECT pg_advisory_xact_lock(7)::text) IS NOT NULL"
 
 
@@ -109,6 +110,27 @@ async def test_a_trigger_that_another_replica_holds_is_passed_over_and_the_other
     assert len(await house.ledger(held)) == 1
 
 
+async def test_of_two_triggers_of_one_automation_no_other_replica_fires_the_second_meanwhile(
+    house: House, db: Database, clock: Clock
+) -> None:
+    """Two that looked at the same time would both find that nothing waits. Nor does the other wait for the first."""
+    await house.automation(triggers=[HOURLY, {"cron": "*/30 * * * *", "timezone": "UTC"}], next_fire_at=NOON)
+    async with db.transaction() as first, db.transaction() as second:
+        assert len(await triggers.lock_due(first, clock(), 1)) == 1
+        async with asyncio.timeout(10):
+            assert await triggers.lock_due(second, clock(), 10) == []
+
+
+@pytest.mark.parametrize("stopped", ["status = 'paused'", "deleted_at = now()"])
+async def test_what_is_paused_or_deleted_does_not_fire_whatever_its_trigger_says(
+    house: House, db: Database, clock: Clock, stopped: str
+) -> None:
+    await house.automation(HOURLY, next_fire_at=NOON)
+    await house.execute(f"UPDATE automations SET {stopped}")
+    async with db.transaction() as conn:
+        assert await triggers.lock_due(conn, clock(), 10) == []
+
+
 @pytest.mark.parametrize("change", ["pause", "delete", "edit"])
 async def test_a_change_while_its_slot_is_being_fired_waits_and_then_holds(
     house: House, db: Database, wakes: Wakes, clock: Clock, change: str
@@ -130,7 +152,7 @@ async def test_a_change_while_its_slot_is_being_fired_waits_and_then_holds(
     async with db.connection() as conn, conn.transaction():
         await scheduler_batch(scheduler, conn)
         changing = asyncio.create_task(apply())
-        await until(lambda: house.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        await until(lambda: house.value(WAITS))
     await changing
     clock.advance(hours=1)
     await scheduler.once()

@@ -1,17 +1,29 @@
 """Promises 1 and 2: every slot becomes exactly one run, skip or recorded miss."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from house import NOON, Clock, House
+from psycopg import DataError
+from waiting import until
 
+from rota.db import automations as rows
+from rota.db import triggers
 from rota.db.listener import Wakes
 from rota.db.pool import Connection, Database
+from rota.model.ids import WorkerId
+from rota.model.run import SkipReason
+from rota.roster import agents, automations
+from rota.runs import claiming, passing, starting
 from rota.scheduler import tick
+from rota.scheduler.inbound import publish_event
 from rota.scheduler.tick import Scheduler
+from rota.worker.queues import Queues
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 MINUTELY = {"cron": "* * * * *", "timezone": "UTC"}
 RUNS_ON = "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
 
@@ -296,6 +308,19 @@ async def test_a_row_that_cannot_even_be_read_is_parked_and_the_others_fire(
     assert await house.value("SELECT parked_error FROM triggers WHERE automation_id = %s", broken)
 
 
+async def test_what_cannot_be_written_and_is_no_triggers_fault_is_told_and_not_tried_again_at_once(
+    house: House, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(conn: Connection, starts: Any) -> set[Any]:
+        raise DataError("numeric field overflow")
+
+    monkeypatch.setattr(starting, "start", start)
+    await house.automation(HOURLY, next_fire_at=NOON)
+    with pytest.raises(DataError, match="overflow"):
+        await scheduler.once()
+    assert await house.value("SELECT next_fire_at FROM triggers") == NOON
+
+
 async def test_max_fires_counts_runs_and_then_the_trigger_rests(
     house: House, scheduler: Scheduler, clock: Clock
 ) -> None:
@@ -305,6 +330,71 @@ async def test_max_fires_counts_runs_and_then_the_trigger_rests(
         clock.advance(hours=1)
     assert len(await house.ledger()) == 2
     assert await house.value("SELECT next_fire_at FROM triggers") is None
+
+
+@pytest.mark.parametrize("why", ["agent_paused", "paused", "deleted", "grant_revoked", "grant_expired"])
+async def test_a_run_that_is_skipped_after_it_was_fired_gives_its_fire_back(
+    house: House, scheduler: Scheduler, why: str
+) -> None:
+    """Also one that is found so as it is claimed, by its grant."""
+    given = [{**HOURLY, "max_fires": 1}, {"event": "go", "max_fires": 1}]
+    automation = await house.automation(triggers=given, next_fire_at=NOON, overlap="allow")
+    await house.execute("UPDATE triggers SET next_fire_at = NULL WHERE kind = 'event'")
+    await scheduler.once()
+    async with house.db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, None)
+    assert await house.value("SELECT array_agg(fires) FROM triggers WHERE next_fire_at IS NULL") == [1, 1]
+    async with house.db.transaction() as conn:
+        match why:
+            case "agent_paused":
+                await agents.change(conn, house.caller, "worker-bee", {"status": "paused"})
+            case "paused":
+                await automations.pause(conn, house.caller, str(automation))
+            case "deleted":
+                await automations.delete(conn, house.caller, str(automation))
+            case _:
+                await conn.execute(
+                    "UPDATE grants SET revoked_at = CASE WHEN %s THEN now() END, expires_at = now()",
+                    [why == "grant_revoked"],
+                )
+                await _claim(conn)
+    assert [run["skip_reason"] for run in await house.ledger()] == [why, why]
+    if why == "paused":
+        async with house.db.transaction() as conn:
+            await automations.resume(conn, house.caller, str(automation))
+    if why == "deleted":
+        async with house.db.transaction() as conn:
+            await automations.restore(conn, house.caller, str(automation))
+    assert await house.value("SELECT array_agg(fires) FROM triggers") == [0, 0]
+    assert await house.value("SELECT next_fire_at > now() FROM triggers WHERE kind = 'cron'")
+
+
+async def _claim(conn: Connection) -> None:
+    queues = Queues(["default"], ["command"])
+    await queues.look(conn)
+    ready = await queues.to_read(conn, 9)
+    await claiming.claim(conn, WorkerId("w"), queues=ready, places=9, lease=timedelta(minutes=1))
+
+
+async def test_a_fire_that_is_given_back_as_its_automation_is_paused_makes_nothing_due(
+    house: House, scheduler: Scheduler
+) -> None:
+    """Provoked: the automation is paused, but that is not committed, when a worker refuses the run."""
+    automation = await house.automation(triggers=[{**HOURLY, "max_fires": 1}], next_fire_at=NOON)
+    await scheduler.once()
+    await house.execute("UPDATE grants SET expires_at = now()")
+
+    async def refuse() -> None:
+        async with house.db.transaction() as conn:
+            await _claim(conn)
+
+    async with house.db.transaction() as pausing:
+        await rows.set_status(pausing, house.caller.workspace_id, automation, "paused")
+        await triggers.rest(pausing, house.caller.workspace_id, automation)
+        refusing = asyncio.create_task(refuse())
+        await until(lambda: house.value(WAITS))
+    await refusing
+    assert await house.value("SELECT fires FROM triggers WHERE next_fire_at IS NULL") == 0
 
 
 async def test_a_slot_that_has_its_run_is_not_counted_again_when_its_trigger_is_set_back(
@@ -317,6 +407,50 @@ async def test_a_slot_that_has_its_run_is_not_counted_again_when_its_trigger_is_
         await scheduler.once()
         clock.advance(hours=1)
     assert [run["slot"] for run in await house.ledger()] == [NOON, NOON + timedelta(hours=1)]
+
+
+AT_NINE = datetime(2026, 6, 1, 7, tzinfo=UTC)  # in Berlin, by the rules of today
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"cron": "0 9 * * *"},
+        {"cron": "0 9,15 * * 1-5"},
+        {"every": "1d", "time": "09:00"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("stored", "looked", "slots"),
+    [
+        pytest.param(-1, [-1, -0.5, 0], [0], id="it comes later now"),
+        pytest.param(-1, [0.5], [0], id="it comes later now, and nobody looked in time"),
+        pytest.param(1, [0, 1], [1], id="it comes earlier now"),
+        pytest.param(0, [0], [0], id="it stays"),
+    ],
+)
+async def test_a_slot_that_was_stored_before_its_zone_got_other_rules_fires_once(
+    house: House, scheduler: Scheduler, clock: Clock, schedule: dict[str, Any],
+    stored: int, looked: list[float], slots: list[int],
+) -> None:  # fmt: skip
+    await house.automation({**schedule, "timezone": "Europe/Berlin"}, next_fire_at=AT_NINE + timedelta(hours=stored))
+    for hours in looked:
+        clock.now = AT_NINE + timedelta(hours=hours)
+        await scheduler.once()
+    assert [(run["slot"], run["missed"]) for run in await house.ledger()] == [
+        (AT_NINE + timedelta(hours=hours), None) for hours in slots
+    ]
+    assert await house.value("SELECT next_fire_at FROM triggers") > AT_NINE + timedelta(hours=2)
+
+
+async def test_a_slot_that_comes_later_by_the_rules_of_today_is_not_passed_over_before(house: House) -> None:
+    automation = await house.automation(
+        {"cron": "0 9 * * *", "timezone": "Europe/Berlin"}, next_fire_at=AT_NINE - timedelta(hours=1)
+    )
+    until = AT_NINE - timedelta(minutes=30)
+    async with house.db.transaction() as conn:
+        await passing.record(conn, house.caller.workspace_id, automation, SkipReason.MISSED, until=until)
+    assert await house.ledger() == []
 
 
 async def test_nothing_fires_after_ends_at(house: House, scheduler: Scheduler, clock: Clock) -> None:
@@ -421,4 +555,5 @@ async def test_a_slot_that_has_its_run_gets_no_second_one_when_its_trigger_is_se
     await scheduler.once()
     assert len(await house.ledger()) == 1
     assert await house.value("SELECT count(*) FROM sessions") == 1
+    assert await house.value("SELECT count(*) FROM events") == 1
     assert await house.value("SELECT next_fire_at FROM triggers") == NOON + timedelta(hours=1)

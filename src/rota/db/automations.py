@@ -1,17 +1,20 @@
 """Automations: what people saved, and what each last did."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from psycopg.rows import TupleRow
 from psycopg.types.json import Jsonb
 
+from rota.db import at_once
+from rota.db.at_once import Step
 from rota.db.like import holding
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.db.triggers import FLIGHT, POLICY_COLUMNS, STANDING
 from rota.model.firing import Flight, Policy
-from rota.model.ids import AgentId, AutomationId, WorkspaceId, as_uuid
+from rota.model.ids import AgentId, AutomationId, UserId, WorkspaceId, as_uuid
 
 COLUMNS = """
 a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
@@ -80,10 +83,18 @@ SET_GRANT = """
 UPDATE automations SET grant_id = %(grant_id)s, updated_at = now() WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 
+NAMED_SO = """
+ WHERE a.workspace_id = %(workspace_id)s AND (a.slug = %(ref)s OR a.id = %(id)s::uuid) AND a.deleted_at IS NULL
+"""
+
+HOLD = f"""
+-- In a statement of its own: what is read next must be newer than the lock.
+SELECT a.id, a.owner_id FROM automations a {NAMED_SO} FOR NO KEY UPDATE
+"""  # noqa: S608
+
 POLICY = f"""
 SELECT {POLICY_COLUMNS} {FLIGHT}
-  FROM automations a {STANDING}
- WHERE a.workspace_id = %(workspace_id)s AND a.id = %(id)s
+  FROM automations a {STANDING} {NAMED_SO}
 """  # noqa: S608
 
 HOLD_SESSION = """
@@ -110,13 +121,15 @@ async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str
     return {slug for (slug,) in await rows.fetchall()}
 
 
+# What needs attention is gathered once, by workspace, and not looked up for each automation: the grants of automations by
+# the index grants_of_automation, which leaves out those of every chat and every run by hand.
 STANDINGS = {
     "active": "a.deleted_at IS NULL AND a.status = 'active'",
     "paused": "a.deleted_at IS NULL AND a.status = 'paused'",
-    "attention": """a.deleted_at IS NULL AND (a.failures > 0 OR EXISTS (
-        SELECT FROM triggers t WHERE t.workspace_id = a.workspace_id AND t.automation_id = a.id AND t.parked_error IS NOT NULL)
-        OR a.status = 'active' AND EXISTS (
-        SELECT FROM grants h WHERE h.workspace_id = a.workspace_id AND h.id = a.grant_id
+    "attention": """a.deleted_at IS NULL AND (a.failures > 0 OR a.id IN (
+        SELECT t.automation_id FROM triggers t WHERE t.workspace_id = %(workspace_id)s AND t.parked_error IS NOT NULL)
+        OR a.status = 'active' AND a.grant_id IN (
+        SELECT h.id FROM grants h WHERE h.workspace_id = %(workspace_id)s AND h.automation_id IS NOT NULL
            AND (h.revoked_at IS NOT NULL OR h.expires_at <= now())))""",
     "deleted": "a.deleted_at IS NOT NULL",
 }
@@ -146,7 +159,14 @@ async def page(
 FOUND_NAMES = """
 -- For a search as somebody types: names only, the newest first.
 SELECT a.id, a.slug, a.name FROM automations a
- WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND a.name ILIKE %(like)s
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND (a.name ILIKE %(like)s OR a.slug ILIKE %(like)s)
+ORDER BY a.id DESC LIMIT %(limit)s
+"""
+
+CALLED = """
+-- Those of this name, whatever its capitals.
+SELECT a.id, a.slug, a.name FROM automations a
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND lower(a.name) = lower(%(name)s)
 ORDER BY a.id DESC LIMIT %(limit)s
 """
 
@@ -154,6 +174,10 @@ ORDER BY a.id DESC LIMIT %(limit)s
 async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int) -> list[dict[str, Any]]:
     like = holding(search)
     return await named_rows(conn, FOUND_NAMES, {"workspace_id": workspace_id, "like": like, "limit": limit})
+
+
+async def called(conn: Connection, workspace_id: WorkspaceId, name: str, *, limit: int) -> list[dict[str, Any]]:
+    return await named_rows(conn, CALLED, {"workspace_id": workspace_id, "name": name, "limit": limit})
 
 
 OF_AGENT = """
@@ -229,10 +253,27 @@ async def set_grant(conn: Connection, workspace_id: WorkspaceId, automation_id: 
     await conn.execute(SET_GRANT, {"workspace_id": workspace_id, "id": automation_id, "grant_id": grant_id})
 
 
-async def policy(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> tuple[Policy, Flight]:
-    row = await (await conn.execute(POLICY, {"workspace_id": workspace_id, "id": automation_id})).fetchone()
-    assert row, "the caller has found and locked it"
-    return Policy(*row[:22]), Flight(bool(row[22]), bool(row[23]), bool(row[24]))
+class Held(NamedTuple):
+    """An automation that is locked, with what its runs are to be like and which of them are there."""
+
+    id: AutomationId
+    owner_id: UserId
+    policy: Policy
+    flight: Flight
+
+
+async def hold(
+    conn: Connection, workspace_id: WorkspaceId, ref: str, *before: Step
+) -> tuple[Held | None, list[list[TupleRow]]]:
+    """One that is not deleted, by id or slug, and the rows of the steps that are to be taken before it is locked: one
+    round trip."""
+    given = {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)}
+    *found, locked, policies = await at_once.run(conn, *before, (HOLD, given), (POLICY, given))
+    if not locked:
+        return None, found
+    [(automation_id, owner_id)], [row] = locked, policies
+    flight = Flight(bool(row[22]), bool(row[23]), bool(row[24]))
+    return Held(automation_id, owner_id, Policy(*row[:22]), flight), found
 
 
 PROMPT_THEN = """

@@ -202,6 +202,38 @@ UPDATE triggers t SET fires = t.fires + g.fires
  WHERE t.workspace_id = g.workspace_id AND t.id = g.id
 """
 
+UNCOUNT = f"""
+-- Runs that were fired and then skipped are none of their triggers' fires, which only count runs. Those that rest because
+-- they had fired as often as they may come back: they are due again (GO_ON).
+WITH skipped AS (
+    SELECT r.workspace_id, r.trigger_id, count(*) AS runs
+      FROM json_to_recordset(%(runs)s::json) AS g(workspace_id uuid, id uuid)
+           JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = g.id
+     WHERE r.status = 'skipped' AND r.retry_of IS NULL
+  GROUP BY 1, 2),
+locked AS MATERIALIZED (
+    SELECT t.workspace_id, t.id, s.runs
+      FROM skipped s JOIN triggers t ON t.workspace_id = s.workspace_id AND t.id = s.trigger_id
+  ORDER BY t.workspace_id, t.id FOR NO KEY UPDATE OF t),
+counted AS (
+    UPDATE triggers t SET fires = greatest(0, t.fires - l.runs)
+      FROM locked l WHERE t.workspace_id = l.workspace_id AND t.id = l.id
+ RETURNING t.*, l.runs)
+SELECT t.workspace_id, t.id, {TIMING_COLUMNS} clock_timestamp()
+  FROM counted t
+ WHERE t.kind IN ('cron', 'every', 'at') AND t.enabled AND t.next_fire_at IS NULL AND t.parked_error IS NULL
+   AND t.fires < t.max_fires AND t.fires + t.runs >= t.max_fires
+"""  # noqa: S608
+
+GO_ON = """
+-- A statement of its own, behind the trigger's lock: who paused or deleted its automation while that was waited for is seen,
+-- and who does so now waits for it.
+UPDATE triggers t SET next_fire_at = %(next_fire_at)s
+ WHERE t.workspace_id = %(workspace_id)s AND t.id = %(id)s
+   AND EXISTS (SELECT FROM automations a WHERE a.workspace_id = t.workspace_id AND a.id = t.automation_id
+                  AND a.status = 'active' AND a.deleted_at IS NULL)
+"""
+
 ADVANCE = """
 UPDATE triggers t
    SET next_fire_at = g.next_fire_at, fires = g.fires
@@ -261,7 +293,7 @@ SELECT count(*) FROM triggers t JOIN automations a ON a.workspace_id = t.workspa
 """
 
 OF_AUTOMATIONS = """
-SELECT t.*, a.name AS after_name, a.slug AS after_slug
+SELECT t.*, a.name AS after_name, a.slug AS after_slug, a.deleted_at AS after_deleted_at
   FROM triggers t LEFT JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.after_automation_id
  WHERE t.workspace_id = %(workspace_id)s AND t.automation_id = ANY(%(automation_ids)s)
 ORDER BY t.id
@@ -399,6 +431,20 @@ async def after_path(conn: Connection, workspace_id: WorkspaceId, start: UUID, g
 async def count_fires(conn: Connection, fires: Iterable[tuple[UUID, UUID, int]]) -> None:
     given = [{"workspace_id": w, "id": t, "fires": n} for w, t, n in fires]
     await conn.execute(COUNT_FIRES, {"counts": orjson.dumps(given).decode()})
+
+
+async def uncount(
+    conn: Connection, runs: Iterable[tuple[UUID, UUID]]
+) -> list[tuple[WorkspaceId, TriggerId, Timing, datetime]]:
+    """These runs were skipped after they were fired. The triggers that rested for it, and what time it is."""
+    given = orjson.dumps([{"workspace_id": w, "id": r} for w, r in runs]).decode()
+    rows = await (await conn.execute(UNCOUNT, {"runs": given})).fetchall()
+    return [(row[0], row[1], Timing(*row[2:13]), row[13]) for row in rows]
+
+
+async def go_on(conn: Connection, workspace_id: WorkspaceId, trigger_id: TriggerId, at: datetime | None) -> None:
+    """As `set_next`, for one that is locked, if its automation is active."""
+    await conn.execute(GO_ON, {"workspace_id": workspace_id, "id": trigger_id, "next_fire_at": at})
 
 
 async def _pairs(conn: Connection, query: str, given: dict[str, Any]) -> list[tuple[UUID, UUID]]:

@@ -26,7 +26,8 @@ async def receive(
     webhook_timestamp: Annotated[str | None, Header()] = None,
     webhook_signature: Annotated[str | None, Header()] = None,
 ) -> FiredOut:
-    """Start a run of the webhook's automation with the body as payload; the same `webhook-id` gives the same run."""
+    """Start a run of the webhook's automation with the body as payload; the same `webhook-id` gives the same run,
+    and is refused with another body."""
     found = as_uuid(trigger_id)
     if not found:  # what is no id is the webhook of nobody, too
         raise NotFound("There is no such webhook.")

@@ -4,10 +4,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, time, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.model.budget import ASK
+from rota.model.cron import LONGEST_SHIFT
 from rota.model.ids import (
     AgentId,
     AutomationId,
@@ -21,6 +23,11 @@ from rota.model.ids import (
 )
 from rota.model.run import PRIORITY, SkipReason, Source, Start
 from rota.model.schedule import AtSchedule, CronSchedule, EverySchedule, Schedule
+
+# How far a change of a zone's rules moves a local time: by as much as clocks are shifted, and never by odd minutes.
+_LARGEST_MOVE = timedelta(seconds=LONGEST_SHIFT)
+_QUARTER = timedelta(minutes=15)
+_INSTANT = timedelta(microseconds=1)
 
 QUEUEING_KINDS = frozenset({"webhook", "event", "after"})
 
@@ -167,6 +174,12 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
     until = min(now, timing.ends_at) if timing.ends_at else now
     latest, count = due.slot, 1
     following = schedule.next_after(latest)
+    if following is not None and _moved(schedule, latest, following - latest):
+        if following > until:
+            next_fire_at = timing.limited(following, timing.fires)
+            return Firing(due.policy.workspace_id, due.trigger_id, (), next_fire_at, timing.fires, flight)
+        due = due._replace(slot=following)
+        latest, following = following, schedule.next_after(following)
     if following is not None and following <= until:
         latest = schedule.latest_until(due.slot, until)
         count = schedule.count_slots(due.slot, latest)
@@ -192,10 +205,26 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
     )
 
 
-def pass_over(due: Due, now: datetime, reason: SkipReason) -> Start:
+def _moved(schedule: Schedule, slot: datetime, ahead: timedelta) -> bool:
+    """Whether a slot that was stored comes only with the following one, because its zone has other rules since: firing
+    both would be twice for one local time. One that was to come earlier by now is fired late instead."""
+    if ahead > _LARGEST_MOVE or ahead % _QUARTER or schedule.timezone == "UTC":
+        return False
+    by_elapsed_time = isinstance(schedule, EverySchedule) and schedule.days is None
+    return not by_elapsed_time and _between(schedule, slot, ahead)
+
+
+@lru_cache(maxsize=4_096)
+def _between(schedule: Schedule, slot: datetime, ahead: timedelta) -> bool:
+    """Whether this is no slot, nor is any as near before it as the following one is after it. Many triggers ask the
+    same at once."""
+    return schedule.next_after(slot - ahead - _INSTANT) > slot  # type: ignore[operator]  # one follows
+
+
+def pass_over(due: Due, now: datetime, reason: SkipReason) -> Start | None:
     """The one row for all slots of this trigger that are due and will not run: the latest, and how many before it."""
     policy = due.policy._replace(catch_up="one", refused=reason)
-    return fire(due._replace(policy=policy), now, due.flight).starts[0]
+    return next(iter(fire(due._replace(policy=policy), now, due.flight).starts), None)
 
 
 def uncounted(due: Due, firing: Firing, skipped: int) -> Firing:

@@ -110,14 +110,40 @@ def _uneven(cron: Cron) -> Iterator[ScheduleWarning]:
 
 
 def _shifted(pattern: Pattern, zone: str, after: datetime) -> Iterator[ScheduleWarning]:
-    """Fixed times that the clock skips or repeats. Those that follow the clock are never moved."""
-    if not pattern.fixed:
-        return
+    """Fixed times that the clock skips or repeats. Those that follow the clock are never moved, but may come further
+    apart then, or closer."""
     start = (after - EPOCH) // timedelta(seconds=1)
-    for before, stretch in pairwise(stretches(zone, start // DAY, start // DAY + _LOOK_AHEAD, True)):
+    for before, stretch in pairwise(stretches(zone, start // DAY, start // DAY + _LOOK_AHEAD, pattern.fixed)):
         due = pattern.due_from(min(before.last, stretch.opening))
-        if stretch.start > start and due < max(before.last, stretch.opening):
+        concerned = due < max(before.last, stretch.opening)
+        if stretch.start <= start:
+            continue
+        if not pattern.fixed:
+            yield from _stretched(pattern, before, stretch, due if concerned else None, city(zone))
+        elif concerned:
             yield _shift(before, stretch, due, city(zone))
+
+
+def _stretched(
+    pattern: Pattern, before: Stretch, stretch: Stretch, due: int | None, place: str
+) -> Iterator[ScheduleWarning]:
+    """What becomes of a time within the shift, and of the step across it where the hours are stepped through."""
+    last = pattern.due_before(before.last)
+    usual = pattern.due_from(last + 1) - last
+    apart = pattern.due_from(stretch.opening) - stretch.offset - (last - before.offset)
+    steps = isinstance(pattern, Cron) and pattern.fields[1].startswith("*") and usual < DAY
+    if apart == usual or (due is None and not steps):
+        return
+    effects = []
+    if due is not None:
+        effects.append(f"{_wall(due):%H:%M} {'fires twice' if before.last > stretch.opening else 'does not fire'}")
+    if steps:
+        effects.append(f"{_span(apart)} pass between two fires, not {_span(usual)}")
+    yield _warning(before, stretch, place, ", and ".join(effects))
+
+
+def _span(seconds: int) -> str:
+    return format_duration(timedelta(seconds=seconds))
 
 
 def _shifted_once(schedule: AtSchedule) -> Iterator[ScheduleWarning]:
@@ -132,15 +158,21 @@ def _shifted_once(schedule: AtSchedule) -> Iterator[ScheduleWarning]:
 
 
 def _shift(before: Stretch, stretch: Stretch, due: int, place: str) -> ScheduleWarning:
-    first, second = sorted((before.last, stretch.opening))
-    when = f"On {day_in_words(_wall(first))} the clock in {place}"
     if before.last > stretch.opening:
-        shown = f"{when} shows {_wall(first):%H:%M} to {_wall(second):%H:%M} twice"
-        return ScheduleWarning("dst_fold", f"{shown}; {_wall(due):%H:%M} fires once, the first time.")
-    kept = second - first <= LONGEST_SHIFT
-    effect = f"fires at {_wall(second):%H:%M} instead" if kept else "does not fire"
-    shown = f"{when} skips {_wall(first):%H:%M} to {_wall(second):%H:%M}"
-    return ScheduleWarning("dst_gap", f"{shown}; {_wall(due):%H:%M} {effect}.")
+        effect = "fires once, the first time"
+    elif stretch.opening - before.last <= LONGEST_SHIFT:
+        effect = f"fires at {_wall(stretch.opening):%H:%M} instead"
+    else:
+        effect = "does not fire"
+    return _warning(before, stretch, place, f"{_wall(due):%H:%M} {effect}")
+
+
+def _warning(before: Stretch, stretch: Stretch, place: str, effect: str) -> ScheduleWarning:
+    first, second = (_wall(wall) for wall in sorted((before.last, stretch.opening)))
+    when = f"On {day_in_words(first)} the clock in {place}"
+    if before.last > stretch.opening:
+        return ScheduleWarning("dst_fold", f"{when} shows {first:%H:%M} to {second:%H:%M} twice; {effect}.")
+    return ScheduleWarning("dst_gap", f"{when} skips {first:%H:%M} to {second:%H:%M}; {effect}.")
 
 
 def _wall(second: int) -> datetime:

@@ -56,6 +56,8 @@ async def change(
     """Save a change: a new revision of the agent and of every automation that uses it."""
     caller.must_be(Level.ADMIN, "change an agent")
     found = await find(conn, caller, ref, lock=True)
+    if not values:
+        return found, await doubts(conn, found)  # no revision of what is not changed
     agent = {**found, **values, "workspace_id": caller.workspace_id}
     as_before = all(agent[name] == found[name] for name in ("executor", "config", "credentials"))
     warnings = await (doubts if as_before else _check)(conn, agent)
@@ -67,12 +69,15 @@ async def change(
             agent["name"],
             kind="agent",
         )
+    other_queue = (agent["max_concurrent"] is None) != (found["max_concurrent"] is None)
+    if other_queue:  # a run that is just being written would come to the old one
+        await agents.shut(conn, caller.workspace_id, agent["id"])
     await agents.lock_automations(conn, caller.workspace_id, agent["id"])
     await agents.update(conn, agent)
     await agents.add_revision(
         conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id
     )
-    if (agent["max_concurrent"] is None) != (found["max_concurrent"] is None):
+    if other_queue:
         queue = agent["id"] if agent["max_concurrent"] else caller.workspace_id
         await queues.move(conn, caller.workspace_id, agent["id"], queue)
     if agent["status"] == "paused" and found["status"] == "active":

@@ -84,6 +84,8 @@ async def change(
 ) -> AutomationId:
     """Save a change as a new revision. `forms` replaces the triggers; None leaves them alone."""
     found = await _locked(conn, caller, ref, "change this automation")
+    if not values and forms is None:
+        return AutomationId(found["id"])  # nothing is saved, so there is no revision of it
     now = await now_of(conn)
     agent = await _agent_after(conn, caller, found, values)
     automation = {**found, **values, "agent_id": agent["id"]}
@@ -131,6 +133,8 @@ async def change_trigger(conn: Connection, caller: Caller, ref: str, trigger_id:
     """Change one trigger by itself. What the form leaves out stays as it was."""
     found = await _locked(conn, caller, ref, "change this automation")
     stored = await trigger_forms.find(conn, found, trigger_id)
+    if not form:
+        return
     now = await now_of(conn)
     row = await trigger_forms.changed(conn, caller, stored, form, now=now)
     await trigger_forms.change(conn, found, trigger_id, row, now=now)

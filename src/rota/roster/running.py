@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from rota.access import grants
-from rota.db import automations, runs
+from rota.db import automations, runs, start_keys
 from rota.db import grants as grant_rows
+from rota.db.automations import Held
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
@@ -27,11 +28,30 @@ START_WITHIN = timedelta(minutes=15)
 
 async def run_now(conn: Connection, caller: Caller, automation_id: AutomationId, *, payload: Any = None) -> RunId:
     """Start a run at once, also of a paused automation; `next_fire_at` stays. At most one may wait."""
-    found = await automations.find(conn, caller.workspace_id, str(automation_id), lock=True)
-    if not found or found["deleted_at"]:
+    return await run_held(conn, caller, (await find_to_run(conn, caller, str(automation_id))).held, payload=payload)
+
+
+class ToRun(NamedTuple):
+    """An automation to be run now, and what a request with the same key led to before."""
+
+    held: Held
+    earlier: start_keys.Earlier | None = None
+
+
+async def find_to_run(conn: Connection, caller: Caller, ref: str, key: str | None = None) -> ToRun:
+    """Wait for the turn of the key, then for the automation."""
+    repeats.check_key(key)
+    turn = start_keys.turn(caller.workspace_id, key) if key else []
+    held, found = await automations.hold(conn, caller.workspace_id, ref, *turn)
+    if held is None:
         raise NotFound("There is no such automation.")
-    caller.must_own(found["owner_id"], "run this automation")
-    return await _start_one(conn, caller, automation_id, Source.RUN_NOW, payload=payload)
+    return ToRun(held, start_keys.earlier(found) if key else None)
+
+
+async def run_held(conn: Connection, caller: Caller, held: Held, *, payload: Any = None) -> RunId:
+    """Of an automation that is locked."""
+    caller.must_own(held.owner_id, "run this automation")
+    return await _start_one(conn, caller, held, Source.RUN_NOW, payload=payload)
 
 
 async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
@@ -46,11 +66,11 @@ async def retry(conn: Connection, caller: Caller, run_id: RunId) -> RunId:
         )
     if not old["automation_id"]:
         return await _retry_by_hand(conn, caller, old)
-    found = await automations.find(conn, caller.workspace_id, str(old["automation_id"]), lock=True)
-    if not found or found["deleted_at"]:
+    held, _ = await automations.hold(conn, caller.workspace_id, str(old["automation_id"]))
+    if held is None:
         raise Conflict("Its automation is deleted; restore it first.", code="automation_deleted")
-    caller.must_own(found["owner_id"], "retry this run")
-    return await _start_one(conn, caller, AutomationId(found["id"]), Source.RETRY, again=old)
+    caller.must_own(held.owner_id, "retry this run")
+    return await _start_one(conn, caller, held, Source.RETRY, again=old)
 
 
 async def _retry_by_hand(conn: Connection, caller: Caller, old: Mapping[str, Any]) -> RunId:
@@ -102,13 +122,13 @@ async def cancel(conn: Connection, caller: Caller, run_id: RunId) -> None:
 async def _start_one(
     conn: Connection,
     caller: Caller,
-    automation_id: AutomationId,
+    held: Held,
     source: Source,
     *,
     payload: Any = None,
     again: Mapping[str, Any] | None = None,
 ) -> RunId:
-    policy, flight = await automations.policy(conn, caller.workspace_id, automation_id)
+    automation_id, _, policy, flight = held
     if flight.waiting:
         queued = await runs.queued_of(conn, caller.workspace_id, automation_id)
         if queued:
@@ -235,4 +255,18 @@ async def once_for_key(
     caller.must_be(Level.MEMBER, "start a run")
     asked = {"by": caller.user_id, **request}
     started, _ = await repeats.made_once(conn, caller.workspace_id, key, asked, begin)
+    return started
+
+
+async def run_once_for_key(conn: Connection, caller: Caller, found: ToRun, payload: Any, key: str | None) -> RunId:
+    """The same for a run now, which has had its turn."""
+    caller.must_be(Level.MEMBER, "start a run")
+
+    def begin() -> Awaitable[RunId]:
+        return run_held(conn, caller, found.held, payload=payload)
+
+    if key is None:
+        return await begin()
+    asked = {"by": caller.user_id, "run": "automation", "automation": str(found.held.id), "payload": payload}
+    started, _ = await repeats.made_in_turn(conn, caller.workspace_id, key, asked, found.earlier, begin)
     return started

@@ -157,8 +157,10 @@ async def _after(conn: Connection, caller: Caller, form: Mapping[str, Any], know
     if not form["after"]:
         raise Invalid("Say after which automation.", code="unknown_automation", field="after")
     earlier = await automations.find(conn, caller.workspace_id, str(form["after"])[:64])
-    if not earlier or (earlier["deleted_at"] and earlier["id"] not in known):
+    if not earlier:
         raise Invalid(f"There is no automation {str(form['after'])[:64]!r}.", code="unknown_automation", field="after")
+    if earlier["deleted_at"] and earlier["id"] not in known:
+        raise Invalid(f"The automation {earlier['name']!r} is deleted.", code="unknown_automation", field="after")
     on = form.get("on", ["succeeded"])
     if not isinstance(on, list) or not on or any(each not in ENDINGS for each in on):
         raise Invalid(f"`on` lists at least one of {', '.join(ENDINGS)}.", code="invalid_trigger", field="on")

@@ -87,7 +87,9 @@ class Scheduler:
         except UniqueViolation:  # another replica took the lane between our look and our write: look again
             return 0
         except DataError:
-            return await self._park_unreadable(conn)
+            if parked := await self._park_unreadable(conn):
+                return parked
+            raise  # it is no trigger's row that is wrong: who looks again at once would do so for good, and unseen
 
     async def _park_unreadable(self, conn: Connection) -> int:
         """One row of the batch cannot even be read: find it, so that the others can fire."""

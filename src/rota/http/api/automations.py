@@ -158,16 +158,9 @@ async def run_automation(
 ) -> RunOut:
     """Run it now, also while it is paused. Answers 409 with the run's id while one is queued."""
     conn, caller, payload = unit.conn, unit.caller, body.payload if body else None
-    found = await automations.find(conn, caller, automation)
-    unit.about(found["id"])
-    request = {"run": "automation", "automation": str(found["id"]), "payload": payload}
-    run_id = await running.once_for_key(
-        conn,
-        caller,
-        idempotency_key,
-        request,
-        lambda: running.run_now(conn, caller, found["id"], payload=payload),
-    )
+    found = await running.find_to_run(conn, caller, automation, idempotency_key)
+    unit.about(found.held.id)
+    run_id = await running.run_once_for_key(conn, caller, found, payload, idempotency_key)
     unit.wake(RUNS, unit.caller.workspace_id)
     return RunOut.model_validate(await runs.find(conn, caller.workspace_id, run_id))
 
