@@ -1,5 +1,6 @@
 """Credentials: values go in and never come out, but into the attempt they were granted to."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -22,6 +23,7 @@ site, office, api = api_client.site, api_client.office, api_client.api
 
 VALUE = "canary-5f0e1d7c-value"
 KEY = {"name": "openai", "value": VALUE}
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 FIELDS = {
     "id", "name", "description", "usable_by", "key_id", "used_by", "created_by", "created_at", "updated_at", "last_used_at",
 }  # fmt: skip
@@ -148,6 +150,18 @@ async def test_agents_and_automations_name_credentials_and_it_cannot_be_deleted_
     assert (await api.delete("/credentials/openai")).status_code == 204
 
 
+async def test_a_credential_that_is_just_being_given_to_an_agent_is_not_deleted(office: Office, api: Api) -> None:
+    """Provoked: who gives it has seen that it is there, and has not committed."""
+    await save(api)
+    async with office.db.transaction() as conn:
+        await credentials.check_uses(conn, office.caller, {"API_KEY": "openai"})
+        deleting = asyncio.create_task(api.delete("/credentials/openai"))
+        await until(lambda: office.value(WAITS))
+        given = """UPDATE agents SET credentials = '{"API_KEY": "openai"}' WHERE workspace_id = %s"""
+        await conn.execute(given, [office.caller.workspace_id])
+    refused(await deleting, 409, "credential_in_use")
+
+
 @pytest.mark.parametrize(
     ("uses", "code", "field"),
     [
@@ -241,15 +255,31 @@ async def test_a_lost_lease_an_earlier_attempt_and_an_ended_run_get_nothing(offi
 
 
 @pytest.mark.parametrize(
-    "loss", ["revoked_at = now()", "expires_at = now() - interval '1 second'", "scopes = '{agent:run:another}'"]
+    "loss",
+    [
+        "grants SET revoked_at = now()",
+        "grants SET expires_at = now() - interval '1 second'",
+        "grants SET scopes = '{agent:run:another}'",
+        "members SET removed_at = now()",
+    ],
 )
 async def test_without_a_grant_that_holds_there_is_no_credential(office: Office, api: Api, loss: str) -> None:
     await save(api)
     work = await at_work(office, api)
-    await office.execute(f"UPDATE grants SET {loss} WHERE workspace_id = %s", office.caller.workspace_id)
+    await office.execute(f"UPDATE {loss} WHERE workspace_id = %s", office.caller.workspace_id)
     with pytest.raises(Forbidden) as refusal:
         await resolved(office, work)
     assert refusal.value.code == "grant_invalid"
+    await office.fail(work)
+
+
+async def test_an_attempt_gets_what_its_own_revision_names(office: Office, api: Api) -> None:
+    await save(api)
+    await save(api, "github", value=VALUE[::-1])
+    work = await at_work(office, api)
+    automation = await office.value("SELECT automation_id FROM runs WHERE id = %s", work.id)
+    made(await api.patch(f"/automations/{automation}", {"credentials": {"GITHUB": "github"}}), 200)
+    assert await resolved(office, work) == {"API_KEY": VALUE}
     await office.fail(work)
 
 

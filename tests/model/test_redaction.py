@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.model.redaction import MASK, Redactor, Stream
+from rota.model.text import plain
 
 SECRET = 'sk-"live"/7f3a+Zü=?&9c'
 
@@ -75,6 +76,36 @@ def test_every_encoding_is_found_at_every_cut(form: str) -> None:
     assert in_pieces(redactor, list(text)) == f"key: {MASK}; done"
 
 
+ODD = "p!ss(w)*rd'&<x>/ab~cd 9"
+ABROAD = {
+    "a browser's part of a URL": "p!ss(w)*rd'%26%3Cx%3E%2Fab~cd%209",
+    "a browser's URL": "p!ss(w)*rd'&%3Cx%3E/ab~cd%209",
+    "a form of Java": "p%21ss%28w%29*rd%27%26%3Cx%3E%2Fab%7Ecd+9",
+    "JSON of Go": r"p!ss(w)*rd'\u0026\u003cx\u003e/ab~cd 9",
+    "JSON of PHP": r"p!ss(w)*rd'&<x>\/ab~cd 9",
+    "HTML": "p!ss(w)*rd&#x27;&amp;&lt;x&gt;/ab~cd 9",
+    "HTML of others": "p!ss(w)*rd&#39;&amp;&lt;x&gt;/ab~cd 9",
+    "HTML without quotes": "p!ss(w)*rd'&amp;&lt;x&gt;/ab~cd 9",
+}
+
+
+@pytest.mark.parametrize("form", ABROAD)
+def test_what_other_languages_write_is_found_too(form: str) -> None:
+    text = f"key: {ABROAD[form]}; done"
+    assert Redactor([ODD]).text(text) == in_pieces(Redactor([ODD]), list(text)) == f"key: {MASK}; done"
+
+
+@pytest.mark.parametrize("size", [64, 76])
+def test_base64_in_lines_is_found_line_by_line(size: int) -> None:
+    secret = random.Random(size).randbytes(150).hex()
+    encoded = base64.b64encode(f"{secret}\n".encode()).decode()
+    lines = [encoded[at : at + size] for at in range(0, len(encoded), size)]
+    shown = in_pieces(Redactor([secret]), ["\n".join(lines)]).split("\n")
+    assert shown[:-1] == [MASK] * (len(lines) - 1)
+    assert shown[-1].startswith(MASK)
+    assert len(shown[-1]) <= len(MASK) + 4  # of the end, which its neighbour has a share in
+
+
 def test_escapes_in_small_letters_are_found_too() -> None:
     secret = "key/with?signs&more"
     assert Redactor([secret]).text(f"x={quote(secret, safe='').replace('F', 'f')}!") == f"x={MASK}!"
@@ -92,6 +123,21 @@ def test_base64_is_found_wherever_the_secret_stands_in_what_was_encoded(encode: 
     assert len(shown) - len(MASK) <= len(encode(noise)) + 4
     for cut in range(len(encoded)):
         assert in_pieces(redactor, [encoded[:cut], encoded[cut:]]) == shown
+
+
+def test_colours_within_a_secret_do_not_save_it() -> None:
+    """As `grep --color` writes them, and pages leave them out."""
+    redactor = Redactor(["sk-live-7f3a9c00"])
+    text = "KEY=\x1b[01;31m\x1b[Ksk-\x1b[m\x1b[Klive-7f\x1b]0;t\x073a9c00\x1b[0m; \x1b[1mdone\x1b[0m"
+    masked = f"KEY=\x1b[01;31m\x1b[K{MASK}\x1b[0m; \x1b[1mdone\x1b[0m"
+    assert redactor.text(text) == masked
+    for cut in range(len(text)):
+        assert in_pieces(redactor, [text[:cut], text[cut:]]) == masked
+    for cut in (text.index("live"), text.index("3a9c")):
+        first = Stream(redactor)
+        told = first.feed(text[:cut])
+        second = Stream(redactor, first.held)  # of another process, to which only its place is known
+        assert plain(told + second.feed(text[cut:]) + second.end())[0] == f"KEY={MASK}; done"
 
 
 def test_half_a_secret_is_one_too_so_that_a_cut_saves_nothing() -> None:

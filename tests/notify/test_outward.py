@@ -290,6 +290,27 @@ async def test_the_sender_starts_no_program_and_talks_to_no_socket_of_the_machin
         assert await courier({**given, "url": url})
 
 
+async def test_what_an_agent_writes_is_text_also_where_messages_are_markup() -> None:
+    """As in mail: a question with a link in it must not become one."""
+    async with open_desk() as desk:
+        given = {"title": "A <b>", "body": "<a href='//x'>Sign in</a>\nhere", "allow": [f"127.0.0.1:{desk.port}"]}
+        assert await courier({**given, "url": f"{desk.url}?format=html"}) == ""
+    [taken] = desk.taken
+    assert "<a" not in taken["message"]
+    assert "&lt;a" in taken["message"]
+    assert "&gt;<br/>here" in taken["message"]
+
+
+async def test_the_sender_reads_no_file_that_a_target_names(tmp_path: Path) -> None:
+    """Some services take a template, and send what is in it: to whom, the target says."""
+    (tmp_path / "secret.json").write_text('{"content": "what another tenant wrote"}')
+    async with open_desk() as desk:
+        given = {"title": "T", "body": "B", "allow": [f"127.0.0.1:{desk.port}"]}
+        named = f"discord://{'4' * 19}/{'A' * 68}/?template={tmp_path}/secret.json"
+        assert await courier({**given, "url": named}) == "it may not be called: it needs a file of the machine"
+        assert await courier({**given, "url": desk.url}) == ""
+
+
 async def test_the_sender_imports_nothing_of_the_directory_it_is_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,12 @@ async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: 
     assert await told(api) == [], "the admin does not own it"
 
 
+async def test_a_failure_of_no_automation_is_told_with_its_agent(office: Office, api: Api) -> None:
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    await office.fail(await office.claim())
+    assert [each["title"] for each in await told(api)] == ["Worker bee failed"]
+
+
 async def test_failures_of_one_automation_are_one_until_they_are_read(office: Office, api: Api) -> None:
     automation, other = await saved(api), await saved(api, name="Other")
     await fail(office, api, automation)

@@ -11,12 +11,13 @@ from waiting import until
 from rota.db.listener import Wakes, session_channel
 from rota.db.pool import Database
 from rota.errors import Lost
+from rota.model.budget import MOST_UNITS
 from rota.model.ids import AutomationId
 from rota.model.redaction import Redactor
 from rota.model.run import Claimed
 from rota.roster import running
 from rota.trace import record
-from rota.trace.record import LONGEST_TEXT, Recorder, RecordingDesk
+from rota.trace.record import LONGEST_TEXT, TOO_MANY_UNITS, Recorder, RecordingDesk
 
 CLAIM = """
 UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
@@ -94,6 +95,17 @@ async def test_a_number_that_no_column_takes_does_not_cost_the_words_around_it(
     assert await house.value("SELECT amount FROM usage") == 3
 
 
+async def test_what_may_have_begun_a_secret_is_not_lost_when_the_attempt_ends(
+    house: House, desk: RecordingDesk
+) -> None:
+    desk.hide(Redactor(["swordfish-and-herring"]))
+    await desk.say("We had swordfish-and-h")
+    await desk.finish()
+    assert await written(house) == [("output", "We had ")]
+    await desk.end()
+    assert await written(house) == [("output", "We had "), ("output", "[redacted]")]
+
+
 async def test_what_one_voice_says_does_not_save_the_secret_of_another(house: House, desk: RecordingDesk) -> None:
     """As when a program streams words to its standard output, and turns a wheel on its standard error."""
     desk.hide(Redactor(["swordfish-and-herring"]))
@@ -119,6 +131,17 @@ async def test_only_what_was_spent_since_is_charged_again(desk: RecordingDesk) -
 
     await desk.usage("pages", 1)
     assert [(each.unit, each.amount) for each in desk.take()[1]] == [("pages", 2)]
+
+
+async def test_an_attempt_may_report_only_so_many_units_and_those_of_budgets_always(desk: RecordingDesk) -> None:
+    await desk.say("Counting.")
+    for unit in (*(f"unit-{number}" for number in range(MOST_UNITS + 3)), "unit-0", "tokens"):
+        await desk.usage(unit, 1)
+    told, charges = desk.take()
+    amounts = {each.unit: each.amount for each in charges}
+    assert (len(amounts), amounts["unit-0"], amounts["tokens"]) == (MOST_UNITS + 1, 2, 1)
+    assert [event.data["text"] for event in told] == [f"Counting.{TOO_MANY_UNITS}"]
+    assert desk.last_line == "Counting."
 
 
 async def test_who_finishes_while_others_do_shares_their_transactions(

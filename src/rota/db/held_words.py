@@ -4,10 +4,12 @@ from rota.db.pool import Connection
 from rota.model.ids import RunId, WorkspaceId
 from rota.model.redaction import Held
 
-# Locked: of two requests of one attempt the second sees what the first has left.
+# Locked: of two requests of one attempt the second sees what the first has left. The numbers mean the secrets of then: once
+# one was given another value, they would bring letters of that into the transcript.
 FIND = """
-SELECT form, size, shown, covered FROM held_words
- WHERE workspace_id = %(workspace_id)s AND run_id = %(run_id)s AND attempt = %(attempt)s FOR UPDATE
+SELECT h.form, h.size, h.shown, h.covered FROM held_words h
+ WHERE h.workspace_id = %(workspace_id)s AND h.run_id = %(run_id)s AND h.attempt = %(attempt)s
+   AND NOT EXISTS (SELECT FROM credentials c WHERE c.workspace_id = h.workspace_id AND c.updated_at >= h.held_at) FOR UPDATE
 """
 
 HOLD = """

@@ -62,11 +62,12 @@ WITH whose AS (
     SELECT g.workspace_id, coalesce(a.owner_id, s.owner_id) AS owner_id, 'run_failed' AS kind,
            coalesce(g.automation_id, g.session_id) AS subject_id, g.id, g.automation_id, g.run_id, g.session_id,
            NULL::uuid AS approval_id, NULL::uuid AS grant_id, NULL::uuid AS account_id,
-           coalesce(a.name, s.title, 'A session') AS about, g.detail
+           coalesce(a.name, s.title, w.name, 'A session') AS about, g.detail
       FROM json_to_recordset(%(given)s::json)
            AS g(workspace_id uuid, id uuid, automation_id uuid, run_id uuid, session_id uuid, detail text)
            LEFT JOIN automations a ON a.workspace_id = g.workspace_id AND a.id = g.automation_id
-           LEFT JOIN sessions s ON s.workspace_id = g.workspace_id AND s.id = g.session_id),
+           LEFT JOIN sessions s ON s.workspace_id = g.workspace_id AND s.id = g.session_id
+           LEFT JOIN agents w ON w.workspace_id = s.workspace_id AND w.id = s.agent_id),
 {HEARS}{RING}"""
 
 PAUSED = f"""

@@ -3,8 +3,10 @@
 import re
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -76,8 +78,15 @@ def _attempt_token(scope: Scope) -> str | None:
 
 
 def _without(redactor: Redactor, scope: Scope) -> Scope:
-    query = redactor.text(scope["query_string"].decode("latin-1")).encode("latin-1")
-    return {**scope, "path": redactor.text(scope["path"]), "query_string": query}
+    """Its address and what comes before its body. A query is looked at as its route will read it: any character may be
+    escaped there, or none."""
+    asked = QueryParams(scope["query_string"]).multi_items()
+    query = urlencode([(redactor.text(name), redactor.text(value)) for name, value in asked], safe="[]").encode()
+    headers = [
+        (name, value if name == b"authorization" else redactor.text(value.decode("latin-1")).encode("latin-1"))
+        for name, value in scope["headers"]
+    ]
+    return {**scope, "path": redactor.text(scope["path"]), "query_string": query, "headers": headers}
 
 
 def _redacting(redactor: Redactor, receive: Receive) -> Receive:

@@ -1,16 +1,21 @@
 """Takes secrets out of what an agent says: exact values and their usual encodings, also when they come in pieces."""
 
 import base64
+import html
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
+
+from rota.model.text import obeyed_by_terminals, seen
 
 MASK = "[redacted]"
 SHORTEST = 8  # anything shorter stands in ordinary words too
 SHORTEST_LINE = 16
 MOST_SHOWN = 3  # of a secret's beginning, when an agent stops in the middle of it
+LINES_OF_BASE64 = (76, 64)  # characters: of mail and the command of that name, of keys and certificates
 _SEED = 8
 _ESCAPE = re.compile("%[0-9A-F]{2}")
 
@@ -90,7 +95,12 @@ class Redactor:
 
     def begun(self, text: str) -> int:
         """From where on the text may be the beginning of a secret that the next piece completes."""
-        return min((each.begun(text) for each in self._patterns), default=len(text))
+        first = min((each.begun(text) for each in self._patterns), default=len(text))
+        if obeyed_by_terminals(text):
+            shown, where = seen(text)
+            at = min((each.begun(shown) for each in self._patterns), default=len(shown))
+            first = min([first, *where[at : at + 1]])
+        return first
 
     def form_of(self, beginning: str) -> int | None:
         """Which form begins so; None for what begins none."""
@@ -106,6 +116,8 @@ class Redactor:
 
         The first `shown` characters were given out already, the first `covered` ones as a mask."""
         spans = [span for each in self._patterns for span in each.spans(text, before)]
+        if obeyed_by_terminals(text):
+            spans += self._spans_seen(text, before)
         if not spans:
             return text[shown:before], covered
         pieces = []
@@ -115,6 +127,13 @@ class Redactor:
             shown, covered = max(shown, end), max(covered, end)
         pieces.append(text[shown:before])
         return "".join(pieces), covered
+
+    def _spans_seen(self, text: str, before: int) -> Iterator[tuple[int, int]]:
+        """Where a secret stands with colours in it: pages leave them out."""
+        shown, where = seen(text)
+        for each in self._patterns:
+            for start, end in each.spans(shown, bisect_left(where, before)):
+                yield where[start], where[end - 1] + 1
 
 
 NOTHING_SECRET = Redactor()
@@ -142,8 +161,12 @@ class Stream:
     @property
     def held(self) -> Held | None:
         """From which another stream goes on; None if nothing is held."""
-        form = self._redactor.form_of(self._held)
-        return None if form is None else Held(form, len(self._held), self._shown, self._covered)
+        held, places = self._held, (len(self._held), self._shown, self._covered)
+        if obeyed_by_terminals(held):
+            held, where = seen(held)
+            places = (len(held), bisect_left(where, self._shown), bisect_left(where, self._covered))
+        form = self._redactor.form_of(held)
+        return None if form is None else Held(form, *places)
 
     def feed(self, piece: str) -> str:
         text = self._held + piece
@@ -168,16 +191,31 @@ class Stream:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """The secret as it is, its long lines, and as JSON, URLs and base64 write it."""
+    """The secret as it is, its long lines, and as JSON, URLs, HTML and base64 write it."""
     if len(secret) < SHORTEST:
         return
     yield secret
-    yield from (line for each in secret.splitlines() if len(line := each.strip()) >= SHORTEST_LINE)
-    yield from (json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
-    for quoted in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+    yield from _long(secret.splitlines())
+    for ascii_only in (True, False):
+        dumped = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield from (dumped, dumped.replace("/", "\\/"), dumped.translate(_NOT_IN_A_SCRIPT))
+    for quoted in _in_urls(secret):
         yield quoted
         yield _ESCAPE.sub(lambda escape: escape[0].lower(), quoted)
+    escaped = html.escape(secret)
+    yield from (escaped, escaped.replace("&#x27;", "&#39;"), html.escape(secret, quote=False))
     yield from _in_base64(secret.encode(errors="surrogatepass"))
+
+
+def _in_urls(secret: str) -> Iterator[str]:
+    """Languages do not agree on what needs no escape there: besides Python's own way, a browser's two and Java's."""
+    yield from (quote(secret, safe=""), quote(secret), quote_plus(secret))
+    yield from (quote(secret, safe="!'()*"), quote(secret, safe="!'()*#$&+,/:;=?@"))
+    yield quote_plus(secret, safe="*").replace("~", "%7E")
+
+
+def _long(lines: Iterable[str]) -> Iterator[str]:
+    yield from (line for each in lines if len(line := each.strip()) >= SHORTEST_LINE)
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
@@ -187,6 +225,9 @@ def _in_base64(secret: bytes) -> Iterator[str]:
         core = whole[-(-offset * 8 // 6) : (offset + len(secret)) * 8 // 6]
         yield core
         yield core.translate(_URL_SAFE)
+        if offset == 0:  # many break what they write into lines, of which none need hold half of it
+            yield from _long(core[at : at + size] for size in LINES_OF_BASE64 for at in range(0, len(core), size))
 
 
 _URL_SAFE = str.maketrans("+/", "-_")
+_NOT_IN_A_SCRIPT = str.maketrans({each: f"\\u{ord(each):04x}" for each in "&<>"})

@@ -1,7 +1,8 @@
 """What PostgreSQL can keep of what anybody says, in text or in JSON; and what of it is meant for people to read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 DEEPEST = 64
@@ -16,6 +17,8 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
 _BEGUN = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*)\Z")
+_OBEYED = re.compile("[\x1b\x9b]")
+_UNSEEN = re.compile(f"{_SEQUENCE.pattern}|{_BEGUN.pattern}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _MARKS = "`~*_-=#|:+> "  # of which alone the fences, rules and table lines of Markdown are made
@@ -63,6 +66,25 @@ def named(text: str) -> str:
     if len(name) > LONGEST_NAME:
         raise ValueError(f"Give at most {LONGEST_NAME} characters.")
     return name
+
+
+def obeyed_by_terminals(text: str) -> bool:
+    """Whether something in it may be."""
+    return "\x1b" in text or "\x9b" in text
+
+
+@lru_cache(maxsize=1)  # who looks for the beginning of a secret looks for whole ones next
+def seen(text: str) -> tuple[str, Sequence[int]]:
+    """Text without what a terminal obeys, also at its end if that is only begun; and where each character of it stands
+    in what was given."""
+    pieces, where, at = [], list[int](), 0
+    for begins in _OBEYED.finditer(text):  # much faster than to try at every character
+        start = begins.start()
+        if start >= at and (unseen := _UNSEEN.match(text, start)):
+            pieces.append(text[at:start])
+            where += range(at, start)
+            at = unseen.end()
+    return "".join([*pieces, text[at:]]), [*where, *range(at, len(text))]
 
 
 def plain(text: str) -> tuple[str, str]:

@@ -1,11 +1,13 @@
 """Sends one message through Apprise, in a process of its own: what it is given comes by its standard input.
 
 Apprise knows over a hundred services, each with code that makes its own connections and follows redirects. So it is not
-the URL that is trusted: whatever this process connects to is judged at that moment, and it starts no other program.
+the URL that is trusted: whatever this process connects to is judged at that moment, it starts no other program, and it
+opens no file but what its libraries are made of: some services take the name of one, and send what is in it.
 """
 
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -25,6 +27,8 @@ OF_THE_MACHINE = frozenset(
         "syslog.openlog", "syslog.syslog",
     }
 )  # fmt: skip
+# Programs and their data. What people and agents write is elsewhere.
+SHARED = ("/usr/lib", "/usr/share", "/etc/ssl", "/etc/pki", "/etc/mime.types", "/dev/null", "/dev/urandom")
 _STATUS = re.compile(r"error=(\d{3})\b")
 
 
@@ -33,13 +37,21 @@ class Guard:
 
     def __init__(self, allow: Iterable[str]) -> None:
         self._allow = AllowList(allow, setting=ALLOW_SETTING).by_address(_look_up)
+        libraries = (sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path), *SHARED)
+        self._open = tuple(dict.fromkeys(os.path.realpath(each) for each in libraries))
         self.objection = ""
 
     def __call__(self, event: str, given: tuple[Any, ...]) -> None:
         if event in OF_THE_MACHINE:
             self._refuse("it is for the machine itself")
+        elif event == "open" and isinstance(given[0], str | bytes) and not self._is_open(os.fsdecode(given[0])):
+            self._refuse("it needs a file of the machine")
         elif event in CONNECTING and given[1] is not None and (objection := self._about(given[1])):
-            self._refuse(objection)
+            self._refuse(f"{objection} (an operator may allow it by {ALLOW_SETTING})")
+
+    def _is_open(self, path: str) -> bool:
+        found = os.path.realpath(path)
+        return any(found == each or found.startswith(f"{each.rstrip('/')}/") for each in self._open)
 
     def _about(self, address: Any) -> str | None:
         try:
@@ -83,16 +95,19 @@ def send(url: str, title: str, body: str, allow: Iterable[str]) -> str:
         service = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
         if service is None:
             return "Apprise does not understand this URL"
-        sent = service.notify(title=title, body=body, notify_type=apprise.NotifyType.INFO)
+        # Not by the service itself: it would take for its own, such as HTML, what agents and people wrote as text.
+        everybody = apprise.Apprise(service, asset=asset)
+        sent = everybody.notify(body, title, apprise.NotifyType.INFO, body_format=apprise.NotifyFormat.TEXT)
     except Exception as failure:  # somebody else's code
         return _why(guard, heard) or f"it broke with {type(failure).__name__}"
     return "" if sent else _why(guard, heard) or "the service could not be reached, or refused it"
 
 
 def _why(guard: Guard, heard: _Heard) -> str:
-    if guard.objection:
-        return f"it may not be called: {guard.objection} (an operator may allow it by {ALLOW_SETTING})"
-    return f"the service answered {heard.status}" if heard.status else ""
+    """Who has answered was called: then it does not matter what else was refused, such as a file of passwords."""
+    if heard.status:
+        return f"the service answered {heard.status}"
+    return f"it may not be called: {guard.objection}" if guard.objection else ""
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from rota.db.listener import Wakes
 from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
-from rota.model.budget import SECONDS
+from rota.model.budget import MOST_UNITS, SECONDS, UNITS
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.run import Claimed
 from rota.model.text import clean, clean_json, says_something
@@ -26,6 +26,7 @@ LONGEST_WINDOW_SECONDS = 0.32
 FULL_BYTES = 256 * 1024
 LONGEST_TEXT = 32 * 1024
 RETRY_SECONDS = 0.5
+TOO_MANY_UNITS = f"\n[Usage of more than {MOST_UNITS} units was reported; further ones are not counted.]\n"
 
 
 class Recorder:
@@ -125,8 +126,8 @@ class RecordingDesk:
     """The desk of one attempt. Text that arrives together is stored together."""
 
     __slots__ = (
-        "_flushed", "_lost", "_pending", "_recorder", "_redactor", "_size", "_spent", "_text", "_uncharged",
-        "_unfinished", "_voices", "_window", "attempt", "last_line", "over_budget", "owes", "run",
+        "_flushed", "_lost", "_pending", "_recorder", "_redactor", "_refused_units", "_size", "_spent", "_text",
+        "_uncharged", "_unfinished", "_voices", "_window", "attempt", "last_line", "over_budget", "owes", "run",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, run: Claimed) -> None:
@@ -136,6 +137,7 @@ class RecordingDesk:
         self._recorder = recorder
         self._pending: list[NewEvent] = []
         self._spent: dict[str, Decimal] = {}
+        self._refused_units = False
         self._uncharged: set[str] = set()  # units of which more was spent than is stored
         self.owes = False  # something was handed in that is not known to be stored
         self._text: list[str] = []
@@ -179,10 +181,20 @@ class RecordingDesk:
         unit = self._redactor.text(unit)
         if unit == SECONDS:
             return  # running time is measured, not reported
+        if unit not in self._spent and unit not in UNITS and len(self._spent) >= MOST_UNITS:
+            await self._refuse_units()
+            return
         await self._spend(unit, amount)
         if self.run.budget:
             await self.finish()  # known before the agent goes on: it overshoots by one report at most
             await asyncio.sleep(0)  # if it is to be stopped, then here
+
+    async def _refuse_units(self) -> None:
+        """Once: what follows is silence, as beyond the limit of the output."""
+        if not self._refused_units:
+            self._refused_units = True
+            self._text.append(TOO_MANY_UNITS)  # not its own words, of which the last sum up the run
+            await self._handed_in()
 
     async def ran(self, span: timedelta) -> None:
         """How long the attempt has run, once it has ended."""
