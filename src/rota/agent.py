@@ -290,9 +290,18 @@ class Sent:
 
 
 class _Printer:
+    """What is said as it is said; all else on lines of its own."""
+
+    def __init__(self) -> None:
+        self._within_a_line = False
+
     def send(self, message: Mapping[str, Any]) -> None:
-        text = message["text"] if message["type"] == "say" else json.dumps(message)
-        sys.stdout.write(f"{text}\n")
+        if message["type"] == "say":
+            text = message["text"]
+        else:
+            text = ("\n" if self._within_a_line else "") + json.dumps(message) + "\n"
+        self._within_a_line = not text.endswith("\n")
+        sys.stdout.write(text)
 
     def request(self, message: Mapping[str, Any]) -> Reply:
         raise RuntimeError(f"nobody is at the desk to answer {message['type']!r}: this agent was not started by Rota")

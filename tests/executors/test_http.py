@@ -802,7 +802,7 @@ def test_a_wrong_configuration_is_refused_with_its_field(config: dict[str, Any],
 def test_a_target_that_only_an_operator_can_open_is_a_warning() -> None:
     assert HttpExecutor().check({"url": "https://a.example/"}) == []
     [warning] = HttpExecutor().check({"url": "http://127.0.0.1:8080/"})
-    assert "ROTA_HTTP_ALLOW" in warning
+    assert "only workers whose ROTA_HTTP_ALLOW includes 127.0.0.1:8080 call it" in warning
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-Api-Key", "Cookie", "x-auth-token"])

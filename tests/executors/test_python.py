@@ -104,7 +104,8 @@ async def test_an_agent_that_declines_is_not_tried_again(run: Run, name: str) ->
 async def test_an_exception_is_told_with_its_type_and_tried_again(run: Run, desk: RecordingDesk) -> None:
     outcome = await run("async def poet(context): raise ValueError('no ink')")
     assert outcome == Failed(ErrorClass.AGENT_ERROR, "ValueError: no ink")
-    assert "in poet" in desk.text
+    first, where, *_ = desk.text.splitlines()
+    assert (first, where.endswith(", in poet")) == ("Traceback (most recent call last):", True), desk.text
 
 
 async def test_ending_the_process_is_not_completing(run: Run) -> None:
@@ -117,8 +118,9 @@ async def test_an_exit_code_is_told(run: Run) -> None:
     assert outcome == Failed(ErrorClass.AGENT_ERROR, "exited with code 1: no paper")
 
 
-async def test_a_module_that_breaks_while_it_is_imported_is_named(run: Run) -> None:
+async def test_a_module_that_breaks_while_it_is_imported_is_named(run: Run, desk: RecordingDesk) -> None:
     outcome = await run("import no_such_thing")
+    assert desk.text.splitlines()[1].endswith('poems.py", line 1, in <module>')
     detail = "the module 'poems' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"
     assert outcome == Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=False)
 
@@ -308,11 +310,19 @@ async def test_text_that_cannot_be_stored_is_mended(run: Run, desk: RecordingDes
 def test_an_agent_can_be_tried_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     @agent
     def poet(context: Context) -> None:
-        context.say(f"On {context.prompt}")
+        context.say("On ")
+        context.say(context.prompt or "")
         context.tool("rhyme", word="rain")
+        context.say("Pain\n")
+        context.usage("words", 1)
 
     poet(Context(prompt="rain"))
-    assert capsys.readouterr().out == 'On rain\n{"word": "rain", "type": "tool", "name": "rhyme"}\n'
+    assert capsys.readouterr().out.splitlines() == [
+        "On rain",
+        '{"word": "rain", "type": "tool", "name": "rhyme"}',
+        "Pain",
+        '{"type": "usage", "unit": "words", "amount": 1}',
+    ]
 
 
 @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf")])

@@ -118,7 +118,21 @@ async def test_the_first_agent_begins_in_a_new_python_and_the_next_is_forked(run
     await ended(second)
 
 
-async def test_it_finds_itself_as_in_a_new_python(run: Run, assign: Callable[..., Assignment]) -> None:
+AS_ASYNCIO_FORKS = """
+    import os, runpy, signal
+    from rota.executors import python_nursery
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    runpy.run_path(python_nursery.__file__, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["this Python", "asyncio since 3.12"])
+async def test_it_finds_itself_as_in_a_new_python(
+    run: Run, assign: Callable[..., Assignment], later: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if later:
+        (tmp_path / "nursery.py").write_text(dedent(AS_ASYNCIO_FORKS))
+        monkeypatch.setattr(warm, "SCRIPT", str(tmp_path / "nursery.py"))
     same = {"run_id": assign({}).run_id, "session_id": assign({}).session_id, "environment": {"KEY": "secret"}}
     anew = await run(SHOWS_ITSELF, **same)
     await ready()

@@ -117,10 +117,10 @@ def arrange(fds: list[int], numbers: Sequence[int]) -> int:
 def launch(control: int, shared: Sequence[int], begin: Begin) -> None:
     tell(control, f"launcher {os.getpid()}")
     adopt_orphans()
-    wake = watch_children()
+    wake, waker = watch_children()
     spec = read_spec(control)
     if spec is not None:
-        program = start(spec, control, wake, begin)
+        program = start(spec, control, begin, (control, wake, waker))
         let_go(shared)
         Launcher(control, wake, program, spec["grace"]).run()
 
@@ -141,11 +141,11 @@ def read_exactly(fd: int, size: int) -> bytes | None:
     return bytes(data)
 
 
-def start(spec: dict[str, Any], control: int, wake: int, begin: Begin) -> int:
+def start(spec: dict[str, Any], control: int, begin: Begin, ours: Sequence[int]) -> int:
     launcher = os.getpid()
     program = os.fork()
     if program == 0:
-        become(spec, control, launcher, lambda: begin(spec, (control, wake)))
+        become(spec, control, launcher, lambda: begin(spec, ours))
     with suppress(OSError):
         os.setpgid(program, program)  # in both processes: neither may go on before it is so
     return program
@@ -211,14 +211,14 @@ def let_go(shared: Sequence[int]) -> None:
         os.close(fd)
 
 
-def watch_children() -> int:
-    """A descriptor that becomes readable when a child has ended."""
+def watch_children() -> tuple[int, int]:
+    """A descriptor that becomes readable when a child has ended, and the one that is written to then."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
+    return reader, writer
 
 
 class Launcher:

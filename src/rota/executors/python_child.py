@@ -137,7 +137,7 @@ def main(fd: int) -> int:
         again = isinstance(failure, TryAgain)
         line.send({"type": "error", "detail": str(failure) or type(failure).__name__, "retryable": again})
     except Exception as failure:  # the agent's code may raise anything
-        _print_traceback()
+        _print_traceback(failure)
         line.send({"type": "error", "detail": _tell(failure)})
     else:
         _finish(line, result)
@@ -228,7 +228,7 @@ def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as failure:
-        _print_traceback()
+        _print_traceback(failure)
         raise Unusable(f"the module {module!r} cannot be imported: {_tell(failure)}") from failure
     finally:
         gc.enable()
@@ -247,10 +247,19 @@ def _installed(name: str) -> str:
     return installed(name, GROUP)
 
 
-def _print_traceback() -> None:
+def _print_traceback(failure: Exception) -> None:
+    """From where the agent's code begins: how it was called is the same for all."""
     import traceback  # noqa: PLC0415 - when all goes well nobody waits for it
 
-    traceback.print_exc()
+    shown = failure.__traceback__
+    while shown is not None and _calls_agents(shown.tb_frame.f_code.co_filename):
+        shown = shown.tb_next
+    traceback.print_exception(failure.with_traceback(shown))
+
+
+def _calls_agents(file: str) -> bool:
+    libraries = (os.path.dirname(each.__file__ or "") for each in (importlib, sys.modules.get("asyncio", importlib)))
+    return file.startswith("<frozen importlib") or os.path.dirname(file) in (os.path.dirname(__file__), *libraries)
 
 
 def _tell(failure: BaseException) -> str:

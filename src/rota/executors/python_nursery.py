@@ -74,7 +74,8 @@ def _can_be_forked(line: int) -> bool:
 
 def begin(spec: dict[str, Any], ours: Sequence[int]) -> NoReturn:
     """What a new Python would find: its arguments, environment and signals, and no file that is not its own."""
-    for fd in (*ours, signal.set_wakeup_fd(-1)):
+    signal.set_wakeup_fd(-1)  # asyncio does so at each fork since Python 3.12
+    for fd in ours:
         os.close(fd)
     for number, how in _DEFAULT_IN_PYTHON.items():
         signal.signal(number, how)

@@ -61,7 +61,7 @@ def _unopened(target: Target) -> list[str]:
     objection = AllowList().objection(target)
     if objection is None:
         return []
-    return [f"config.url: only workers whose {SETTING} includes {target.host} call it: {objection}"]
+    return [f"config.url: only workers whose {SETTING} includes {target.authority} call it, others do not: {objection}"]
 
 
 def _headers(value: object, at: str) -> dict[str, str]:
