@@ -18,7 +18,7 @@ from waiting import until
 from rota.db import isolation
 from rota.db import migrate as chain
 from rota.db.migrate import LOCK, Migration, migrate, migrations, missing
-from rota.errors import CannotStart
+from rota.errors import CannotStart, NotYet
 
 ROOT = Path(__file__).parents[2]
 MIGRATING = "import asyncio, sys; from rota.db.migrate import migrate; print(*asyncio.run(migrate(sys.argv[1])))"
@@ -165,7 +165,7 @@ async def test_a_table_that_somebody_holds_stops_the_start_in_words_instead_of_s
     added = add_migration("ALTER TABLE runs ADD COLUMN mood text;")
     with psycopg.connect(database_url) as other:
         other.execute("SELECT FROM runs")
-        with pytest.raises(CannotStart) as refused:
+        with pytest.raises(NotYet) as refused:
             await migrate(database_url)
         assert refused.value.code == "schema_locked"
         assert "100ms" in refused.value.message

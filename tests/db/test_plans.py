@@ -152,6 +152,8 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
     for query in (HOT["runs of an agent"], runs.LATEST_OF_AGENTS):
         assert "runs_of_agent" in await indexes(stored, query)
     assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED
+    for query in (lanes.PROMOTE, lanes.FREE_LANES):  # the one session of an automation has had every run of it
+        assert "runs_of_session" not in await indexes(stored, query)
 
 
 async def test_what_is_looked_for_by_its_id_is_not_looked_for_in_its_whole_workspace(new: Connection) -> None:
@@ -283,6 +285,16 @@ async def test_a_list_of_the_rare_looks_at_no_other(house: House, stored: Connec
         assert len(await grants.page(stored, workspace_id, **some, status="revoked")) == 3
     assert len(told) == 32
     assert max(map(dismissed, told)) < 10
+    told.clear()
+    for _ in range(8):
+        assert await automations.page(stored, workspace_id, **some, standing="attention") == []
+    assert max(read_of(found, "grants") for found in told) < 10  # not those of each automation, nor of each chat
+
+
+def read_of(found: dict[str, Any], table: str) -> int:
+    """Rows of a table that were looked at, meant or not."""
+    of = [node for node in nodes(found) if node.get("Relation Name") == table]
+    return sum(int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]) for node in of)
 
 
 async def plans_told(conn: Connection) -> list[dict[str, Any]]:

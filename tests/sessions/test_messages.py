@@ -350,14 +350,38 @@ async def test_two_processes_with_one_key_send_one_message(hall: Hall, db: Datab
 # Fence -------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_lost_its_lease_publishes_nothing(hall: Hall, post: Post) -> None:
+@pytest.mark.parametrize(
+    "loss", ["lease_until = now() - interval '1 second'", "attempt = attempt + 1", "status = 'queued'"]
+)
+async def test_an_agent_that_lost_its_lease_publishes_nothing(hall: Hall, post: Post, loss: str) -> None:
     ours = hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)
     await hall.execute(LEASE, "1 hour", hall.run_id)
     await post.publish(ours)
-    await hall.execute(LEASE, "-1 second", hall.run_id)
+    await hall.execute(f"UPDATE runs SET {loss}")
     with pytest.raises(Lost):
         await post.publish(ours)
     assert await hall.inbox("user") == ["mine"]
+
+
+async def test_nobody_can_take_a_run_away_while_its_message_is_being_written(hall: Hall) -> None:
+    await hall.execute(LEASE, "1 hour", hall.run_id)
+    async with hall.db.transaction() as conn:
+        await messages.publish(conn, [hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)])
+        taking = asyncio.create_task(hall.execute("UPDATE runs SET attempt = attempt + 1"))
+        await until(lambda: hall.value(WAITING))
+    await taking
+
+
+async def test_who_waits_for_a_run_to_send_its_message_does_not_hold_the_session(hall: Hall, post: Post) -> None:
+    """Provoked: somebody ends the run and needs the session next."""
+    await hall.execute(LEASE, "1 hour", hall.run_id)
+    async with hall.db.transaction() as ending:
+        await ending.execute("SELECT FROM runs FOR UPDATE")
+        message = hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)
+        sending = asyncio.create_task(post.publish(message))
+        await until(lambda: hall.value(WAITING))
+        await ending.execute("SELECT FROM sessions FOR NO KEY UPDATE NOWAIT")
+    await sending
 
 
 # Subscribing -------------------------------------------------------------------------------------------------------

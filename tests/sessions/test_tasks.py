@@ -8,18 +8,20 @@ import pytest
 from house import House
 from waiting import until
 
-from rota.db import run_status
+from rota.db import run_status, sessions
+from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, Lost
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import RunId, SessionId
-from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Succeeded
 from rota.model.run import Claimed
 from rota.model.task import TaskForm
 from rota.roster import agents, running
 from rota.runs import claiming, settling
 from rota.runs.settling import Result
-from rota.sessions import tasks
+from rota.scheduler.inbound import publish_event
+from rota.sessions import chat, tasks
 from rota.worker.queues import Queues
 
 Workshop = Any
@@ -82,6 +84,33 @@ async def test_a_failure_skips_all_that_waits_for_it_and_nothing_else(workshop: 
     }  # fmt: skip
     assert (await workshop.task(session, "left"))["reason"] == "agent_error"
     assert (await workshop.task(session, "after"))["reason"] == "dependency_failed"
+
+
+async def test_a_task_that_waits_for_two_that_fail_is_skipped_once(workshop: Workshop, crew: Any) -> None:
+    session = await workshop.goal(task("left"), task("right"), task("bottom", "left", "right"))
+    async with crew(failing("left", "right")):
+        await until(workshop.is_(session, "failed"))
+    assert (await workshop.log(session, "task")).count(("bottom", "skipped")) == 1
+
+
+async def test_a_retry_revives_nothing_that_ended_with_its_session_nor_what_waits_for_that(
+    workshop: Workshop, house: House
+) -> None:
+    """`both` was skipped for the failed task, and waits for `late` too, which ended with the session."""
+    forms = [task("failed"), task("slow"), task("late", "slow"), task("both", "failed", "late"), task("next", "slow")]
+    session = await workshop.goal(*forms)
+    async with house.db.transaction() as conn:
+        runs = {each.payload["task"]["key"]: each for each in await claim_all(conn)}
+        await settling.settle(conn, [Result(runs["failed"], Failed(ErrorClass.AGENT_ERROR, "No.", retryable=False))])
+    await workshop.change(session, "complete")
+    async with house.db.transaction() as conn:
+        await settling.settle(conn, [Result(runs["slow"], Cancelled())])
+    for key in ("failed", "slow"):
+        async with house.db.transaction() as conn:
+            await running.retry(conn, house.caller, runs[key].id)
+    assert await workshop.tasks(session) == {
+        "failed": "ready", "slow": "ready", "late": "skipped", "both": "skipped", "next": "skipped",
+    }  # fmt: skip
 
 
 async def test_a_retry_of_the_failed_run_revives_what_was_skipped_for_it_alone(
@@ -158,6 +187,19 @@ async def test_a_task_that_is_tried_again_waits_while_its_session_is_paused(work
         await until(lambda: workshop.house.value(held))
         await workshop.change(session, "resume")
         await until(workshop.is_(session, "done"))
+
+
+async def test_a_task_that_is_tried_again_goes_on_while_its_session_is_active(workshop: Workshop, crew: Any) -> None:
+    async def script(assignment: Assignment, desk: Desk) -> Outcome:
+        return Succeeded() if assignment.attempt > 1 else Failed(ErrorClass.AGENT_ERROR, "Once more.")
+
+    session = await workshop.goal(task("only", max_attempts=2))
+    async with crew(script) as agents_at_work:
+        await until(lambda: workshop.house.value("SELECT tries = 1 AND ready_at IS NOT NULL FROM runs"))
+        await workshop.house.execute("UPDATE runs SET ready_at = now() WHERE status = 'queued'")  # not after a pause
+        workshop.wakes.send(RUNS, {workshop.workspace_id})
+        await until(workshop.is_(session, "done"))
+    assert [each.attempt for each in agents_at_work.assignments] == [1, 2]
 
 
 async def test_a_draft_starts_nothing_until_it_is_enabled(workshop: Workshop, crew: Any, house: House) -> None:
@@ -287,6 +329,74 @@ async def claim_all(conn: Connection) -> list[Claimed]:
 async def settled(conn: Connection, *runs: Claimed) -> None:
     done = await settling.settle(conn, [Result(run, Succeeded("Done.")) for run in runs])
     assert len(done) == len(runs)
+
+
+@pytest.mark.parametrize("verb", ["pause", "complete"])
+async def test_what_an_automation_does_in_a_session_is_neither_held_nor_ended_with_it(
+    workshop: Workshop, house: House, verb: str
+) -> None:
+    """One of its runs is at work in the session, another waits in it."""
+    await house.automation({"event": "go"}, overlap="allow")
+    async with house.db.transaction() as conn:
+        [at_work] = (await publish_event(conn, house.caller, "go", None, "first")).values()
+        await claim_all(conn)
+        await publish_event(conn, house.caller, "go", None, "second")
+    session = await house.value("SELECT session_id FROM runs WHERE id = %s", at_work)
+    await house.execute("UPDATE runs SET session_id = %s", session)
+    await workshop.change(session, verb)
+    first, second = await house.ledger()
+    assert (first["status"], second["status"]) == ("running", "queued")
+    assert await house.value("SELECT cancel_requested_at FROM runs WHERE id = %s", at_work) is None
+    assert second["ready_at"] is not None
+
+
+@pytest.mark.parametrize("verb", ["pause", "complete"])
+async def test_who_changes_a_session_waits_for_who_ends_its_run_and_holds_nothing_meanwhile(
+    workshop: Workshop, house: House, verb: str
+) -> None:
+    """Provoked: that one has the run, and needs the session next."""
+    session = await workshop.goal(task("only"))
+    async with house.db.transaction() as conn:
+        await claim_all(conn)
+    async with house.db.transaction() as ending:
+        await ending.execute("SELECT FROM runs FOR UPDATE")
+        changing = asyncio.create_task(workshop.change(session, verb))
+        await until(lambda: house.value(WAITING_FOR_A_LOCK))
+        await ending.execute("SELECT FROM sessions FOR NO KEY UPDATE NOWAIT")
+    await changing
+    assert await workshop.status(session) == ("paused" if verb == "pause" else "done")
+
+
+@pytest.mark.parametrize("change", [run_status.hold, run_status.end_of_session])
+async def test_who_has_a_session_does_not_wait_for_who_claims_its_run(
+    workshop: Workshop, house: House, change: Any
+) -> None:
+    """Provoked: the claim has the run and waits for the session. A run that is being claimed counts as claimed."""
+    session = await workshop.goal(task("only"))
+
+    async def claim() -> list[Claimed]:
+        async with house.db.transaction() as conn:
+            return await claim_all(conn)
+
+    async with house.db.transaction() as conn:
+        await sessions.lock(conn, workshop.workspace_id, session)
+        claiming_it = asyncio.create_task(claim())
+        await until(lambda: house.value(WAITING_FOR_A_LOCK))
+        await change(conn, workshop.workspace_id, session)
+    assert len(await claiming_it) == 1
+    assert await house.value("SELECT status FROM runs") == "running"
+
+
+async def test_turns_are_neither_held_nor_let_go_with_their_session(workshop: Workshop, house: House) -> None:
+    """The first of them is ready, the second waits for it."""
+    await house.automation(session="same")
+    session = await house.value("SELECT session_id FROM automations")
+    for _ in range(2):
+        async with house.db.transaction() as conn:
+            await chat.turn(conn, house.caller, session, prompt="And now?")
+    for verb in ("pause", "resume"):
+        await workshop.change(session, verb)
+        assert [run["ready_at"] is not None for run in await house.ledger()] == [True, False]
 
 
 async def test_two_workers_that_finish_siblings_at_once_start_their_successor_exactly_once(

@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from rota.db.like import holding
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.ids import AgentId, UserId, WorkspaceId, as_uuid
 
 COLUMNS = """id, slug, name, executor, config, instructions, credentials, pool, max_concurrent, status, revision,
@@ -74,6 +75,8 @@ SELECT v.workspace_id, raised.id, raised.revision, v.spec || jsonb_build_object(
                               AND v.revision = raised.revision - 1
 """
 
+SHUT = "SELECT FROM agents WHERE workspace_id = %(workspace_id)s AND id = %(id)s FOR UPDATE"
+
 REVISIONS = """
 SELECT v.revision, v.spec, v.created_at, u.name AS created_by
   FROM revisions v JOIN users u ON u.id = v.created_by
@@ -90,19 +93,39 @@ SELECT agent_id, count(*) FROM automations
 FOUND_NAMES = """
 -- For a search as somebody types: names only, the newest first.
 SELECT id, slug, name FROM agents
- WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL AND name ILIKE %(like)s
+ WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL AND (name ILIKE %(like)s OR slug ILIKE %(like)s)
+   AND (status = 'active' OR NOT %(active)s)
+ORDER BY id DESC LIMIT %(limit)s
+"""
+
+CALLED = """
+-- Those of this name, whatever its capitals.
+SELECT id, slug, name FROM agents
+ WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL AND lower(name) = lower(%(name)s)
 ORDER BY id DESC LIMIT %(limit)s
 """
 
 
 async def find(
-    conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False, hold: bool = False
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    ref: str,
+    *,
+    lock: bool = False,
+    hold: bool = False,
+    start: bool = False,
 ) -> dict[str, Any] | None:
-    """One agent by id or slug. `lock` is for who changes it, `hold` for who needs it to stay as it is."""
-    query = FIND + (" FOR NO KEY UPDATE" if lock else " FOR SHARE" if hold else "")
+    """One agent by id or slug. `lock` is for who changes it, `hold` for who needs it to stay as it is, and `start` for
+    who starts a run of it, whom nobody waits for but `shut`."""
+    query = FIND + (" FOR NO KEY UPDATE" if lock else " FOR SHARE" if hold else " FOR KEY SHARE" if start else "")
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
         return await cursor.fetchone()
+
+
+async def shut(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> None:
+    """Wait for those who start a run of this agent, and let nobody else until this transaction ends."""
+    await conn.execute(SHUT, {"workspace_id": workspace_id, "id": agent_id})
 
 
 async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str]) -> set[str]:
@@ -171,8 +194,12 @@ async def used_by(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUI
     return dict(await (await conn.execute(USED_BY, {"workspace_id": workspace_id, "ids": list(ids)})).fetchall())
 
 
-async def names(conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int) -> list[dict[str, Any]]:
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        given = {"workspace_id": workspace_id, "like": holding(search), "limit": limit}
-        await cursor.execute(FOUND_NAMES, given)
-        return await cursor.fetchall()
+async def names(
+    conn: Connection, workspace_id: WorkspaceId, search: str, *, limit: int, active: bool = False
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "like": holding(search), "limit": limit, "active": active}
+    return await named_rows(conn, FOUND_NAMES, given)
+
+
+async def called(conn: Connection, workspace_id: WorkspaceId, name: str, *, limit: int) -> list[dict[str, Any]]:
+    return await named_rows(conn, CALLED, {"workspace_id": workspace_id, "name": name, "limit": limit})

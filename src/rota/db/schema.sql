@@ -581,7 +581,8 @@ CREATE TABLE session_roles (
     name text NOT NULL,
     agent_id uuid NOT NULL,
     created_at timestamptz DEFAULT now() NOT NULL,
-    grant_id uuid NOT NULL
+    grant_id uuid NOT NULL,
+    named_by_agent boolean DEFAULT false NOT NULL
 );
 
 CREATE TABLE sessions (

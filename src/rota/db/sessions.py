@@ -81,7 +81,7 @@ UPDATE sessions SET has_tasks = true WHERE workspace_id = %(workspace_id)s AND i
 SETTLE = """
 -- Sessions in which something ended: each is over when no task of it is open and no run of it lives. Failed if a task or the
 -- automation's run failed; without tasks, if what just ended did. Chats, and the one session of an automation, go on.
--- The live runs are looked for only when no task is open: a session may have thousands.
+-- The live runs are looked for only when no task is open, and it is no automation's one session: either may have thousands.
    UPDATE sessions s
       SET updated_at = now(),
           status = CASE WHEN CASE WHEN s.has_tasks THEN EXISTS (
@@ -98,12 +98,12 @@ SETTLE = """
       AND CASE WHEN EXISTS (
                         SELECT FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
                            AND t.status IN ('pending', 'ready')) THEN false
+               WHEN EXISTS (
+                        SELECT FROM automations a WHERE a.workspace_id = s.workspace_id AND a.id = s.automation_id
+                           AND a.session_id = s.id) THEN false
                ELSE NOT EXISTS (
                         SELECT FROM runs r WHERE r.workspace_id = s.workspace_id AND r.session_id = s.id
-                           AND r.status IN ('queued', 'running', 'awaiting_approval'))
-                AND NOT EXISTS (
-                        SELECT FROM automations a WHERE a.workspace_id = s.workspace_id AND a.id = s.automation_id
-                           AND a.session_id = s.id) END
+                           AND r.status IN ('queued', 'running', 'awaiting_approval')) END
 RETURNING s.workspace_id, s.id, s.status
 """
 
@@ -119,6 +119,15 @@ INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id)
 VALUES (%(workspace_id)s, %(session_id)s, %(name)s, %(agent_id)s, %(grant_id)s)
     ON CONFLICT (workspace_id, session_id, name) DO NOTHING
 RETURNING name
+"""
+
+TAKE_SEAT = """
+-- A role that an agent names for its tasks is on the grant of the run in which it does so, also when it named it in an earlier
+-- one, whose grant may have ended. What a person gave stays as it is.
+INSERT INTO session_roles AS s (workspace_id, session_id, name, agent_id, grant_id, named_by_agent)
+VALUES (%(workspace_id)s, %(session_id)s, %(name)s, %(agent_id)s, %(grant_id)s, true)
+    ON CONFLICT (workspace_id, session_id, name) DO UPDATE SET grant_id = excluded.grant_id
+ WHERE s.named_by_agent AND s.agent_id = excluded.agent_id AND s.grant_id <> excluded.grant_id
 """
 
 FILTERS = ("kind", "automation_id", "agent_id", "status", "origin")
@@ -257,3 +266,11 @@ async def add_role(
     given = {"workspace_id": workspace_id, "session_id": session_id, "name": name}
     rows = await conn.execute(ADD_ROLE, {**given, "agent_id": agent_id, "grant_id": grant_id})
     return await rows.fetchone() is not None
+
+
+async def take_seat(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, name: str, agent_id: UUID, grant_id: UUID
+) -> None:
+    """A role that an agent names itself."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "name": name}
+    await conn.execute(TAKE_SEAT, {**given, "agent_id": agent_id, "grant_id": grant_id})

@@ -17,7 +17,7 @@ from uuid import UUID
 from rota.db import artifacts, events, isolation
 from rota.db.events import NewEvent
 from rota.db.pool import Connection, Database
-from rota.errors import Busy, Invalid, Lost, NotFound, TooLarge
+from rota.errors import Broken, Busy, Invalid, Lost, NotFound, TooLarge
 from rota.model.artifact import Named
 from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
 from rota.sessions.shelves import Shelf, open_shelf
@@ -94,7 +94,11 @@ class Depot:
         async with isolation.in_workspace(self._db, workspace_id) as conn:
             if not await artifacts.claim(conn, workspace_id, draft.sha256, draft.size):
                 raise Busy("The same content is being cleared away at this moment; try again.")
-        await self._shelf.put(_key(workspace_id, draft.sha256), draft.file)
+        try:
+            await self._shelf.put(_key(workspace_id, draft.sha256), draft.file)
+        except OSError as failure:  # not the database's, which would come back by itself
+            log.warning("artifact.unkept", extra={"error": f"{type(failure).__name__}: {failure}"})
+            raise Broken("The content cannot be kept; the log has the details.", code="content_unkept") from failure
 
     async def content(self, workspace_id: WorkspaceId, artifact: dict[str, Any]) -> AsyncIterator[bytes]:
         """The content in pieces, checked against its hash: of damaged content the end is missing."""

@@ -35,7 +35,7 @@ async def turn(
     if prompt is None and given is None:
         raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
     followed_up(SessionStatus(session["status"]))
-    agent = await agents.find(conn, caller.workspace_id, str(session["agent_id"]))
+    agent = await agents.find(conn, caller.workspace_id, str(session["agent_id"]), start=True)
     assert agent, "only an imported session has none, and that is archived"
     if agent["deleted_at"]:
         raise Conflict("The agent of this session was deleted.", code="agent_deleted")

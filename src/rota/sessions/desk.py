@@ -187,7 +187,8 @@ class AttemptDesk:
 
     async def message(self, body: Any, *, to: str = "all", key: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()  # what led to it is read before it
-        letter = (await self._seated()).message(self._redactor.value(body), to, key or new_id().hex)
+        clean = self._redactor.value
+        letter = (await self._seated()).message(clean(body), to, clean(key) or new_id().hex)
         return messages.shown(await self._again(lambda: self._office.post.publish(letter)))
 
     async def inbox(self, *, after: int = 0, wait: timedelta | None = None) -> Sequence[Mapping[str, Any]]:
@@ -233,7 +234,8 @@ class AttemptDesk:
 
     async def event(self, name: str, data: Any = None, *, key: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
-        seat, given, own = await self._seated(), self._redactor.value(data), key or new_id().hex
+        clean = self._redactor.value
+        seat, given, own = await self._seated(), clean(data), clean(key) or new_id().hex
         called = event_name(self._redactor.text(name))
         runs = await self._write(lambda conn: at.event(conn, seat, called, given, own), event=called)
         self._wakes.send(RUNS, [seat.workspace_id])
@@ -241,8 +243,8 @@ class AttemptDesk:
 
     async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
         await self._words.finish()
-        seat, called = await self._seated(), named(self._redactor.text(name), media_type)
-        own = new_id()
+        kind = media_type and self._redactor.text(media_type)
+        seat, called, own = await self._seated(), named(self._redactor.text(name), kind), new_id()
         async with self._office.depot.receive(_pieces(content)) as draft:
             await self._again(lambda: self._office.depot.keep(seat.workspace_id, draft))
             return await self._write(

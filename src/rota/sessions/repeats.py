@@ -34,9 +34,20 @@ async def made_once(
     if key is None:
         return await make(), True
     check_key(key)
+    earlier = await start_keys.take_turn(conn, workspace_id, key)
+    return await made_in_turn(conn, workspace_id, key, request, earlier, make)
+
+
+async def made_in_turn(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    key: str,
+    request: Mapping[str, Any],
+    earlier: start_keys.Earlier | None,
+    make: Callable[[], Awaitable[Made]],
+) -> tuple[Made, bool]:
+    """The same for who has had its turn of the key, and knows what was made `earlier`."""
     body_hash = _hash(request)
-    await start_keys.lock(conn, workspace_id, key)
-    earlier = await start_keys.find(conn, workspace_id, key)
     if earlier is None:
         made = await make()
         await start_keys.add(conn, workspace_id, key, body_hash, made)

@@ -12,7 +12,7 @@ from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.usage import Charge
 from rota.errors import Conflict, Forbidden, Invalid, Lost, TooLarge
-from rota.model.budget import SECONDS
+from rota.model.budget import MOST_UNITS, SECONDS, UNITS
 from rota.model.caller import Level
 from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
@@ -96,7 +96,14 @@ async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> bool:
     """Charge the account; whether the run has spent what it may by now."""
     if unit == SECONDS:
         return False  # running time is measured, not reported
-    await usage.add(conn, Charge(seat.workspace_id, seat.run_id, seat.attempt, unit, Decimal(str(amount))))
+    charge = Charge(seat.workspace_id, seat.run_id, seat.attempt, unit, Decimal(str(amount)))
+    if unit not in UNITS and await usage.others(conn, charge) >= MOST_UNITS:
+        raise Invalid(
+            f"This attempt has reported {MOST_UNITS} units. It may add to those, and report {', '.join(UNITS)}.",
+            code="too_many_units",
+            field="unit",
+        )
+    await usage.add(conn, charge)
     return bool(await usage.over_budget(conn, [(seat.workspace_id, seat.run_id)]))
 
 

@@ -34,7 +34,7 @@ async def add(
     session = await changing.move(conn, workspace_id, session_id, lifecycle.extended)
     roles = {role["name"] for role in await sessions.roles(conn, workspace_id, session_id)}
     if attempt and session["kind"] != "background":
-        roles |= await _take_seats(conn, where, {form.role for form in forms} - roles, attempt[0])
+        roles |= await _take_seats(conn, where, {form.role for form in forms}, attempt[0])
     known = await tasks.known(conn, where, references(forms))
     planned = plan(forms, known, roles)
     batch = batch or new_id()
@@ -49,12 +49,11 @@ async def add(
 async def _take_seats(conn: Connection, where: Where, names: set[str], run_id: RunId) -> set[str]:
     """Where no person gave the roles, those that an agent names are its own, on the grant of its run, which allows no
     other."""
-    if names:
-        run = await runs.find(conn, where[0], run_id)
-        assert run, "its lease is held"
-        for name in sorted(names):
-            check_name(name, "tasks.role")
-            await sessions.add_role(conn, *where, name, run["agent_id"], run["grant_id"])
+    run = await runs.find(conn, where[0], run_id)
+    assert run, "its lease is held"
+    for name in sorted(names):
+        check_name(name, "tasks.role")
+        await sessions.take_seat(conn, *where, name, run["agent_id"], run["grant_id"])
     return names
 
 
