@@ -8,7 +8,7 @@ import pytest_asyncio
 from httpx import Response
 
 from rota.access import signing_in
-from rota.db import isolation
+from rota.db import isolation, people
 from rota.http.auditing import Record
 from rota.http.context import COOKIE, CSRF_HEADER
 from rota.model.outcome import Parked
@@ -353,8 +353,10 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     names = await things(theirs, asking)
     await theirs.leave()
     before = await theirs.count(*EVERYTHING)
-    confine = isolation.confine
-    monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, office.caller.workspace_id))
+    confine, other = isolation.confine, office.caller.workspace_id
+    monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, other))
+    told, elsewhere = isolation.told_workspace, f"SELECT set_config('rota.workspace', '{other}', true)"
+    monkeypatch.setattr(isolation, "told_workspace", lambda role: [*told(role), elsewhere])
     monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either
     reads = [*READS, "/audit", "/notifications", "/notifications/targets", "/sessions/{session}/trace"]
     asked = [("GET", path, None) for path in reads] + WRITES + OWN_WRITES
@@ -502,8 +504,10 @@ async def test_an_attempts_token_is_for_that_attempt_of_that_run_in_that_workspa
     ]
     for token in forged:
         assert (await Api(api.client, api.workspace, token).get("/agents")).status_code == 401
-    elsewhere = (await furnish(site)).caller.workspace_slug
-    refused(await Api(api.client, elsewhere, one.token).get("/agents"), 404, "not_found")
+    elsewhere = (await furnish(site)).caller
+    async with office.db.transaction() as conn:  # also where its person belongs to both
+        await people.add_member(conn, elsewhere.workspace_id, office.caller.user_id, "admin")
+    refused(await Api(api.client, elsewhere.workspace_slug, one.token).get("/agents"), 404, "not_found")
 
 
 # Browsers -----------------------------------------------------------------------------------------------------------

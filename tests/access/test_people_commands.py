@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -92,6 +93,18 @@ async def test_a_link_signs_its_person_in_once_and_ends_older_ones(rota: Command
         assert await signing_in.user_by_login(conn, login) == found["id"]
     with pytest.raises(Unauthenticated):
         await opens(house, secret)
+
+
+@pytest.mark.usefixtures("house")
+async def test_a_link_leads_to_where_the_rota_of_this_home_answers(
+    rota: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "up.lock").write_text(json.dumps({"url": "http://127.0.0.1:7931", "pid": os.getpid()}))
+    for command in (["sign-in"], ["workspaces", "create", "night-shift"]):
+        assert (await rota(*command)).output.startswith("http://127.0.0.1:7931/sign-in?token=")
+    assert (await rota("sign-in", "--port", "7940")).output.startswith("http://127.0.0.1:7940/sign-in?token=")
+    monkeypatch.setenv("ROTA_URL", "https://rota.example")
+    assert (await rota("sign-in")).output.startswith("https://rota.example/sign-in?token=")
 
 
 @pytest.mark.usefixtures("ada")

@@ -221,3 +221,12 @@ async def test_a_login_ends_by_itself_and_by_signing_out(house: House) -> None:
         await people.end_login(conn, signing_in.hashed(again))
         with pytest.raises(Unauthenticated):
             await caller_by_login(conn, "default", again)
+
+
+async def test_a_login_of_somebody_who_is_switched_off_is_worth_nothing_also_without_a_workspace(house: House) -> None:
+    async with house.db.transaction() as conn:
+        login = await sign_in(conn, await create_link(conn, house.caller.user_id))
+        assert await signing_in.user_by_login(conn, login) == house.caller.user_id
+        await people.switch(conn, house.caller.user_id, off=True)
+        with pytest.raises(Unauthenticated):
+            await signing_in.user_by_login(conn, login)

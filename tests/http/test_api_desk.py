@@ -10,6 +10,8 @@ import pytest_asyncio
 from httpx import Response
 
 from rota.db.listener import ANSWERS
+from rota.http import redacting
+from rota.model.budget import MOST_UNITS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.outcome import Succeeded
@@ -89,6 +91,21 @@ async def test_a_secret_that_is_cut_in_two_requests_is_found_all_the_same(office
     assert await office.value("SELECT count(*) FROM held_words") == 0
 
 
+async def test_a_secret_that_is_replaced_between_two_requests_does_not_speak_for_the_one_before(
+    office: Office, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redacting, "KNOWN_SECONDS", 0.0)
+    made(await api.post("/credentials", {"name": "turned", "value": "swordfish-and-herring"}))
+    made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "turned"}}), 200)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Fish."}))
+    seat = Seat(office, api, await office.claim())
+    assert (await seat.post("say", {"text": "It is swordfi"})).status_code == 204
+    made(await api.patch("/credentials/turned", {"value": "marmalade-on-toast-for-breakfast"}), 200)
+    assert (await seat.post("say", {"text": " and so on."})).status_code == 204
+    assert "".join(each["data"]["text"] for each in await seat.log("output")) == "It is  and so on."
+    await office.settle(seat.at_work)
+
+
 async def test_a_token_behind_more_than_one_blank_hides_what_its_attempt_was_given(office: Office, api: Api) -> None:
     made(await api.post("/credentials", {"name": "blank", "value": "swordfish-and-herring"}))
     made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "blank"}}), 200)
@@ -99,6 +116,22 @@ async def test_a_token_behind_more_than_one_blank_hides_what_its_attempt_was_giv
     assert (await seat.post("tool", told, headers=headers)).status_code == 204
     [used] = await seat.log("tool")
     assert used["data"]["key"] == "[redacted]"
+    await office.settle(seat.at_work)
+
+
+async def test_a_secret_is_found_in_an_address_however_it_is_written_and_in_headers(office: Office, api: Api) -> None:
+    secret = "swordfish-and-herring"
+    made(await api.post("/credentials", {"name": "escaped", "value": secret}))
+    made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "escaped"}}), 200)
+    made(await api.post("/agents/worker-bee/runs", {"prompt": "Fish."}))
+    seat = Seat(office, api, await office.claim())
+    every = "".join(f"%{ord(letter):02x}" for letter in secret)
+    left = made(await seat.send("POST", f"artifact?name=a%20{every}.txt", content=b"", key=secret))
+    assert (left["name"], left["media_type"]) == ("a [redacted].txt", "text/plain")
+    told = await seat.send("POST", "artifact?name=b", content=b"", headers={"Content-Type": f"text/{secret}"})
+    refused(told, 422, "invalid_media_type", "media_type")
+    kept = await office.value("SELECT array_agg(key) FROM write_keys WHERE scope_id = %s", seat.at_work.id)
+    assert kept == ["[redacted]"]
     await office.settle(seat.at_work)
 
 
@@ -245,11 +278,42 @@ async def test_it_adds_tasks_in_its_role_and_talks_to_others(office: Office, api
     )
 
 
+async def test_it_may_report_only_so_many_units_and_those_of_budgets_always(seat: Seat, office: Office) -> None:
+    for number in range(MOST_UNITS):
+        await seat.at_work.desk.usage(f"unit-{number}", 1)
+    await finished(seat)
+    told = await seat.post("usage", {"unit": "one more", "amount": 1})
+    assert "100 units" in refused(told, 422, "too_many_units", "unit")["detail"]
+    for unit in ("unit-0", "money"):
+        assert (await seat.post("usage", {"unit": unit, "amount": 1})).status_code == 204
+    assert await office.value("SELECT count(*) FROM usage WHERE run_id = %s", seat.at_work.id) == MOST_UNITS + 1
+
+
 async def test_it_does_not_become_whom_it_gives_a_task(seat: Seat, office: Office) -> None:
     made(await seat.post("task", {"tasks": [{"role": "helper", "prompt": "Sweep."}]}))
     made(await seat.post("message", {"body": "Begin.", "to": "helper"}))
     assert made(await seat.send("GET", "inbox"), 200)["items"] == []
     [read] = made(await Seat(office, seat.api, await office.claim()).send("GET", "inbox"), 200)["items"]
+    assert (read["from"], read["body"]) == ("agent", "Begin.")
+
+
+async def test_a_role_that_it_named_in_an_earlier_turn_is_not_its_own_in_the_next(office: Office, api: Api) -> None:
+    session = made(await api.post("/sessions", {"agent": "worker-bee", "prompt": "Tidy up."}))
+    helping = {"tasks": [{"role": "helper", "prompt": "Sweep."}]}
+    first = Seat(office, api, await office.claim())
+    made(await first.post("task", helping))
+    await office.settle(first.at_work)
+    await office.settle(await office.claim())  # who swept
+    await office.execute(
+        "UPDATE grants SET expires_at = now() WHERE id = (SELECT grant_id FROM runs WHERE id = %s)", first.at_work.id
+    )
+    made(await api.post(f"/sessions/{session['id']}/messages", {"prompt": "Once more."}))
+    second = Seat(office, api, await office.claim())
+    made(await second.post("message", {"body": "Begin.", "to": "helper"}))
+    assert made(await second.send("GET", "inbox"), 200)["items"] == []
+    made(await second.post("task", helping))  # on a grant that holds
+    helper = Seat(office, api, await office.claim())
+    [read] = made(await helper.send("GET", "inbox"), 200)["items"]
     assert (read["from"], read["body"]) == ("agent", "Begin.")
 
 

@@ -319,6 +319,15 @@ async def test_naming_a_form_in_the_content_type_is_no_way_around_the_guard(api:
         refused(answer, 400, "nul_character")
 
 
+async def test_a_form_in_an_encoding_that_can_hold_anything_is_refused(api: Api) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="link"\r\n\r\n\\ud800\r\n--x--\r\n'
+    for charset, status in (("raw_unicode_escape", 400), ('"Unicode_Escape"', 400), ("UTF-8", 401)):
+        headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+        answer = await api.client.post("/sign-in", content=form, headers=headers)
+        assert answer.status_code == status
+        assert status == 401 or refused(answer, 400, "not_utf8", "Content-Type")
+
+
 async def test_a_request_that_breaks_off_half_way_does_nothing(office: Office, api: Api) -> None:
     """A body that is optional must not be taken for none when its sender is cut off."""
     automation = made(await api.post("/automations", example()))

@@ -19,6 +19,8 @@ from rota.http.ui.rendering import FormGuard, templates
 from rota.model.ids import UserId, new_id
 from rota.watch.prune import Prune
 
+from .test_pages import Page
+
 PASSWORD = "correct horse battery staple"
 WRONG = "incorrect horse battery"
 REAL = passwords._hasher
@@ -372,6 +374,26 @@ async def test_a_form_without_the_secret_of_its_sign_in_changes_nothing(admin: A
     good = signing_in.csrf_of(admin.cookies[COOKIE])
     assert (await admin.post(path, data={"csrf": good}, headers={CSRF_HEADER: ""})).status_code == 303
     assert await house.value("SELECT status FROM automations") == "paused"
+
+
+async def test_what_was_written_before_one_signed_in_anew_is_sent_once_more(admin: AsyncClient, house: Any) -> None:
+    path = f"/w/default/automations/{await house.automation()}/edit"
+    written = {"name": "A <new> name", "agent": "worker-bee", "prompt": 'Say\n"this".', "triggers": "0", "do": "save"}
+    ours = {CSRF_HEADER: "of an earlier one", "Origin": "http://rota.test"}
+    page = Page(await admin.post(path, data=written | {"csrf": "of an earlier one"}, headers=ours))
+    assert "is sent once more as" in page.text
+    assert page.form(path)["method"] == "post"
+    hidden = {each["name"]: str(each["value"]) for each in page.all("input") if each.get("type") == "hidden"}
+    assert {name: hidden[name] for name in written} == written
+    assert hidden["csrf"] == signing_in.csrf_of(admin.cookies[COOKIE])
+    assert (await admin.post(path, data=hidden, headers={CSRF_HEADER: ""})).status_code == 303
+    assert await house.value("SELECT name || ': ' || prompt FROM automations") == 'A <new> name: Say\n"this".'
+    secret = {"name": "openai", "value": "not to be written back", "csrf": "of an earlier one"}
+    for where, headers in (("/w/default/settings/credentials", ours), (path, {CSRF_HEADER: "of an earlier one"})):
+        told = await admin.post(where, data=secret, headers=headers)
+        assert (told.status_code, "not to be written back" in told.text) == (403, False)
+    in_place = await admin.post(path, data=written, headers=ours | {"HX-Request": "true"})
+    assert (in_place.status_code, in_place.headers["HX-Trigger"]) == (403, "outdated")
 
 
 async def test_signing_out_needs_it_too(admin: AsyncClient) -> None:

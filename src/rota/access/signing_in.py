@@ -4,18 +4,19 @@ import base64
 import hashlib
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from rota.access import passwords, throttling
-from rota.db import attempts, people, tokens
+from rota.db import at_once, attempts, people, tokens
+from rota.db.at_once import Step
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, NotFound, Unauthenticated
 from rota.model.caller import Caller, Level
-from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId, new_id
+from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId, as_uuid, new_id
 from rota.model.scope import ALL, Scope
 
 LINK_LASTS = timedelta(hours=24)
@@ -75,7 +76,7 @@ async def sign_in(conn: Connection, link: str, visit: Visit | None = None) -> st
     user_id = await people.use_link(conn, hashed(link))
     if not user_id:
         raise Unauthenticated(
-            "This link was used already or is too old. `rota sign-in` prints a new one.",
+            "This link was used already, is too old, or a newer one was made. `rota sign-in` prints a new one.",
             code="link_used",
         )
     return await open_login(conn, user_id, visit or Visit())
@@ -112,15 +113,20 @@ async def caller_by_token(conn: Connection, workspace: str | None, secret: str) 
     is told that the workspace doesn't exist."""
     if ATTEMPT_TOKEN.fullmatch(secret):
         return await _agent_at_work(conn, workspace, secret)
-    found = await tokens.by_hash(conn, hashed(secret))
-    if not found:
+    [rows] = await at_once.run(conn, ask_token(workspace, secret))
+    return told_token(rows)
+
+
+def ask_token(workspace: str | None, secret: str) -> Step:
+    """Whose token this is, as a step of others; not for that of an attempt. It tells the transaction the workspace."""
+    return tokens.SIGN_IN, {"ref": workspace, "id": workspace and as_uuid(workspace), "hash": hashed(secret)}
+
+
+def told_token(rows: Sequence[Sequence[Any]]) -> Caller:
+    if not rows:
         raise Unauthenticated("The token is unknown, revoked or expired. `rota tokens create NAME` makes a new one.")
-    caller = await _caller(conn, workspace or str(found["workspace_id"]), found["user_id"])
-    if caller.workspace_id != found["workspace_id"]:
-        raise NotFound("There is no such workspace.")
-    return replace(
-        caller, token_id=found["id"], scopes=frozenset(map(Scope, found["scopes"])), unnoted=found["unnoted"]
-    )
+    [(user_id, token_id, scopes, unnoted, *member)] = rows
+    return replace(_member(user_id, *member), token_id=token_id, scopes=frozenset(map(Scope, scopes)), unnoted=unnoted)
 
 
 async def note_use(conn: Connection, caller: Caller) -> None:
@@ -133,9 +139,22 @@ async def note_use(conn: Connection, caller: Caller) -> None:
 
 
 async def caller_by_login(conn: Connection, workspace: str, secret: str) -> Caller:
-    login = await find_login(conn, secret)
-    caller = await _caller(conn, workspace, login["user_id"])
-    return replace(caller, login_id=login["id"], unnoted=login["unnoted"])
+    [rows] = await at_once.run(conn, ask_login(workspace, secret))
+    return told_login(rows)
+
+
+def ask_login(workspace: str, secret: str) -> Step:
+    """As of a token."""
+    return people.SIGN_IN, {"ref": workspace, "id": as_uuid(workspace), "hash": hashed(secret)}
+
+
+def told_login(rows: Sequence[Sequence[Any]]) -> Caller:
+    if not rows:
+        raise _ended()
+    [(login_id, user_id, unnoted, disabled, *member)] = rows
+    if disabled:
+        raise _disabled()
+    return replace(_member(user_id, *member), login_id=login_id, unnoted=unnoted)
 
 
 async def user_by_login(conn: Connection, secret: str) -> UserId:
@@ -145,10 +164,14 @@ async def user_by_login(conn: Connection, secret: str) -> UserId:
 async def find_login(conn: Connection, secret: str) -> dict[str, Any]:
     found = await people.find_login(conn, hashed(secret))
     if not found:
-        raise Unauthenticated("Your sign-in has ended. Sign in again.")
+        raise _ended()
     if found["disabled"]:
         raise _disabled()
     return found
+
+
+def _ended() -> Unauthenticated:
+    return Unauthenticated("Your sign-in has ended. Sign in again.")
 
 
 def _wrong_password() -> Unauthenticated:
@@ -160,12 +183,20 @@ def _disabled() -> Unauthenticated:
 
 
 async def _caller(conn: Connection, workspace: str, user_id: UserId) -> Caller:
-    found = await people.find_membership(conn, workspace, user_id)
-    if not found:
+    found = await people.find_membership(conn, workspace, user_id) or {}
+    names = ("id", "slug", "timezone", "level", "name", "disabled")
+    return _member(user_id, *(found.get(name) for name in names))
+
+
+def _member(
+    user_id: UserId, workspace_id: Any, slug: Any, timezone: Any, level: Any, name: Any, disabled: Any, *_: Any
+) -> Caller:
+    """As the database tells it; nothing of all that for who is no member of such a workspace."""
+    if workspace_id is None:
         raise NotFound("There is no such workspace.")
-    if found["disabled"]:
+    if disabled:
         raise _disabled()
-    return Caller(found["id"], found["slug"], found["timezone"], user_id, found["name"], Level(found["level"]))
+    return Caller(workspace_id, slug, timezone, user_id, name, Level(level))
 
 
 async def find_attempt(conn: Connection, secret: str) -> dict[str, Any] | None:

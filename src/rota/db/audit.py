@@ -7,6 +7,8 @@ from uuid import UUID
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from rota.db import at_once
+from rota.db.at_once import Step
 from rota.db.pool import Connection
 from rota.model.ids import UserId, WorkspaceId, as_uuid, new_id
 
@@ -115,8 +117,12 @@ async def look(conn: Connection, workspace_id: WorkspaceId, kind: str, ref: str)
 
 
 async def add(conn: Connection, entry: Entry) -> None:
+    await at_once.run(conn, adding(entry))
+
+
+def adding(entry: Entry) -> Step:
     before, after = (None if each is None else Jsonb(each) for each in (entry.before, entry.after))
-    await conn.execute(ADD, {**entry._asdict(), "id": new_id(), "before": before, "after": after})
+    return ADD, {**entry._asdict(), "id": new_id(), "before": before, "after": after}
 
 
 async def page(

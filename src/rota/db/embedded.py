@@ -24,7 +24,7 @@ from urllib.parse import quote
 import psutil
 
 from rota.db import privileges
-from rota.errors import Broken, CannotStart
+from rota.errors import Broken, CannotStart, NotYet
 
 SETTINGS = (
     "listen_addresses=",
@@ -57,6 +57,7 @@ INITDB = (
     "--no-instructions",
 )
 
+DATA = "postgres"
 PORT = "5432"
 SOCKET = f".s.PGSQL.{PORT}"
 SOCKET_PATH_LIMIT = 103  # bytes on macOS; Linux has 107
@@ -208,6 +209,11 @@ class _Account:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
+def has_data(home: Path) -> bool:
+    """Whether a server was ever started under this home."""
+    return (home / DATA).exists()
+
+
 class _Postmaster(subprocess.Popen[bytes]):
     def __del__(self) -> None:
         """It may outlive us by design: no ResourceWarning."""
@@ -218,7 +224,7 @@ class _Server:
 
     def __init__(self, home: Path, account: _Account, binaries: Path) -> None:
         self.home = home
-        self.data = home / "postgres"
+        self.data = home / DATA
         self.log = home / "postgres.log"
         self.account = account
         self.sockets = _socket_directory(home, account)
@@ -275,7 +281,7 @@ class _Server:
             _go_on_unless(given_up)
             patience = RECOVERY_PATIENCE if answer == REJECTING else START_PATIENCE
             if time.monotonic() - began > patience:
-                raise CannotStart(f"PostgreSQL does not answer in {self.sockets}.{self._last_words()}")
+                raise NotYet(f"PostgreSQL does not answer in {self.sockets}.{self._last_words()}")
             if answer != REJECTING and self.pid() is None:
                 self._check_passing() if launched else self._check_data()
                 self._launch()
@@ -479,7 +485,7 @@ def _lock(file: int, home: Path, given_up: threading.Event | None = None) -> Non
     while not _try_lock(file):
         _go_on_unless(given_up)
         if time.monotonic() > deadline:
-            raise CannotStart(f"Another process has been starting or stopping the database in {home} for too long.")
+            raise NotYet(f"Another process has been starting or stopping the database in {home} for too long.")
         time.sleep(POLL)
 
 

@@ -179,6 +179,11 @@ async def confinement(db: Database, conn: Connection, workspace_id: WorkspaceId)
     return [(CONFINE, {"role": role, "workspace_id": str(workspace_id)})] if role else []
 
 
+def told_workspace(role: str | None) -> list[Step]:
+    """The same behind a step that has told the transaction its workspace, as those of who signs in do."""
+    return [(RESUME, {"role": role})] if role else []
+
+
 @asynccontextmanager
 async def in_workspace(db: Database, workspace_id: WorkspaceId) -> AsyncIterator[Connection]:
     """A transaction that sees and touches one workspace only."""

@@ -15,7 +15,7 @@ from psycopg.rows import TupleRow
 from rota.db import isolation
 from rota.db.listener import SCHEMA
 from rota.db.pool import passes, shown
-from rota.errors import CannotStart, DatabaseAway
+from rota.errors import CannotStart, DatabaseAway, NotYet
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def _explaining(url: str) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.LockNotAvailable:
-        raise CannotStart(
+        raise NotYet(
             f"The schema of {shown(url)} must be brought up to date, but somebody holds a table of it locked for longer "
             f"than {LOCK_TIMEOUT}. Nothing was changed. Start again when they are done.",
             code="schema_locked",

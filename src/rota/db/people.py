@@ -17,6 +17,13 @@ SELECT w.id, w.slug, w.timezone, m.level, u.name, u.disabled_at IS NOT NULL AS d
  WHERE (w.slug = %(ref)s OR w.id = %(id)s) AND m.user_id = %(user_id)s AND m.removed_at IS NULL
 """
 
+# The same for who signs in, with what they sign in with: one statement, after which the transaction is told the workspace.
+MEMBERS = """
+SELECT w.id, w.slug, w.timezone, m.user_id, m.level, u.name, u.disabled_at IS NOT NULL AS disabled
+  FROM workspaces w JOIN members m ON m.workspace_id = w.id JOIN users u ON u.id = m.user_id WHERE m.removed_at IS NULL
+"""
+MEMBER = "m.id, m.slug, m.timezone, m.level, m.name, m.disabled, set_config('rota.workspace', m.id::text, true)"
+
 SETTLE_ONE_BY_ONE = "SELECT pg_advisory_xact_lock(x'526F7462'::bigint)"
 
 WAS_FURNISHED = "SELECT EXISTS (SELECT FROM agents WHERE workspace_id = %(workspace_id)s)"
@@ -98,6 +105,13 @@ SELECT l.id, l.user_id, l.last_used_at < now() - interval '1 minute' AS unnoted,
   FROM logins l JOIN users u ON u.id = l.user_id
  WHERE l.secret_hash = %(hash)s AND {HOLDS}
 """  # noqa: S608 — constants of this module
+
+SIGN_IN = f"""
+SELECT l.id, l.user_id, l.last_used_at < now() - interval '1 minute', u.disabled_at IS NOT NULL, {MEMBER}
+  FROM logins l JOIN users u ON u.id = l.user_id
+       LEFT JOIN ({MEMBERS}) m ON m.user_id = l.user_id AND (m.slug = %(ref)s OR m.id = %(id)s::uuid)
+ WHERE l.secret_hash = %(hash)s AND {HOLDS}
+"""  # noqa: S608
 
 NOTE_LOGIN = """
 -- Never waits for who does just that, or ends it.

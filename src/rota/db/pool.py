@@ -91,6 +91,14 @@ class Connection(PatientConnection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._wakes: list[tuple[str, object]] = []
+        self.rollbacks = 0  # with each, psycopg forgets all that is prepared
+        self._afterwards: list[Callable[[], None]] = []
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        """Call this at the end of the transaction if it is kept, or at once if none is open."""
+        self._afterwards.append(call)
+        if self._idle():
+            self._call_afterwards()
 
     def wake(self, topic: str, payloads: Iterable[object] = ("",)) -> None:
         """At the end of the transaction, or at once if none is open."""
@@ -102,7 +110,7 @@ class Connection(PatientConnection):
     async def transaction(
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> AsyncIterator[AsyncTransaction]:
-        before, kept = len(self._wakes), False
+        before, kept = (len(self._wakes), len(self._afterwards)), False
         try:
             async with super().transaction(savepoint_name, force_rollback) as transaction:
                 yield transaction
@@ -112,18 +120,24 @@ class Connection(PatientConnection):
             raise
         finally:
             if not kept:
-                del self._wakes[before:]
-        await self._tell()
+                del self._wakes[before[0] :], self._afterwards[before[1] :]
+                self.rollbacks += 1
+        await self.tell()
 
     async def commit(self) -> None:
         await super().commit()
-        await self._tell()
+        await self.tell()
 
     async def rollback(self) -> None:
         self._wakes.clear()
+        self._afterwards.clear()
+        self.rollbacks += 1
         await super().rollback()
 
-    async def _tell(self) -> None:
+    async def tell(self) -> None:
+        """Those who are to hear of it, if it is committed."""
+        if self._afterwards and self._idle():
+            self._call_afterwards()
         if self._idle() and self._wakes:
             self._send_wakes()
             if self.tells_at_once:
@@ -131,6 +145,11 @@ class Connection(PatientConnection):
 
     def _idle(self) -> bool:
         return self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def _call_afterwards(self) -> None:
+        calls, self._afterwards = self._afterwards, []
+        for call in calls:
+            call()
 
     def _send_wakes(self) -> None:
         sent, self._wakes = self._wakes, []

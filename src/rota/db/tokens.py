@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from rota.db.people import MEMBER, MEMBERS
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import TokenId, UserId, WorkspaceId
@@ -17,10 +18,13 @@ SELECT m.workspace_id, %(id)s, m.user_id, %(name)s, %(hash)s, %(scopes)s, now() 
  WHERE m.workspace_id = %(workspace_id)s AND m.user_id = %(user_id)s AND m.removed_at IS NULL FOR KEY SHARE OF m
 """
 
-BY_HASH = """
-SELECT workspace_id, user_id, id, scopes, coalesce(last_used_at < now() - interval '1 minute', true) AS unnoted
-  FROM tokens WHERE secret_hash = %(hash)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
-"""
+SIGN_IN = f"""
+-- The token, and what its person is in its workspace, if that is the one that was named, or none was.
+SELECT t.user_id, t.id, t.scopes, coalesce(t.last_used_at < now() - interval '1 minute', true), {MEMBER}
+  FROM tokens t LEFT JOIN ({MEMBERS}) m ON m.id = t.workspace_id AND m.user_id = t.user_id
+       AND (%(ref)s::text IS NULL OR m.slug = %(ref)s OR m.id = %(id)s::uuid)
+ WHERE t.secret_hash = %(hash)s AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())
+"""  # noqa: S608 — constants
 
 NOTE_USE = """
 -- Never waits for who does just that: a busy script must not make its token's row a hot spot.
@@ -72,12 +76,6 @@ async def add(
     """Whether it was made: only for a member."""
     given = {"workspace_id": workspace_id, "id": token_id, "user_id": user_id, "name": name, "hash": secret_hash}
     return (await conn.execute(ADD, {**given, "scopes": list(scopes), "lasts": lasts})).rowcount == 1
-
-
-async def by_hash(conn: Connection, secret_hash: bytes) -> dict[str, Any] | None:
-    """Whose token this is, for which workspace and what."""
-    found = await named_rows(conn, BY_HASH, {"hash": secret_hash})
-    return found[0] if found else None
 
 
 async def note_use(conn: Connection, workspace_id: WorkspaceId, token_id: TokenId) -> None:

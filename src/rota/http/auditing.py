@@ -8,6 +8,7 @@ from uuid import UUID
 from fastapi import Request
 
 from rota.db import audit, isolation
+from rota.db.at_once import Step
 from rota.db.audit import Entry
 from rota.db.pool import PASSING, Connection, Database
 from rota.http.errors import of_any
@@ -62,13 +63,13 @@ class Record:
         """The thing that was made, or that was named by its slug."""
         self.object_id = str(object_id)
 
-    async def write(self, conn: Connection, caller: Caller, status: int) -> None:
-        """In the transaction of the change, with what is answered to it."""
+    async def tell(self, conn: Connection, caller: Caller, status: int) -> Step:
+        """The last step of the change's transaction, with what is answered to it."""
         after = None
         if self.object_id is not None and self.action not in BRISK:
             after = await audit.look(conn, caller.workspace_id, self.action.kind, self.object_id)
         before, after = difference(self._before, after)
-        await audit.add(conn, self._entry(caller, status, before=before, after=after))
+        return audit.adding(self._entry(caller, status, before=before, after=after))
 
     async def write_refusal(self, db: Database, caller: Caller, error: BaseException | dict[str, Any]) -> None:
         """In a transaction of its own: that of the change is gone."""

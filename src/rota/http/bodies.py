@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -84,6 +85,9 @@ def _check_body(scope: Scope, body: bytes) -> None:
         raise Refused("Send the body with `Content-Type: application/json`.", code="not_json", field="Content-Type")
     if kind not in FORMS:
         check(body)
+    elif parse_options_header(_header(scope))[1].get(b"charset", b"utf-8").lower() not in {b"utf-8", b"utf8"}:
+        # Python knows encodings in which a form can hold what no text can.
+        raise Refused("A form is read as UTF-8; send it so.", code="not_utf8", field="Content-Type")
 
 
 def check(body: bytes) -> Any:
@@ -134,8 +138,12 @@ def clean_text(value: str, field: str) -> str:
 
 
 def _content_type(scope: Scope) -> bytes:
-    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-    return given.partition(b";")[0].strip().lower()
+    return _header(scope).partition(b";")[0].strip().lower()
+
+
+def _header(scope: Scope) -> bytes:
+    given: bytes = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    return given
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from psycopg import Rollback
 
 from rota.access import signing_in
 from rota.access.vault import Vault
-from rota.db import isolation
+from rota.db import at_once, isolation
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
@@ -112,21 +112,48 @@ def _depot(request: Request) -> Depot:
     return found
 
 
-async def caller_of(request: Request, conn: Connection, workspace: str) -> Caller:
-    """Who asks, by bearer token, which must be for this kind of request, or by cookie."""
+async def _secret_of(request: Request) -> tuple[str, bool]:
+    """What a request signs in with: a bearer token, or a cookie, and which of the two."""
     if secret := bearer_of(request.headers.get("Authorization", "")):
-        caller = request.state.caller = await signing_in.caller_by_token(conn, workspace, secret)
-        web(request).limits.know(secret, caller, workspace)
-        scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
-        return caller
+        return secret, True
     if cookie := request.cookies.get(COOKIE):
         await refuse_forged(request, cookie)
-        caller = request.state.caller = await signing_in.caller_by_login(conn, workspace, cookie)
-        web(request).limits.know(cookie, caller, workspace)
-        return caller
+        return cookie, False
     raise Unauthenticated(
         "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."
     )
+
+
+def _let_in(request: Request, workspace: str, secret: str, caller: Caller) -> Caller:
+    """A token must be for this kind of request."""
+    request.state.caller = caller
+    web(request).limits.know(secret, caller, workspace)
+    if caller.login_id is None:
+        scope.check(caller.scopes, scope.needed(request.method, within_workspace(request)))
+    return caller
+
+
+@asynccontextmanager
+async def _signed_in(request: Request, workspace: str) -> AsyncIterator[tuple[Connection, Caller, str | None]]:
+    """A transaction of who asks, confined to their workspace, and the role it works under: one round trip."""
+    secret, by_token = await _secret_of(request)
+    db = web(request).db
+    ask, told = _BY_TOKEN if by_token else _BY_LOGIN
+    at_work = by_token and signing_in.ATTEMPT_TOKEN.fullmatch(secret)
+    with suppress(Rollback):
+        async with db.connection() as conn:
+            role = await isolation.role_of(db, conn)
+            steps = [] if at_work else [ask(workspace, secret), *isolation.told_workspace(role)]
+            async with at_once.transaction(conn, *steps) as found:
+                caller = await signing_in.caller_by_token(conn, workspace, secret) if at_work else told(found[0])
+                _let_in(request, workspace, secret, caller)
+                if at_work:
+                    await isolation.confine(db, conn, caller.workspace_id)
+                yield conn, caller, role
+
+
+_BY_TOKEN = (signing_in.ask_token, signing_in.told_token)
+_BY_LOGIN = (signing_in.ask_login, signing_in.told_login)
 
 
 async def holder_of_token(request: Request) -> Caller:
@@ -184,8 +211,8 @@ async def _unit(request: Request, workspace: str, response: Response) -> AsyncIt
     shared, record = web(request), Record.of(request)
     request.state.caller = None
     try:
-        async with shared.db.transaction() as conn:
-            unit = await _begin(request, conn, workspace, record)
+        async with _signed_in(request, workspace) as signed:
+            unit = await _begin(request, *signed, record)
             yield unit
             await _finish(request, unit, response)
     except Repeated:
@@ -207,11 +234,9 @@ async def unit_of(request: Request, workspace: str) -> AsyncIterator[Unit]:
         yield unit
 
 
-async def _begin(request: Request, conn: Connection, workspace: str, record: Record | None) -> Unit:
-    caller = await caller_of(request, conn, workspace)
+async def _begin(request: Request, conn: Connection, caller: Caller, role: str | None, record: Record | None) -> Unit:
     refuse_unknown_parameters(request)
     await refuse_unknown_body(request)
-    role = await isolation.confine(web(request).db, conn, caller.workspace_id)
     taken = await take(request, conn, caller, web(request).vault)
     if record:
         await record.look(conn, caller)
@@ -224,8 +249,11 @@ async def _finish(request: Request, unit: Unit, response: Response) -> None:
     if unit.record:
         # What the route has said in the course of it, else what it always answers.
         answered = response.status_code or getattr(request.scope["route"], "status_code", None) or HTTPStatus.OK
-        await unit.record.write(unit.conn, unit.caller, answered)
-    await _note_use(unit)
+        told = await unit.record.tell(unit.conn, unit.caller, answered)
+        if not unit.caller.unnoted:
+            return await at_once.commit(unit.conn, told)
+        await at_once.run(unit.conn, told)
+    return await _note_use(unit)
 
 
 async def _note_use(unit: Unit) -> None:
@@ -235,8 +263,8 @@ async def _note_use(unit: Unit) -> None:
 
 
 async def _looking(request: Request, workspace: str) -> AsyncIterator[Unit]:
-    async with web(request).db.transaction() as conn:
-        unit = await _begin(request, conn, workspace, None)
+    async with _signed_in(request, workspace) as signed:
+        unit = await _begin(request, *signed, None)
         yield unit
         await _note_use(unit)
 
@@ -255,8 +283,10 @@ def refusal(request: Request) -> dict[str, Any] | None:
 
 async def sign(request: Request, workspace: str) -> Caller:
     """Who asks, for an answer that goes on after the transaction."""
+    secret, by_token = await _secret_of(request)
+    sign_in = signing_in.caller_by_token if by_token else signing_in.caller_by_login
     async with web(request).db.connection() as conn:
-        caller = await caller_of(request, conn, workspace)
+        caller = _let_in(request, workspace, secret, await sign_in(conn, workspace, secret))
         refuse_unknown_parameters(request)
         await refuse_unknown_body(request)
         await signing_in.note_use(conn, caller)
