@@ -97,7 +97,9 @@ class Rooms(House):
     async def skipped(self, automation_id: UUID, reason: SkipReason, **facts: Any) -> None:
         """A slot that did not run."""
         async with self.db.transaction() as conn:
-            policy, _ = await automations.policy(conn, self.caller.workspace_id, AutomationId(automation_id))
+            held, _ = await automations.hold(conn, self.caller.workspace_id, str(automation_id))
+            assert held
+            policy = held.policy
             await starting.start(conn, [policy.start(Source.SCHEDULE, Placement(skip_reason=reason), **facts)])
 
     async def say(self, run: dict[str, Any], kind: str = "output", **data: Any) -> None:

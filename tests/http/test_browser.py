@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session"
 expect.set_options(timeout=20_000)
 
 LIST = "/w/default/automations"
+CLOSE_IS_HEARD = "document.addEventListener('htmx:sse:close', () => { window.closeWasHeard = true })"
 # A program that says a line whenever a file with that line's number appears, and ends with the last one.
 SPEAKS = r"""
 for n in 1 2 3; do
@@ -72,7 +73,7 @@ async def test_a_first_start_is_signed_into_by_its_link_and_shows_its_runs(
         await expect(page.locator(".banner")).to_contain_text("Started by automation Disk and memory report at")
         stranger = await (await chromium.new_context()).new_page()
         await stranger.goto(rota.link)
-        await expect(stranger.locator("h1")).to_have_text("This link was used already")
+        await expect(stranger.locator("h1")).to_have_text("This link no longer works")
         await context.close()
         await stranger.context.close()
     finally:
@@ -310,11 +311,11 @@ async def test_an_agent_that_is_deleted_elsewhere_says_so_and_is_asked_for_no_mo
     page.on("request", lambda each: asked.append(each.url) if "live=" in each.url else None)
     async with page.expect_response(lambda each: "live=" in each.url):
         await page.goto(f"{rota.url}/w/default/agents/{agent['slug']}")
-    ended = page.evaluate("new Promise((heard) => document.addEventListener('htmx:sse:close', heard, { once: true }))")
+    await page.evaluate(CLOSE_IS_HEARD)
     rota.api("DELETE", f"/agents/{agent['slug']}")
     await expect(page.locator("#live")).to_have_text(re.compile("There is no such agent"))
     await expect(page.get_by_role("button", name="Run now")).to_be_hidden()
-    await ended
+    await page.wait_for_function("() => window.closeWasHeard")
     await expect(page.locator("#line")).to_have_text("What this page shows is gone.")
     assert len(asked) == 2  # once more, which was refused
 
@@ -330,6 +331,26 @@ async def test_a_page_whose_reader_was_signed_out_meanwhile_says_so(rota: Any, s
         await expect(page.locator("#line")).to_have_text("You are signed out. Sign in")
         await page.get_by_role("link", name="Sign in").click()
         await page.wait_for_url(re.compile("/sign-in[?]next="))
+
+
+async def test_who_is_signed_out_while_writing_loses_nothing_and_goes_on_once_signed_in(rota: Any, sit: Any) -> None:
+    rota.automation("Beside", "true")
+    reader = await sit(login=rota.login_of("forgetful"))
+    page = await reader.page(f"{LIST}/new")
+    await page.get_by_label("Name", exact=True).fill("Written down")
+    await reader.context.clear_cookies()
+    await page.get_by_label("Prompt", exact=True).fill("Keep this.")  # the preview asks for what it will do
+    await expect(page.locator("#line")).to_have_text("You are signed out. Sign in")
+    async with page.expect_popup() as beside:
+        await page.get_by_role("link", name="Sign in").click()
+    await (await beside.value).wait_for_url(re.compile("/sign-in[?]next="))
+    await page.get_by_role("button", name="Create automation").click()
+    await expect(page.get_by_label("Prompt", exact=True)).to_have_value("Keep this.")
+    again = {"name": "rota_login", "value": rota.login_of("forgetful-again"), "url": rota.url}
+    await reader.context.add_cookies([again])
+    await page.get_by_role("button", name="Create automation").click()
+    await page.wait_for_url(re.compile("/automations/written-down$"))
+    assert rota.api("GET", "/automations/written-down")["prompt"] == "Keep this."
 
 
 async def test_what_is_refused_is_said_in_a_notice(rota: Any, sit: Any, tmp_path: Path) -> None:

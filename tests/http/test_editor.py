@@ -1,17 +1,16 @@
 """The editor as a plain form: what it saves, what it refuses beside which field, and that nothing typed is lost."""
 
 import html
+import re
 from typing import Any
 
-import pytest
 from httpx import AsyncClient, Response
 
 from rota.db import triggers as trigger_rows
 from rota.http.shapes.automations import AutomationPatch
-from rota.http.ui import drafts, editor
+from rota.http.ui import drafts
 from rota.model.agent_guide import GUIDES
 from rota.model.cron import load_zone
-from rota.roster import agents
 
 from .test_pages import LIST, NASTY, Page, submit
 
@@ -131,6 +130,47 @@ async def test_what_is_wrong_is_told_beside_its_field_and_nothing_is_lost(admin:
     assert await house.value("SELECT count(*) FROM automations") == 0
 
 
+EMPTY: list[tuple[dict[str, Any], str, str]] = [
+    ({"kind": "weekly", "weekdays": [], "time": "09:00"}, "weekdays", "Choose at least one day."),
+    ({"kind": "weekly", "weekdays": ["mon"], "time": ""}, "time", "Give a time of day."),
+    ({"kind": "interval", "every": "2", "unit": "days", "time": " "}, "time", "Give a time of day."),
+    ({"kind": "at", "at": ""}, "at", "Give a date and a time."),
+    ({"kind": "event", "event": " "}, "event", "Give the name of the event, such as invoice.paid."),
+    ({"kind": "after", "after": "", "on": ["failed"]}, "after", "Choose an automation."),
+    ({"kind": "after", "after": "errand", "on": []}, "on", "Choose at least one."),
+]
+
+
+async def test_what_was_left_empty_is_told_in_the_words_of_the_form(admin: AsyncClient, house: Any) -> None:
+    await house.automation(name="Errand")
+    for fields, name, told in EMPTY:
+        given = form(trigger(**fields))
+        answer = await submit(admin, NEW, **given)
+        assert f'id="triggers.0.{name}-error">{told}</p>' in answer.text
+        assert f'class="error">{told}</p>' in (await submit(admin, f"{LIST}/preview", **given)).text
+    answer = await submit(admin, NEW, **form(trigger(), catch_up="all"))
+    assert 'id="catch_up_limit-error">Say how many missed slots may run.</p>' in answer.text
+
+
+async def test_a_refusal_is_never_without_words(admin: AsyncClient, house: Any) -> None:
+    answer = await submit(admin, NEW, **form(trigger(), pre_approvals="deploy\n" + "x" * 400))
+    assert 'id="pre_approvals-error">Line 2: Give at most' in answer.text
+    await house.execute("UPDATE workspaces SET max_schedules = 1")
+    assert (await submit(admin, NEW, **form(trigger()))).status_code == 303
+    answer = await submit(admin, NEW, **form(trigger()))
+    assert re.search('role="alert"[^>]*>Nothing was saved yet. This workspace may have 1 schedules', answer.text)
+
+
+async def test_the_limits_of_what_goes_by_no_clock_are_those_of_the_workspace(admin: AsyncClient, house: Any) -> None:
+    """The zone of whoever writes is not shown with it, nor kept."""
+    given = form(trigger(kind="event", event="invoice.paid", timezone="Europe/Berlin", starts_at="2031-01-01T00:00"))
+    assert "from 1 January 2031" in (await submit(admin, f"{LIST}/preview", **given)).text
+    assert (await submit(admin, NEW, **given)).status_code == 303
+    page = await admin.get(f"{LIST}/errand/edit")
+    assert 'value="2031-01-01T00:00"' in page.text
+    assert "the clock of the workspace, UTC" in page.text
+
+
 async def test_all_that_is_wrong_is_told_at_once(admin: AsyncClient, house: Any) -> None:
     answer = await submit(admin, NEW, **form(trigger(cron="x"), trigger(1, timezone="x"), name="", timeout="?"))
     assert set(errors(answer)) == {"name", "timeout", "triggers.0.cron", "triggers.1.timezone"}
@@ -239,7 +279,7 @@ async def test_the_preview_says_what_the_page_will_say_of_triggers_without_a_clo
     assert '<p class="told">After “Endpoint check” failed</p>' in kept.text
     for fields, wrong in (
         ({"kind": "after", "after": "nobody", "on": ["failed"]}, "There is no automation &#39;nobody&#39;."),
-        ({"kind": "after", "after": "", "on": ["failed"]}, "Say after which automation."),
+        ({"kind": "after", "after": "", "on": ["failed"]}, "Choose an automation."),
         ({"kind": "event", "event": "no spaces"}, "An event&#39;s name has"),
         ({"kind": "webhook", "ends_at": "2001-01-01T00:00"}, "It would never fire within its limits."),
     ):
@@ -282,19 +322,6 @@ async def test_the_preview_is_what_saving_would_give(admin: AsyncClient, house: 
     assert left.count("<li>") == 1  # it goes on counting from where it is
     bounded = (await submit(admin, f"{LIST}/preview", **form(trigger(max_fires="2")))).text
     assert bounded.count("<li>") == 2
-
-
-async def test_an_agent_of_old_stays_chosen_among_many(
-    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await house.automation()
-    monkeypatch.setattr(editor, "AGENTS", 1)
-    async with house.db.transaction() as conn:
-        await agents.create(
-            conn, house.caller, {"name": "A newer one", "executor": "command", "config": {"argv": ["x"]}}
-        )
-    options = [each for each in Page(await admin.get(f"{LIST}/errand/edit")).all("option") if "selected" in each]
-    assert "worker-bee" in [each["value"] for each in options]
 
 
 async def test_the_first_trigger_goes_by_the_clock_of_the_workspace(admin: AsyncClient, house: Any) -> None:

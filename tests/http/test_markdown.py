@@ -1,5 +1,6 @@
 """What agents say as markup: what it may become, and that nothing they write runs, loads or hides where a link leads."""
 
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -162,6 +163,20 @@ def test_what_is_too_long_is_shown_as_it_was_said() -> None:
     said = "<b>*x* " * (LONGEST // 7 + 1)
     shown = markdown(said)
     assert shown.startswith('<div class="as-said">&lt;b&gt;*x*')
+
+
+@pytest.mark.parametrize("marks", ["[", "*_", "![[", "[a](", "~~a", "a_", "**a*", "`", "\\`"])
+def test_so_many_marks_that_all_would_wait_are_shown_as_they_were_said(marks: str) -> None:
+    many = marks * (LONGEST // len(marks))
+    began = time.process_time()
+    assert markdown(many) == f'<div class="as-said">{many}</div>'
+    assert inline(many) == many
+    assert time.process_time() - began < 0.1  # 0.3 to 1.2 s where they are parsed
+
+
+def test_a_long_report_is_still_set() -> None:
+    report = "Some **bold**, `code`, an __init__ and a [link](https://rota.test).\n\n" * (LONGEST // 70)
+    assert markdown(report).count("<strong>bold</strong>") == LONGEST // 70
 
 
 @pytest.mark.parametrize(

@@ -236,11 +236,19 @@ async def test_it_outlives_its_server(site: Site, api: Api) -> None:
         assert b"Traceback" not in logged
 
 
-@pytest.mark.parametrize(("status", "told"), [("502 Bad Gateway", "502 Bad Gateway"), ("200 OK", "is not Rota")])
-async def test_a_server_that_is_none_of_ours_is_told_of(status: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        ("502 Bad Gateway", "<html>", "502 Bad Gateway"),
+        ("200 OK", "<html>", "is not Rota"),
+        ("200 OK", "[]", "is not Rota"),
+        ("200 OK", "", "is not Rota"),
+    ],
+)
+async def test_a_server_that_is_none_of_ours_is_told_of(status: str, body: str, told: str) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>".encode())
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         writer.close()
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)

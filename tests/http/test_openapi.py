@@ -1,6 +1,7 @@
 """The description of the API: complete, true to what is refused, and the same as the page that people read."""
 
 import ast
+import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rota import errors
+from rota import errors, service
 from rota.db.pool import Database
 from rota.errors import STATUS, CannotStart, Lost, Refused, RotaError
 from rota.http.app import create_app
@@ -77,7 +78,7 @@ def raised_codes() -> set[str]:
 
 
 async def test_every_code_is_documented_and_no_other() -> None:
-    documented = re.findall(r"^\| `([a-z_]+)` \| [0-9, ]+ \| \S.* \|$", PAGE, flags=re.MULTILINE)
+    documented = re.findall(r"^\| `([a-z0-9_]+)` \| [0-9, ]+ \| \S.* \|$", PAGE, flags=re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert set(documented) == raised_codes()
 
@@ -132,6 +133,27 @@ async def test_the_health_checks_tell_whether_it_lives_and_whether_it_is_ready(s
         await office.execute("UPDATE migrations SET number = number - 9000")
     assert (behind.status_code, behind.json()["ready"]) == (503, False)
     assert behind.json()["missing_migrations"]
+
+
+async def test_a_part_that_fails_all_the_time_makes_it_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Worker:
+        name = "worker"
+
+        async def once(self) -> float:
+            raise OSError("no connection is left")
+
+    monkeypatch.setattr(service, "FAILING_SECONDS", 3600.0)
+    loop = service.Loop(Worker())
+    running = asyncio.create_task(loop.run())
+    while loop.failed_since is None:  # noqa: ASYNC110 — its first pass is under way
+        await asyncio.sleep(0)
+    assert (await site.client().get("/readyz")).status_code == 200  # it may pass
+    monkeypatch.setattr(service, "FAILING_SECONDS", 0.0)
+    answer = await site.client().get("/readyz")
+    loop.stop()
+    await running
+    assert (answer.status_code, answer.json()["failing"]) == (503, ["worker"])
+    assert (await site.client().get("/readyz")).status_code == 200
 
 
 async def test_without_its_database_it_lives_but_is_not_ready(site: Site) -> None:

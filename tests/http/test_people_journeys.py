@@ -59,7 +59,7 @@ async def test_a_token_is_made_shown_once_and_revoked(rota: Any, sit: Any, with_
     await page.get_by_label("Name", exact=True).fill(name)
     await page.get_by_role("checkbox", name="Read").uncheck()
     await page.get_by_role("button", name="Make token").click()
-    await expect(page.locator(".error")).to_have_text("Give at least 1.")
+    await expect(page.locator(".error")).to_have_text("Choose at least one.")
     await expect(page.get_by_label("Name", exact=True)).to_have_value(name)
     await page.get_by_role("checkbox", name="Run").check()
     await page.get_by_label("Lasts").select_option("7 days")

@@ -337,7 +337,7 @@ WRONG = [
     ({"roles.1.agent": "nobody"}, "roles.1.agent", "There is no agent &#39;nobody&#39;"),
     ({"tasks.1.role": "cook"}, "tasks.1.role", "it has judge, reader"),
     ({"tasks.1.depends_on": "lock"}, "tasks.1.depends_on", "There is no task &#39;lock&#39;"),
-    ({"tasks.0.prompt": ""}, "tasks.0.prompt", "Give a prompt"),
+    ({"tasks.0.prompt": ""}, "tasks.0.prompt", "Give a prompt: what is to be done."),
     ({"tasks.0.key": "look!"}, "tasks.0.key", "A key has 1 to 100 letters"),
 ]
 
@@ -374,6 +374,10 @@ async def test_a_conversation_that_is_refused_comes_back_with_what_was_typed(adm
     assert "Hello there</textarea>" in answer.text
     assert 'id="agent-new-error"' in answer.text
     assert 'id="prompt-new-error"' in (await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt=" ")).text
+    for typed, told in ((" ", "Write what should be done."), ("x" * (LONGEST_PROMPT + 1), "Give at most 200000")):
+        given = {"agent": "worker-bee", "prompt": typed}
+        in_place = await admin.post(f"{ROOT}/sessions", data=given, headers=live())
+        assert (in_place.status_code, f"<span>{told}" in in_place.text) == (422, True)
 
 
 async def test_a_message_that_is_refused_comes_back_with_what_was_typed(admin: AsyncClient, house: Any) -> None:

@@ -9,6 +9,7 @@ from rota.http.ui import (
     artifacts,
     audit,
     automations,
+    choosing,
     credentials,
     detail,
     editor,
@@ -33,7 +34,15 @@ from rota.http.ui.rendering import problem_page
 
 __all__ = ["PAGES", "SECTIONS", "problem_page"]
 
-_WORK = (files.router, signing.router, editor.editing, automations.router, automations.finding, detail.router)
+_WORK = (
+    files.router,
+    signing.router,
+    editor.editing,
+    automations.router,
+    automations.finding,
+    choosing.router,
+    detail.router,
+)
 _WHO = (agent_editor.editing, agents.router)
 _SESSIONS = (session_list.router, new_session.router, artifacts.router, adding.router, sessions.router)
 _TALK = (*_SESSIONS, approvals.router, notifications.router)

@@ -10,6 +10,7 @@ from starlette.datastructures import FormData
 from rota.errors import Invalid, Refused
 from rota.http import bodies
 from rota.http.shapes.automations import Policies
+from rota.http.ui import forms
 from rota.http.ui.rendering import pretty
 from rota.model.budget import UNITS
 from rota.model.cron import load_zone
@@ -42,6 +43,16 @@ TRIGGER: Mapping[str, Any] = {
     "weekdays": ["mon", "tue", "wed", "thu", "fri"], "event": "", "after": "", "on": ["succeeded"], "enabled": "on",
     "starts_at": "", "ends_at": "", "max_fires": "", "jitter": "", "overlap": "",
 }  # fmt: skip
+# What the form says of a field of the chosen kind that nobody filled in; the API would speak of its own names.
+EMPTY = {
+    "weekdays": "Choose at least one day.",
+    "time": "Give a time of day.",
+    "at": "Give a date and a time.",
+    "event": "Give the name of the event, such as invoice.paid.",
+    "after": "Choose an automation.",
+    "on": "Choose at least one.",
+}
+ASKED = {"weekly": ("weekdays", "time"), "at": ("at",), "event": ("event",), "after": ("after", "on")}
 LIMITS = ("starts_at", "ends_at", "max_fires", "jitter", "overlap")
 
 Errors = dict[str, str]
@@ -49,8 +60,8 @@ Errors = dict[str, str]
 
 @dataclass(slots=True)
 class Draft:
-    """The fields of the form by name. `errors` go by the names that the API gives its fields. `revision` is what its
-    writer began from, if it is known."""
+    """The fields of the form by name. `errors` go by the same; what is wrong with no one of them goes by "". `revision`
+    is what its writer began from, if it is known."""
 
     fields: dict[str, str]
     triggers: list[dict[str, Any]]
@@ -70,7 +81,26 @@ class Draft:
                 self.errors[name] = told
         if given["prompt"] is None and given["input"] is None:
             self.errors.setdefault("prompt", "Say what the agent shall do.")
+        if given["catch_up"] == "all" and given["catch_up_limit"] is None:
+            self.errors["catch_up_limit"] = "Say how many missed slots may run."
         return given
+
+    def refuse(self, field: str, message: str) -> None:
+        """Told beside the field that it is about; a part of one by its place."""
+        beside = forms.beside(field, self._names())
+        within = field.removeprefix(beside).lstrip(".")
+        line = f"Line {int(within) + 1}: " if beside and within.isdecimal() else ""
+        self.errors.setdefault(beside, line + message)
+
+    def _names(self) -> set[str]:
+        of_triggers = {
+            f"triggers.{at}.{name}" for at in range(len(self.triggers)) for name in (*TRIGGER, "timezone", "mode")
+        }
+        return (
+            {*PLAIN, *POLICIES, *CAPS, "revision"}
+            | of_triggers
+            | {f"triggers.{at}" for at in range(len(self.triggers))}
+        )
 
     def _input(self) -> Any:
         text = self.fields["input"].strip()
@@ -103,12 +133,20 @@ def _policy(name: str, typed: str) -> Any:
 
 
 def trigger_form(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The form of the kind that is chosen; what was typed for another kind stays on the page only."""
+    """The form of the kind that is chosen; what was typed for another kind stays on the page only. `clock` is the zone
+    of the limits, if it is another than what was typed for kinds that go by one."""
     limits: dict[str, Any] = {"enabled": bool(given["enabled"])}
     for name in LIMITS:
         if given[name].strip():
-            limits[name] = _limit(name, given[name].strip(), given["timezone"])
+            limits[name] = _limit(name, given[name].strip(), given.get("clock", given["timezone"]))
     return when(given) | limits
+
+
+def left_empty(given: Mapping[str, Any]) -> Errors:
+    """What the chosen kind needs and nobody filled in, each with the words of the form."""
+    in_days = given["kind"] == "interval" and given["unit"] == "days"
+    asked = ("time",) if in_days else ASKED.get(given["kind"], ())
+    return {name: EMPTY[name] for name in asked if not (given[name] if name in LISTS else given[name].strip())}
 
 
 def when(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,7 +275,9 @@ def _kind(row: Mapping[str, Any]) -> dict[str, Any]:
         case "webhook" | "event":
             return {"kind": row["kind"], "event": row["event"] or ""}
         case "after":
-            return {"kind": "after", "after": row["after_slug"], "on": list(row["after_on"])}
+            # What is deleted is known by its id alone.
+            after = str(row["after_automation_id"]) if row["after_deleted_at"] else row["after_slug"]
+            return {"kind": "after", "after": after, "on": list(row["after_on"])}
         case "at":
             return {"kind": "at", "at": _local(row["at"], row["timezone"])}
     form = editor_form(timing(row).schedule(), row["editor_mode"], row["editor"])

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from rota.db import agents, grants, triggers
-from rota.db import automations as rows
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Conflict, Forbidden, Invalid
@@ -18,7 +17,7 @@ from rota.http.context import InUnit, Looking, Shared, Unit, Web, refuse
 from rota.http.errors import of_validation, problem
 from rota.http.shapes.automations import AutomationIn, AutomationPatch
 from rota.http.shapes.triggers import TriggerIn
-from rota.http.ui import drafts, words
+from rota.http.ui import choosing, drafts, words
 from rota.http.ui.automations import ref_of
 from rota.http.ui.drafts import Draft
 from rota.http.ui.rendering import PageRoute, is_live, own_url, page, part, zone_of
@@ -32,7 +31,7 @@ from rota.roster import automations, views
 from rota.roster import triggers as forms
 from rota.scheduler.preview import preview
 
-FIRES, AGENTS, OTHERS = 5, 500, 200
+FIRES = 5
 WEEKDAYS = {"mon": "Mon", "tue": "Tue", "wed": "Wed", "thu": "Thu", "fri": "Fri", "sat": "Sat", "sun": "Sun"}
 
 editing = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/automations", include_in_schema=False)
@@ -74,7 +73,7 @@ async def new_page(unit: InUnit, request: Request, starter: str = "", agent: str
 async def create(unit: InUnit, request: Request, shared: Shared) -> Response:
     """Save it, or show the form again with everything that was typed."""
     unit.caller.must_be(Level.MEMBER, "create an automation")
-    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    draft = await _sent(unit, request)
     if await _rearranged(unit, request, draft):
         return await _form(unit, request, draft, None)
     if not (automation_id := await _created(unit, draft)):
@@ -94,7 +93,7 @@ async def edit_page(unit: InUnit, request: Request, automation: str) -> Response
 @editing.post("/{automation}/edit")
 async def change(unit: InUnit, request: Request, shared: Shared, automation: str) -> Response:
     found = await automations.find(unit.conn, unit.caller, automation)
-    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    draft = await _sent(unit, request)
     if await _rearranged(unit, request, draft):
         return await _form(unit, request, draft, found)
     if not await _changed(unit, draft, found):
@@ -105,10 +104,30 @@ async def change(unit: InUnit, request: Request, shared: Shared, automation: str
 @editing.post("/preview")
 async def preview_part(unit: Looking, request: Request, of: str = "") -> Response:
     """What the form would do as it stands. Saves nothing."""
-    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    draft = await _sent(unit, request)
     return part(
         unit, request, "automations/_preview.html", foreseen=await foresee(unit.conn, unit.caller, draft, of or None)
     )
+
+
+async def _sent(unit: Unit, request: Request) -> Draft:
+    """What somebody sent, with the agent and the automations that they may have written by name."""
+    draft = drafts.read(await request.form(), zone_of(request, unit.caller))
+    draft.fields["agent"] = await _meant(unit, draft, choosing.AGENT, draft.fields["agent"], "agent")
+    for at, given in enumerate(draft.triggers):
+        if given["kind"] in forms.INBOUND and not given["id"]:  # which keeps no zone of its own
+            given["clock"] = unit.caller.timezone
+        if given["kind"] == "after":
+            given["after"] = await _meant(unit, draft, choosing.AUTOMATION, given["after"], f"triggers.{at}.after")
+    return draft
+
+
+async def _meant(unit: Unit, draft: Draft, kind: choosing.Kind, typed: str, field: str) -> str:
+    try:
+        return await choosing.meant(unit.conn, unit.caller, kind, typed, field) if typed.strip() else ""
+    except Invalid as refused:
+        draft.errors.setdefault(field, refused.message)
+    return typed
 
 
 async def _refused(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
@@ -121,16 +140,18 @@ async def _refused(unit: Unit, request: Request, draft: Draft, found: Mapping[st
 async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, Any] | None) -> Response:
     conn, caller = unit.conn, unit.caller
     root = f"/w/{caller.workspace_slug}/automations"
-    known = await _offered(conn, caller, draft.fields["agent"])
+    others = await choosing.automations_offered(conn, caller)
     facts = {
         "draft": draft,
         "automation": found,
         "action": f"{root}/{ref_of(found)}/edit" if found else f"{root}/new",
         "back": f"{root}/{ref_of(found)}" if found else root,
         "of": str(found["id"]) if found else "",
-        "agents": sorted(known, key=lambda each: each["name"].lower()),
+        "agents": await choosing.agents_offered(conn, caller),
         "guides": GUIDES,
-        "others": await rows.names(conn, caller.workspace_id, "", limit=OTHERS),
+        "others": others.without(found["slug"]) if found else others,
+        "gone": await _gone(conn, caller, found),
+        "home": caller.timezone,
         "zones": sorted(zone_names()),
         "kinds": drafts.KINDS,
         "weekdays": WEEKDAYS,
@@ -147,14 +168,11 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
     return response
 
 
-async def _offered(conn: Connection, caller: Caller, chosen: str) -> list[dict[str, Any]]:
-    """The newest agents, and the one that is chosen however old it is: a browser takes the first of those it is
-    offered for one that is missing."""
-    known = await agents.page(conn, caller.workspace_id, before=None, limit=AGENTS)
-    if not chosen or any(chosen in {each["slug"], str(each["id"])} for each in known):
-        return known
-    found = await agents.find(conn, caller.workspace_id, chosen)
-    return [*known, found] if found and not found["deleted_at"] else known
+async def _gone(conn: Connection, caller: Caller, found: Mapping[str, Any] | None) -> dict[str, str]:
+    """The automations it runs after that are deleted: how a form names them, and what a person reads."""
+    stored = await _stored(conn, caller, str(found["id"])) if found else []
+    gone = [each for each in stored if each["after_deleted_at"]]
+    return {str(each["after_automation_id"]): f"{each['after_name']} (deleted)" for each in gone}
 
 
 async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | None) -> str | None:
@@ -192,7 +210,7 @@ async def _created(unit: Unit, draft: Draft) -> AutomationId | None:
         async with unit.conn.transaction():
             automation_id = await automations.create(unit.conn, unit.caller, whole, saved)
     except (Invalid, Conflict) as refused:
-        draft.errors[refused.field or "name"] = refused.message
+        draft.refuse(refused.field or "", refused.message)
         return None
     return automation_id
 
@@ -208,10 +226,8 @@ async def _changed(unit: Unit, draft: Draft, found: Mapping[str, Any]) -> bool:
             await _refuse_if_stale(unit, draft, AutomationId(found["id"]))
             # The page has said on whose behalf it runs, and on whose once this is saved.
             await automations.change(unit.conn, unit.caller, str(found["id"]), body.given(), saved, accept_grant=True)
-    except (Invalid, Conflict) as refused:
-        draft.errors[refused.field or "name"] = refused.message
-    except Forbidden as refused:
-        draft.errors["name"] = refused.message
+    except (Invalid, Conflict, Forbidden) as refused:
+        draft.refuse(refused.field or "", refused.message)
     return not draft.errors
 
 
@@ -236,6 +252,9 @@ async def _checked(
     body = _validated(draft, shape, values, "")
     saved: list[dict[str, Any]] = []
     for at, given in enumerate(draft.triggers):
+        if empty := drafts.left_empty(given):
+            draft.errors.update({f"triggers.{at}.{name}": told for name, told in empty.items()})
+            continue
         form = drafts.kept(given, stored)
         checked = _validated(draft, TriggerIn, form, f"triggers.{at}.")
         if isinstance(checked, TriggerIn):
@@ -249,7 +268,7 @@ def _validated(draft: Draft, shape: type[Any], values: Mapping[str, Any], prefix
         return shape.model_validate(values, strict=False)
     except ValidationError as invalid:
         for each in of_validation(invalid.errors())["errors"]:
-            draft.errors.setdefault(prefix + each["field"], each["message"])
+            draft.refuse(prefix + each["field"], each["message"])
     return None
 
 
@@ -266,7 +285,7 @@ async def _read(
         now = await automations.now_of(conn)
         return await forms.read(conn, caller, form, now=now, field=field, stored=stored)
     except Invalid as refused:
-        draft.errors.setdefault(refused.field or field, refused.message)
+        draft.refuse(refused.field or field, refused.message)
     return None
 
 
@@ -337,6 +356,8 @@ async def _foresee_one(
     conn: Connection, caller: Caller, given: Mapping[str, Any], of: str | None, stored: Sequence[Mapping[str, Any]]
 ) -> One:
     """`stored` is the trigger as it is saved: unless its times change, it goes on from its anchor and its count."""
+    if empty := drafts.left_empty(given):
+        return ("", next(iter(empty.values()))), [], []
     same = drafts.untouched(given, stored)
     if given["kind"] in forms.INBOUND:
         return (views.text_of(same), "") if same else await _inbound(conn, caller, given), [], []

@@ -64,12 +64,12 @@ def rejected(
     found = told.get("errors") or [{"field": told.get("field", ""), "message": told["detail"]}]
     errors: dict[str, str] = {}
     for each in found:
-        beside = _beside(each["field"], typed)
-        errors.setdefault(beside, _told(each["field"], beside, each["message"]))
+        field = beside(each["field"], typed)
+        errors.setdefault(field, _told(each["field"], field, each["message"]))
     return Form(str(of), {name: value for name, value in typed.items() if name not in secret}, errors, told["status"])
 
 
-def _beside(field: str, names: Collection[str]) -> str:
+def beside(field: str, names: Collection[str]) -> str:
     """The field of the form that a refusal is about; none if it is about all of them."""
     while field and field not in names:
         field = field.rpartition(".")[0]
@@ -80,6 +80,13 @@ def _told(field: str, beside: str, message: str) -> str:
     """With the part that it is about, where a field of the form has several that go by names."""
     within = field.removeprefix(beside).lstrip(".")
     return f"{within}: {message}" if beside and within and not within.isdecimal() else message
+
+
+def in_place(wrong: RotaError | ValidationError) -> RotaError:
+    """For a page that still shows what was typed, which tells it in a notice."""
+    if isinstance(wrong, RotaError):
+        return wrong
+    return Invalid(of_validation(wrong.errors())["errors"][0]["message"])
 
 
 async def shown(unit: Unit, request: Request, template: str, form: Form, /, **facts: Any) -> Response:

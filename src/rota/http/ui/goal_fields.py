@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Request
 from starlette.datastructures import FormData
 
+from rota.errors import Invalid
 from rota.http.bodies import clean_text
 from rota.http.ui import forms
 
@@ -41,7 +42,7 @@ class Goal:
         """As the API takes it. A task without a role is the first one's."""
         roles = [{name: text.strip() for name, text in row.items()} for row in self.rows["roles"]]
         lead = roles[0]["name"] if roles else ""
-        tasks = [task_of(row, lead) for row in self.rows["tasks"]]
+        tasks = [task_of(row, lead, at) for at, row in enumerate(self.rows["tasks"])]
         return {
             "kind": "background", "goal": said(self.fields["goal"]), "title": self.fields["title"].strip() or None,
             "roles": roles, "tasks": tasks, "draft": bool(self.fields["draft"]),
@@ -92,12 +93,15 @@ def _text(sent: FormData, name: str) -> str:
     return clean_text(value, name) if isinstance(value, str) else ""
 
 
-def task_of(row: Row, lead: str = "") -> dict[str, Any]:
-    """A task as the API takes it."""
+def task_of(row: Row, lead: str = "", at: int = 0) -> dict[str, Any]:
+    """A task as the API takes it, which knows other ways than a prompt to say what is to be done."""
+    prompt = said(row["prompt"])
+    if prompt is None:
+        raise Invalid("Give a prompt: what is to be done.", field=f"tasks.{at}.prompt")
     return {
         "key": row["key"].strip() or None,
         "role": row["role"].strip() or lead,
-        "prompt": said(row["prompt"]),
+        "prompt": prompt,
         "depends_on": row["depends_on"].replace(",", " ").split(),
     }
 

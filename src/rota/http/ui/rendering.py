@@ -95,7 +95,7 @@ SHORTCUTS = (
 )
 
 NEXT_STEPS = {
-    "csrf_token": "Go back, load the page again, and try once more. What you wrote is still there when you go back.",
+    "csrf_token": "Load its page again and try once more.",
     "foreign_origin": "Open the page again at its own address and try once more from there.",
     "already_answered": "The agent has the first answer already. Nothing needs to be done.",
     "already_queued": "It starts as soon as the run before it has ended. Nothing needs to be done.",
@@ -112,6 +112,8 @@ NEXT_STEPS = {
 }
 
 
+# Forms that may be kept on a page for another try: no secret is written in any of them.
+KEPT = re.compile("/w/[^/]+/(automations|agents|sessions)(/|$)")
 UNASKED = (429, 503)  # problems that are told without another look at the database
 
 # What a form must carry, of whoever reads the page that is made in this context: their secret, and the field with it.
@@ -362,9 +364,17 @@ async def problem_page(request: Request, told: dict[str, Any]) -> Response:
             request, "_notice.html", status=told["status"], notice=told["detail"], link=None, undo=None, bad=True
         )
         response.headers.update({"HX-Retarget": "#notice", "HX-Reswap": "innerHTML"})
+        if told["code"] == "csrf_token":
+            response.headers["HX-Trigger"] = "outdated"
         return response
     step = NEXT_STEPS.get(told["code"]) or NEXT_STEPS.get(told["status"], "Go back and try again.")
-    facts = {"status": told["status"], "problem": told, "step": step, "back": back(request)}
+    facts = {
+        "status": told["status"],
+        "problem": told,
+        "step": step,
+        "back": back(request),
+        "kept": await _kept(request, told),
+    }
     if told["status"] not in UNASKED:
         try:
             async with _reader_of(request) as unit:
@@ -372,6 +382,14 @@ async def problem_page(request: Request, told: dict[str, Any]) -> Response:
         except (RotaError, *PASSING):
             pass  # a stranger, or the database is away
     return show(request, "problem.html", **facts)
+
+
+async def _kept(request: Request, told: dict[str, Any]) -> list[tuple[str, str]]:
+    """What somebody sent from a page of ours that was loaded before they signed in anew, to be sent once more."""
+    if told["code"] != "csrf_token" or "Origin" not in request.headers or not KEPT.match(request.url.path):
+        return []
+    sent = (await request.form()).multi_items()
+    return [(name, value) for name, value in sent if name != CSRF_FIELD and isinstance(value, str)]
 
 
 @asynccontextmanager
@@ -392,11 +410,8 @@ async def _reader_of(request: Request) -> AsyncIterator[Unit]:
 
 
 def _to_sign_in(request: Request) -> Response:
-    if is_live(request):
-        shown = parts(request.headers.get("HX-Current-URL", ""))
-        was = shown.path + (f"?{shown.query}" if shown.query else "")
-        to = f"/sign-in?next={quote(local(was), safe='')}"
-        return Response(status_code=401, headers={**HEADERS, "HX-Redirect": to, "Cache-Control": "no-store"})
+    if is_live(request):  # the page stays, with all that was typed, and its script says so
+        return Response(status_code=401, headers={**HEADERS, "HX-Reswap": "none", "Cache-Control": "no-store"})
     to = here(request) if request.method == "GET" else back(request)
     target = "/sign-in" if to == "/" else f"/sign-in?next={quote(to, safe='')}"
     return RedirectResponse(target, 303, headers={**HEADERS, "Cache-Control": "no-store"})

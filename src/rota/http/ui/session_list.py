@@ -13,12 +13,12 @@ from rota.errors import Invalid
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared
 from rota.http.shapes.pages import cursor_of, read_cursor
+from rota.http.ui import choosing
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.new_session import offered
 from rota.http.ui.rendering import PageRoute, fingerprint
 from rota.http.ui.words import SESSION_KINDS, SESSIONS
-from rota.model.caller import Caller
+from rota.model.caller import Caller, Level
 from rota.model.session import SessionStatus
 
 LISTED = 50
@@ -54,10 +54,11 @@ async def _list(
     found = await sessions.page(conn, workspace_id, before=before, limit=LISTED + 1, kind=kind, status=status)
     older, found = len(found) > LISTED, found[:LISTED]
     latest = await runs.foremost_of_sessions(conn, workspace_id, [each["id"] for each in found])
+    asks = kind == "interactive" and before is None and caller.level != Level.VIEWER
     return {
         "sessions": found,
         "latest": latest,
-        "agents": await offered(conn, caller) if kind == "interactive" and before is None else [],
+        "agents": await choosing.agents_offered(conn, caller, active=True) if asks else None,
         "kind": kind,
         "kinds": list(SESSION_KINDS.items()),
         "chosen": status,

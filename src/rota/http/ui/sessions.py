@@ -20,11 +20,10 @@ from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
 from rota.http.context import InUnit, Shared, Signed, Unit, Web
 from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
-from rota.http.ui import forms, speech
+from rota.http.ui import choosing, forms, speech
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.graph import graph
 from rota.http.ui.live import message, with_top
-from rota.http.ui.new_session import offered
 from rota.http.ui.rendering import PageRoute, done, is_live, page, part, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.http.ui.words import TASK_WORDS
@@ -133,7 +132,7 @@ async def _whole(unit: Unit, head: dict[str, Any]) -> dict[str, Any]:
         "may_extend": extends,
         "roles": seated,
         "role_names": [(each["name"], each["name"]) for each in seated],
-        "agents": await offered(unit.conn, unit.caller) if extends else [],
+        "agents": await choosing.agents_offered(unit.conn, unit.caller, active=True) if extends else None,
     }
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from rota.access import tokens
 from rota.db import tokens as rows
-from rota.errors import NotFound
+from rota.errors import Invalid, NotFound
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.pages import cursor_of, read_cursor
@@ -67,6 +67,8 @@ async def create(unit: InUnit, request: Request) -> Response:
     typed["scopes"] = [each for each in (await request.form()).getlist("scopes") if isinstance(each, str)]
     try:
         async with unit.conn.transaction():
+            if not typed["scopes"]:
+                raise Invalid("Choose at least one.", field="scopes")
             body = TokenIn.model_validate({**typed, "lasts": typed["lasts"] or None})
             token_id, secret = await tokens.create_for_caller(
                 unit.conn, unit.caller, body.name, scopes=body.scopes, lasts=body.lasts

@@ -8,17 +8,38 @@
     holds = 0;
     failures += 1;
     over = status === 403 || status === 404;
-    if (status === 401) {
-      const link = Object.assign(document.createElement("a"), { href: location.href, textContent: "Sign in" });
-      line.replaceChildren("You are signed out. ", link);
-    } else if (over) line.textContent = "What this page shows is gone.";
+    if (status === 401) signedOut();
+    else if (over) line.textContent = "What this page shows is gone.";
     else if (failures > 1 && !line.textContent) line.textContent = "No connection to Rota: what you see may be old. It is tried again.";
   }
   function held() {
     clearTimeout(holds);
     holds = failures = 0;
-    line.textContent = "";
+    if (out) renew();
+    else line.textContent = "";
   }
+  // Who was signed out keeps what they wrote: they sign in beside it, and the page goes on with the secret of that sign-in.
+  let out = false;
+  function signedOut() {
+    out = true;
+    const target = document.querySelector("main textarea") ? "_blank" : "";
+    line.replaceChildren("You are signed out. ", Object.assign(document.createElement("a"), { href: location.href, target, textContent: "Sign in" }));
+  }
+  async function renew() {
+    const answer = out ? await fetch(location.href).catch(() => null) : null;
+    if (!answer?.ok || answer.redirected) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html"), headers = "hx-headers:inherited", secret = "input[name=csrf]";
+    document.body.setAttribute(headers, page.body.getAttribute(headers));
+    for (const each of document.querySelectorAll(secret)) each.value = page.querySelector(secret).value;
+    out = false;
+    held();
+  }
+  document.addEventListener("outdated", () => { out = true; renew(); });
+  document.addEventListener("submit", (event) => {
+    if (!out || event.target.method !== "post" || event.target.matches("[hx-post]")) return;
+    event.preventDefault();
+    renew().then(() => out || event.target.requestSubmit(event.submitter));
+  });
   // Who does something and gets no answer is told so: the button alone looks as if it had done it.
   document.addEventListener("htmx:error", ({ detail: { ctx, error } }) => {
     if (!ctx || ctx.response || ctx.request.method === "GET" || error?.name === "AbortError") return;
@@ -37,8 +58,9 @@
   });
   document.addEventListener("htmx:before:sse:message", held);
   document.addEventListener("htmx:finally:request", ({ target, detail }) => {
-    const address = target.getAttribute?.("hx-sse:connect");
-    if (!address || open.has(target) || detail.ctx.response?.status < 500) return;
+    const address = target.getAttribute?.("hx-sse:connect"), status = detail.ctx.response?.status;
+    if (status === 401) signedOut();
+    if (!address || open.has(target) || status < 500) return;
     lost();
     setTimeout(() => target.isConnected && htmx.ajax("GET", address, { source: target }), Math.min(500 * 2 ** tries++, 5000));
   });
