@@ -22,7 +22,7 @@ from waiting import until
 from rota import daemon
 from rota.db import migrate, pool
 from rota.db.embedded import EmbeddedPostgres
-from rota.errors import BrokeOff, CannotStart, DatabaseAway
+from rota.errors import BrokeOff, CannotStart, DatabaseAway, NotYet
 from rota.settings import read_settings
 
 MINUTE = timedelta(minutes=1)
@@ -63,7 +63,7 @@ async def test_a_start_waits_for_a_database_that_comes_later(
 
 
 async def test_its_patience_ends_and_a_signal_ends_it_at_once(url: str) -> None:
-    with pytest.raises(BrokeOff, match=r"127\.0\.0\.1"):
+    with pytest.raises(DatabaseAway, match=r"127\.0\.0\.1"):
         await _reach(url, timedelta())
     stop = asyncio.Event()
     waiting = asyncio.create_task(_reach(url, MINUTE, stop))
@@ -93,6 +93,24 @@ async def test_a_signal_ends_a_start_that_waits_for_who_brings_the_schema_up_to_
             signal.raise_signal(signal.SIGTERM)
             await starting
     assert caplog.messages == ["rota.stopping", "rota.stopped"]
+
+
+async def test_who_came_too_early_ends_with_the_code_for_starting_again(
+    database_url: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for change in ("hide", "look_for_cycles_rarely"):
+        monkeypatch.setattr(daemon, change, lambda *_: None)
+    given = {"ROTA_HOME": str(tmp_path), "ROTA_DATABASE_WAIT_SECONDS": "0.001"}
+    with pytest.raises(BrokeOff, match=r"127\.0\.0\.1"):
+        await daemon.serve(read_settings({**given, "ROTA_DATABASE_URL": url}), ["scheduler"])
+
+    async def find_it_locked(_: str) -> None:
+        raise NotYet("Somebody holds a table.", code="schema_locked")
+
+    monkeypatch.setattr(daemon, "migrate", find_it_locked)
+    with pytest.raises(BrokeOff, match="holds a table") as refused:
+        await daemon.serve(read_settings({**given, "ROTA_DATABASE_URL": database_url}), ["scheduler"])
+    assert refused.value.code == "schema_locked"
 
 
 async def test_a_signal_ends_a_start_that_waits_for_who_starts_the_embedded_server(tmp_path: Path) -> None:

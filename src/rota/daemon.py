@@ -27,7 +27,7 @@ from rota.db.embedded import EmbeddedPostgres, of_another
 from rota.db.listener import OUTWARD, SCHEMA, TRIGGERS, Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database, must_be_url
-from rota.errors import Broken, BrokeOff, Busy, CannotStart, DatabaseAway
+from rota.errors import Broken, BrokeOff, Busy, CannotStart, DatabaseAway, NotYet
 from rota.hiding import hide
 from rota.model.address import AllowList
 from rota.notify.outward import Outward
@@ -108,6 +108,7 @@ async def serve(
     end = End()
     end.catch_signals()
     async with AsyncExitStack() as stack:
+        stack.enter_context(_starting_again_helps())
         tracing.set_up()
         stack.push_async_callback(asyncio.to_thread, tracing.shut_down)
         listening = (
@@ -129,6 +130,15 @@ async def serve(
     log.info("rota.stopped")
     if end.reason:
         raise end.reason
+
+
+@contextmanager
+def _starting_again_helps() -> Iterator[None]:
+    """What only came too early ends with the code after which whoever started this process does so again."""
+    try:
+        yield
+    except NotYet as early:
+        raise BrokeOff(early.message, code=early.code, field=early.field) from None
 
 
 def _refuse_nonsense(settings: Settings) -> None:
@@ -161,7 +171,7 @@ class Patience:
             if self._stop.is_set():
                 raise StoppedEarly
             if time.monotonic() >= self._deadline:
-                raise BrokeOff(told.message, field=told.field)  # to be started again, since it may come later
+                raise told
             log.warning("database.away", extra={"error": told.message})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), AWAY_CHECK_SECONDS)
@@ -200,8 +210,11 @@ def _went_away(failure: Exception) -> DatabaseAway:
 
 
 @asynccontextmanager
-async def database(settings: Settings, patience: Patience | None = None) -> AsyncIterator[tuple[Database, Settings]]:
-    """Reach the database, starting the embedded one if none is given, and bring its schema up to date."""
+async def database(
+    settings: Settings, patience: Patience | None = None, *, as_it_is: bool = False
+) -> AsyncIterator[tuple[Database, Settings]]:
+    """Reach the database, starting the embedded one if none is given, and bring its schema up to date; or only look at
+    it `as_it_is`."""
     async with AsyncExitStack() as stack:
         if not settings.database_url:
             embedded = EmbeddedPostgres(settings.home)
@@ -216,7 +229,9 @@ async def database(settings: Settings, patience: Patience | None = None) -> Asyn
             answer=settings.timeouts.answer,
         )
         stack.push_async_callback(db.close)
-        if patience:
+        if as_it_is:
+            await db.open()
+        elif patience:
             await patience.reach(lambda: _open(db))
         else:
             await _open(db)

@@ -25,7 +25,7 @@ class RotaError(Exception):
 
     code = "error"
 
-    def __init__(self, message: str, *, code: str | None = None, field: str | None = None, **facts: Any) -> None:
+    def __init__(self, message: str, /, *, code: str | None = None, field: str | None = None, **facts: Any) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or type(self).code
@@ -85,7 +85,11 @@ class BrokeOff(Broken):
     code = "broke_off"
 
 
-class DatabaseAway(CannotStart):
+class NotYet(CannotStart):
+    """What stands in the way ends by itself, so that a later start may succeed."""
+
+
+class DatabaseAway(NotYet):
     """It may be there in a moment: it starts, restarts, or is not reached yet."""
 
 

@@ -12,6 +12,7 @@ from rota.cli import doctor
 from rota.cli.doctor import Finding
 from rota.cli.operating import in_transaction
 from rota.db import health
+from rota.db.migrate import migrations
 from rota.db.pool import Connection
 from rota.errors import Broken
 from rota.settings import read_settings
@@ -60,6 +61,29 @@ async def test_it_tells_of_a_vault_that_would_not_open(home: Path, monkeypatch: 
     assert not found["vault"].good
     assert "id:base64" in found["vault"].told
     assert found["triggers"].good  # and goes on
+
+
+async def test_it_says_what_is_pending_and_applies_none_of_it(
+    empty_database_url: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTA_DATABASE_URL", empty_database_url)
+    schema = (await examined())["schema"]
+    assert not schema.good
+    assert f"{len(migrations())} migrations pending (create_rota, add_snapshots, add_messages, …)" in schema.told
+    with psycopg.connect(empty_database_url) as conn:
+        assert conn.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
+
+
+async def test_it_makes_no_database_either(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROTA_DATABASE_URL")
+    assert "there is none yet" in (await examined())["database"].told
+    assert os.listdir(home) == []
+
+
+async def test_it_tells_of_a_schema_that_is_newer(home: Path, database_url: str) -> None:
+    with psycopg.connect(database_url) as conn:
+        conn.execute("INSERT INTO migrations (number, name) VALUES (9999, 'from_the_future')")
+    assert "it was used by a newer Rota" in (await examined())["start"].told
 
 
 async def test_what_was_found_before_the_database_failed_is_told_too(

@@ -289,6 +289,10 @@ REFUSALS = [
         ["agents", "create", "X", "--executor", "command", "--config", '{"argv": "x"}'],
         "rota: config.argv: must be a list",
     ),
+    (
+        ["agents", "create", "X", "--executor", "python", "--config", '{"function": "x"}'],
+        "rota: config.function: must look like module:function",
+    ),
     (["runs", "show", str(uuid4())], "There is no such run."),
     (["runs", "show", "haiku"], "run_id: Give an id such as 01a1e0db-"),
     (["runs", "list", "--automation", "nope"], "There is no such automation."),

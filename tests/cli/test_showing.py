@@ -1,5 +1,7 @@
 """Tables and times as people read them."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -140,3 +142,9 @@ def test_a_long_prompt_that_was_written_anew_is_compared_at_once() -> None:
     shown = [click.unstyle(line) for line in telling.told([Change(item, {}, {}, differences={"prompt": text})])]
     lines = [line[6:] for line in shown[2:-1]]
     assert lines == [*(f"- {each}" for each in old), *(f"+ {each}" for each in new), "  The end."]
+
+
+def test_what_agents_call_often_loads_nothing_that_it_does_not_use() -> None:
+    loaded = "import sys, rota.cli.desk; print(sorted({'rich', 'pygments', 'psutil', 'psycopg', 'fastapi'} & {*sys.modules}))"
+    told = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"

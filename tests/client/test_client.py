@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rota.cli import _told
 from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, rota, wire
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
@@ -123,6 +124,45 @@ def test_a_page_of_somebody_else_is_no_answer_and_no_trace() -> None:
         assert told.value.code == "not_rota"
         with pytest.raises(Unreachable, match="not Rota"):
             next(client.follow("s"))
+
+
+def plain(content: bytes, status: int = 200) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b"null", b'"ok"', b"17", b'{"status": "ok"}', b""])
+def test_json_of_somebody_else_is_no_answer_either(content: bytes) -> None:
+    with serving(plain(content)) as server, Client(server.url, token="t") as client:
+        with pytest.raises(Unreachable, match=r"/messages is not Rota.*Is ROTA_URL right") as told:
+            client.messages("s")
+        assert told.value.code == "not_rota"
+
+
+def test_a_name_that_an_answer_lacks_is_missing_as_in_any_mapping() -> None:
+    with serving(told(200, id=7)) as server, Client(server.url, token="t") as client:
+        answer = client.request("GET", "/runs/7")
+    assert (answer, answer.get("mood"), json.dumps(answer)) == ({"id": 7}, None, '{"id": 7}')
+    with pytest.raises(KeyError):
+        answer["mood"]
+
+
+def test_a_refusal_of_somebody_else_may_say_anything() -> None:
+    strange = {"code": "no", "detail": "No.", "message": "Not at all.", "self": 1, "field": 7, "errors": ["a", "b"]}
+    with (
+        serving(told(409, **strange)) as server,
+        Client(server.url, token="t") as client,
+        pytest.raises(Conflict, match="No") as refused,
+    ):
+        client.request("GET", "/agents")
+    assert (refused.value.field, refused.value.facts["message"]) == (None, "Not at all.")
+    assert list(_told(refused.value)) == ["rota: No."]
 
 
 def test_a_write_that_broke_off_is_repeated_with_its_key() -> None:

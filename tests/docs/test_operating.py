@@ -35,6 +35,7 @@ from rota.cli import COMMANDS, main
 from rota.daemon import PARTS
 from rota.db import embedded
 from rota.logs import JsonLines
+from rota.model.credential import HTTP_SECRET
 from rota.model.outcome import Outcome, Parked
 from rota.settings import Settings, variable
 
@@ -103,7 +104,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
     tables = (AGENTS, KIND_PAGES["kubernetes"])
     given_to_agents = {name for each in tables for name in column(each, "variable") if name.startswith("ROTA_")}
     named = set(re.findall(r"\bROTA_[A-Z_]+\b", text_of(page)))
-    assert named - DEFAULTS.keys() - given_to_agents - {"ROTA_TEST_DATABASE_URL"} == set()
+    assert named - DEFAULTS.keys() - given_to_agents - {"ROTA_TEST_DATABASE_URL", HTTP_SECRET} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -326,7 +326,8 @@ def test_a_token_that_nobody_made_is_refused(empty: Rota) -> None:
 def test_doctor_says_what_is_wrong(start: Any, tmp_path: Path) -> None:
     examined = run("doctor", "--home", str(tmp_path / "home"))
     assert examined.returncode == 1
-    assert "workers: 0 alive" in examined.stdout
+    assert "database: there is none yet" in examined.stdout
+    assert not (tmp_path / "home").exists()  # it only looks
     rota = start("up", "--no-starters")
     rota.link()
     until(lambda: run("doctor", "--home", str(rota.home)).returncode == 0)

@@ -12,6 +12,9 @@ from rota import __version__
 from rota.cli.showing import clean, wants_colour
 from rota.errors import BrokeOff, RotaError
 
+# httpx would load what its own command line draws with: a quarter of the time in which `rota desk` starts.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
 BROKE_OFF, REFUSED, INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "up": "Run everything, on the embedded PostgreSQL unless ROTA_DATABASE_URL is set.",
@@ -49,6 +52,8 @@ COMMANDS = {
     "users": "List people, switch their accounts off and on, and let them sign in with a new identity.",
 }
 
+PREDICATES = ("must ", "is ", "holds ", "names ", "needs ", "cannot ")  # of a refusal whose subject is the field
+
 
 class Commands(click.Group):
     def list_commands(self, _: click.Context) -> list[str]:
@@ -85,19 +90,25 @@ class Commands(click.Group):
 
 def _told(refused: RotaError) -> Iterator[str]:
     """What was wrong; of several fields, each. A refusal repeats what people typed, which no terminal may obey."""
-    wrong = refused.facts.get("errors") or []
-    if len(wrong) > 1:
+    wrong = refused.facts.get("errors")
+    if isinstance(wrong, list) and len(wrong) > 1 and all(_is_field(each) for each in wrong):
         yield f"rota: {len(wrong)} fields are wrong."
         yield from (f"  {clean(each['field'])}: {clean(each['message'])}" for each in wrong)
     else:
         yield f"rota: {clean(_with_field(refused))}"
 
 
+def _is_field(told: object) -> bool:
+    """As Rota tells of it; whoever else answers at ROTA_URL may mean anything by the name."""
+    return isinstance(told, dict) and all(isinstance(told.get(name), str) for name in ("field", "message"))
+
+
 def _with_field(refused: RotaError) -> str:
     """Options and settings are named in their refusals; a field of the API may have to be."""
     field = refused.field or ""
     last, told = field.rpartition(".")[2].lower(), refused.message.lower()
-    named = field.startswith(("-", "ROTA_")) or last in told or last.replace("_", " ") in told
+    mentioned = (last in told or last.replace("_", " ") in told) and not told.startswith(PREDICATES)
+    named = field.startswith(("-", "ROTA_")) or mentioned
     return refused.message if not field or named else f"{field}: {refused.message}"
 
 

@@ -15,11 +15,14 @@ from rota.cli import options
 from rota.cli.operating import reason
 from rota.daemon import database
 from rota.db import health, isolation, sealed
+from rota.db.embedded import has_data
+from rota.db.migrate import missing, refuse_newer
 from rota.db.pool import Connection, check
 from rota.errors import CannotStart, RotaError
 from rota.settings import Settings
 
 LARGEST_SKEW = 5.0
+MOST_NAMED = 3
 
 
 class Finding(NamedTuple):
@@ -31,7 +34,7 @@ class Finding(NamedTuple):
 @click.command("doctor")
 @options.home
 def command(home: Path | None) -> None:
-    """Check the settings, the database and the fleet. Ends with 1 if something is wrong."""
+    """Check the settings, the database and the fleet; changes nothing. Ends with 1 if something is wrong."""
     findings = asyncio.run(_examine(home))
     for finding in findings:
         mark = click.style("ok  ", fg="green") if finding.good else click.style("look", fg="yellow")
@@ -55,10 +58,18 @@ async def _examine(home: Path | None) -> list[Finding]:
 
 
 async def _database(settings: Settings) -> AsyncIterator[Finding]:
-    async with database(settings) as (db, used), db.connection() as conn:
+    """Looked at as it is: who asks has perhaps not decided to update."""
+    if not settings.database_url and not has_data(settings.home):
+        yield Finding(False, "database", "there is none yet; the first start makes one in the home")
+        return
+    async with database(settings, as_it_is=True) as (db, used), db.connection() as conn:
         version = conn.info.server_version
         where = "ROTA_DATABASE_URL" if settings.database_url else "embedded"
         yield Finding(True, "database", f"PostgreSQL {version // 10000}.{version % 10000}, {where}")
+        if pending := await missing(conn):
+            yield Finding(False, "schema", _pending(pending))
+            return  # the rest is about tables that are not there, or are others
+        await refuse_newer(conn)
         role = await isolation.role_of(db, conn)
         told = (
             f"on, as {role}"
@@ -72,6 +83,12 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")
         yield Finding(seen.workers > 0, "workers", f"{seen.workers} alive")
+
+
+def _pending(names: list[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    what = "migration" if len(names) == 1 else "migrations"
+    return f"{len(names)} {what} pending ({shown}): the next start of Rota applies them, so take a backup first"
 
 
 async def _notifications(conn: Connection, settings: Settings) -> Finding:

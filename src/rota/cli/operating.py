@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import psycopg
 
-from rota.daemon import database
+from rota.cli import options
+from rota.daemon import address, database
 from rota.db.pool import Connection
 from rota.errors import Broken
 from rota.settings import Settings
@@ -23,6 +24,13 @@ def in_transaction(settings: Settings, do: Callable[[Connection], Awaitable[T]])
         return asyncio.run(done())
     except psycopg.Error as failure:
         raise Broken(f"The database did not do it, and nothing was changed: {reason(failure)}") from failure
+
+
+def link(settings: Settings, secret: str, *, chosen: bool) -> str:
+    """A link to sign in with, to where the `rota up` of this home answers unless an address was chosen: at the usual
+    one, somebody else's program would be given the secret."""
+    up = None if chosen or settings.url else options.up_at(settings.home)
+    return f"{up or address(settings, None)}/sign-in?token={secret}"
 
 
 def reason(failure: psycopg.Error) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import psutil
 
 from rota.errors import Unauthenticated
 from rota.settings import Settings, read_settings
@@ -22,13 +21,17 @@ port = click.option("--port", type=click.IntRange(0, 65535), help="Port to liste
 def _here() -> str:
     """Where a `rota up` that runs on this machine answers, as it wrote down in its home; else where it usually does."""
     home = Path(os.environ.get("ROTA_HOME") or "~/.rota").expanduser()
+    return up_at(home) or "http://127.0.0.1:7682"
+
+
+def up_at(home: Path) -> str | None:
+    import psutil  # noqa: PLC0415 — agents call `rota desk` often, which knows where Rota is
+
     try:
         told = json.loads((home / "up.lock").read_text())
-        if psutil.pid_exists(told["pid"]):
-            return str(told["url"])
+        return str(told["url"]) if psutil.pid_exists(told["pid"]) else None
     except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return "http://127.0.0.1:7682"
+        return None
 
 
 url = click.option("--url", envvar="ROTA_URL", default=_here, help="Where Rota answers [ROTA_URL, this machine]")

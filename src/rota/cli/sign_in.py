@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from rota.cli import options
-from rota.daemon import address, database
+from rota.cli.operating import link
+from rota.daemon import database
 from rota.settings import Settings
 
 
@@ -16,23 +17,23 @@ from rota.settings import Settings
 @options.port
 @click.option("--user", help="E-mail address of whom it signs in; else the workspace's first admin")
 def command(home: Path | None, host: str | None, port: int | None, user: str | None) -> None:
-    """Print a link that signs somebody in, once. For a server that `rota serve` runs.
+    """Print a link that signs somebody in, once.
 
     With --user, the passwords, links and logins that an admin may have had a hand in end: who opens the link is that
     person, and may be invited by any workspace.
     """
     settings = options.settings_with(home=home, host=host, port=port)
-    click.echo(asyncio.run(_link(settings, user)))
+    secret = asyncio.run(_secret(settings, user))
+    click.echo(link(settings, secret, chosen=host is not None or port is not None))
 
 
-async def _link(settings: Settings, user: str | None) -> str:
+async def _secret(settings: Settings, user: str | None) -> str:
     from rota.access import signing_in  # noqa: PLC0415 — after the options were checked
     from rota.roster import members  # noqa: PLC0415
     from rota.roster.first_start import settle_in  # noqa: PLC0415
 
     async with database(settings) as (db, _), db.transaction() as conn:
         caller = (await settle_in(conn, settings.workspace)).caller
-        secret = (
-            await members.link_as_operator(conn, user) if user else await signing_in.create_link(conn, caller.user_id)
-        )
-        return f"{address(settings, None)}/sign-in?token={secret}"
+        if user:
+            return await members.link_as_operator(conn, user)
+        return await signing_in.create_link(conn, caller.user_id)

@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from rota.cli import options, showing
-from rota.cli.operating import in_transaction
+from rota.cli.operating import in_transaction, link
 from rota.cli.showing import Column
-from rota.daemon import address
 
 COLUMNS = (
     Column("slug", "slug", whole=True),
@@ -42,7 +41,8 @@ def create(slug: str, home: Path | None, host: str | None, port: int | None, nam
 
         return await signing_in.create_link(conn, await first_start.make_another(conn, slug, name))
 
-    click.echo(f"{address(settings, None)}/sign-in?token={in_transaction(settings, make)}")
+    secret = in_transaction(settings, make)
+    click.echo(link(settings, secret, chosen=host is not None or port is not None))
 
 
 @command.command("list")

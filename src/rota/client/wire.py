@@ -225,10 +225,27 @@ class Line:
 
     async def json(self, call: Call) -> Any:
         answer = await self.send(call)
+        if not answer.content and call.method != "GET":
+            return None
         try:
-            return answer.json() if answer.content else None
+            given = answer.json()
         except ValueError:
             raise not_rota(answer) from None
+        if not isinstance(given, dict):
+            raise not_rota(answer)
+        return Answer(given, answer)
+
+
+class Answer(dict[str, Any]):
+    """What a route gives, which is an object always. Who looks for a name that is not there asks another program, or a
+    Rota of another time."""
+
+    def __init__(self, given: Mapping[str, Any], answer: httpx.Response) -> None:
+        super().__init__(given)
+        self._answer = answer
+
+    def __missing__(self, name: str) -> Any:
+        raise Unnamed(self._answer, name)
 
 
 def pause_after(tries: int) -> float:
@@ -267,6 +284,18 @@ def not_rota(answer: httpx.Response) -> Unreachable:
     )
 
 
+class Unnamed(Unreachable, KeyError):
+    """The answer is not what this program expects. For who reads it as any other mapping, a name that is missing."""
+
+    code = "not_rota"
+
+    def __init__(self, answer: httpx.Response, name: str) -> None:
+        where = answer.url.copy_with(query=None)
+        super().__init__(
+            f"What answers at {where} is not Rota, or not of this version: it gives no {name!r}. Is ROTA_URL right?"
+        )
+
+
 def checked(answer: httpx.Response) -> httpx.Response:
     if answer.is_success:
         return answer
@@ -282,7 +311,8 @@ def refusal(answer: httpx.Response) -> RotaError:
         return Broken(f"The server answered {answer.status_code} {answer.reason_phrase}.")
     kind = ERRORS.get(answer.status_code, Refused if answer.status_code < 500 else Broken)
     facts = {name: value for name, value in told.items() if name not in TOLD}
-    return kind(detail, code=code, field=told.get("field"), **facts)
+    field = told.get("field")
+    return kind(detail, code=code, field=field if isinstance(field, str) else None, **facts)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class Bridge:
         answer = _read(answered)
         if answer is None and answered.status_code >= 300:
             return self._failed(message, f"{self._url} answered {answered.status_code} {answered.reason_phrase}.")
-        if answer is None and answered.content:  # a page: whoever waits for an answer would wait for ever
+        if answer is None and (answered.content or _waits(message)):  # a page: who waits would wait for ever
             return self._failed(message, f"What answers at {self._url} is not Rota. Is ROTA_URL right?")
         if isinstance(answer, dict) and answer.get("id") is None and "error" in answer:
             told = answer["error"]  # refused before anybody read which request it is
@@ -141,7 +141,13 @@ def _read(answered: httpx.Response) -> Any:
         answer = orjson.loads(answered.content)
     except orjson.JSONDecodeError:
         return None
-    return answer if isinstance(answer, list) or (isinstance(answer, dict) and answer.get("jsonrpc")) else None
+    said = answer if isinstance(answer, list) else [answer]
+    return answer if said and all(isinstance(each, dict) and each.get("jsonrpc") for each in said) else None
+
+
+def _waits(sent: Any) -> bool:
+    """Whether something among what was sent is answered."""
+    return any(isinstance(each, dict) and "id" in each for each in (sent if isinstance(sent, list) else [sent]))
 
 
 async def lines_of(descriptor: int) -> AsyncIterator[bytes]:

@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rota.db.pool import Connection
-from rota.model.agent_config import EXTRAS
-from rota.model.caller import Caller
-from rota.roster import agents, automations
+if TYPE_CHECKING:
+    from rota.db.pool import Connection
+    from rota.model.caller import Caller
 
 MINUTES = 10
 
@@ -43,6 +42,8 @@ def _agents() -> list[dict[str, Any]]:
 
 
 def _has_its_library(agent: dict[str, Any]) -> bool:
+    from rota.model.agent_config import EXTRAS  # noqa: PLC0415 - as below
+
     kind = agent["executor"]
     return kind not in EXTRAS or find_spec(EXTRAS[kind]) is not None
 
@@ -78,8 +79,10 @@ def _automations(now: datetime) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-async def install(conn: Connection, caller: Caller) -> None:
+async def install(conn: "Connection", caller: "Caller") -> None:
     """Save the starters, in the transaction that made the workspace: all of them or none."""
+    from rota.roster import agents, automations  # noqa: PLC0415 - the agents beside this import neither them nor more
+
     usable = [agent for agent in _agents() if _has_its_library(agent)]
     slugs = {(await agents.create(conn, caller, agent))[0]["slug"] for agent in usable}
     for automation in _automations(datetime.now(UTC)):

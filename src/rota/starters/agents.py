@@ -26,24 +26,33 @@ def count(context: Context) -> str:
 @agent
 def digest(context: Context) -> str:
     """Reads the latest runs from Rota's own API with the token of this attempt, and sums them up."""
-    runs = [run for run in _get("/runs?limit=100")["items"] if run["id"] != str(context.run_id)]
-    names = {each["id"]: each["name"] for each in _get("/automations?limit=100")["items"]}
+    latest = _get("/runs?limit=100")
+    runs = [run for run in latest["items"] if run["id"] != str(context.run_id)]
+    names = {each["id"]: each["name"] for each in _get("/automations?limit=100&deleted=true")["items"]}
     if not runs:
         return "Nothing has run yet."
     for name, counted in sorted(_outcomes(runs, names).items()):
         context.say(f"- {name}: " + ", ".join(f"{amount} {status}" for status, amount in counted.most_common()) + "\n")
     failed = [run for run in runs if run["status"] == "failed"]
     for run in failed[:5]:
-        name = names.get(run["automation_id"], "a direct run")
-        context.say(f"- Look at {name}: {run['error_class']}, {run['error_detail']}\n")
-    return f"{len(runs)} runs since the start, {len(failed)} failed."
+        context.say(f"- Look at {_of(run, names)}: {run['error_class']}, {run['error_detail']}\n")
+    if latest["next_cursor"]:
+        return f"{len(failed)} of the latest {len(runs)} runs failed."
+    return f"{len(runs)} run{'s' * (len(runs) != 1)} since the start, {len(failed)} failed."
 
 
 def _outcomes(runs: list[dict[str, Any]], names: dict[str, str]) -> dict[str, "Counter[str]"]:
     outcomes: dict[str, Counter[str]] = {}
     for run in runs:
-        outcomes.setdefault(names.get(run["automation_id"], "Direct runs"), Counter())[run["status"]] += 1
+        outcomes.setdefault(_of(run, names), Counter())[run["status"]] += 1
     return outcomes
+
+
+def _of(run: dict[str, Any], names: dict[str, str]) -> str:
+    """The automation's name, or why there is none."""
+    if run["automation_id"] is None:
+        return {"task": "Tasks", "chat": "Conversations"}.get(run["source"], "Direct runs")
+    return names.get(run["automation_id"], "Other automations")
 
 
 def _get(path: str) -> Any:

@@ -16,6 +16,7 @@ from rota.client import Desk
 
 DAY = 86_400.0
 MOST_FILES = 5_000
+MOST_NAMES = 1_000  # in one message
 WORKERS = ("worker-a", "worker-b")
 
 
@@ -54,7 +55,8 @@ def _plan(context: Context, desk: Any) -> str:
 def _look(context: Context, desk: Any) -> str:
     given = context.input
     found = sorted(_changed(Path(given["folder"]), given["names"], given["since"]))
-    desk.message({"changed": found}, to="judge", key=f"found-{context.run_id}")
+    told = {"changed": found[:MOST_NAMES], "more": len(found[MOST_NAMES:])}
+    desk.message(told, to="judge", key=f"found-{context.run_id}")
     for name in found[:20]:
         context.say(f"- {name}\n")
     return f"{len(found)} changed."
@@ -86,18 +88,23 @@ def _judge(context: Context, desk: Any) -> str:
     given = context.input
     letters = desk.inbox()
     changed = sorted({name for letter in letters for name in letter["body"]["changed"]})
-    report = _report(given["folder"], given["since"], changed)
-    answer = desk.ask(
-        f"Write a report of {len(changed)} changed files?", detail={"report": report[:4000]}, key="write-report"
-    )
+    more = sum(letter["body"]["more"] for letter in letters)
+    files = f"{len(changed) + more} file{'s' * (len(changed) + more != 1)}"
+    seen = {"at": given["looked_at"], "changed": len(changed) + more}
+    if not changed:  # nothing to ask anybody about
+        desk.remember("last-look", seen)
+        desk.ack(*(letter["id"] for letter in letters))
+        return "Nothing has changed."
+    report = _report(given["folder"], given["since"], changed, more)
+    answer = desk.ask(f"Write a report of {files} that changed?", detail={"report": report[:4000]}, key="write-report")
     if answer["approved"]:
         desk.artifact("report.md", report, media_type="text/markdown")
-        desk.remember("last-look", {"at": given["looked_at"], "changed": len(changed)})
+        desk.remember("last-look", seen)
     desk.ack(*(letter["id"] for letter in letters))
-    return f"{len(changed)} files changed; the report is {'written' if answer['approved'] else 'not written'}."
+    return f"{files} changed; the report is {'written' if answer['approved'] else 'not written'}."
 
 
-def _report(folder: str, since: float, changed: list[str]) -> str:
+def _report(folder: str, since: float, changed: list[str], more: int) -> str:
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(since))
-    lines = [f"- `{name}`" for name in changed] or ["Nothing."]
+    lines = [f"- `{name}`" for name in changed] + [f"- and {more} more"] * bool(more)
     return "\n".join([f"# What changed in {folder}", "", f"Since {when}:", "", *lines, ""])
