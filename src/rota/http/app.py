@@ -1,9 +1,9 @@
 """The web application: the API, the pages and the health checks behind one set of guards."""
 
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -36,17 +36,11 @@ def create_app(web: Web) -> FastAPI:
     return app
 
 
-@cache
-def _routes() -> list[BaseRoute]:
-    """The same for every application, put together once. FastAPI does so when it first looks for a route, which would
-    make the first visitor wait a fifth of a second."""
-    everything = APIRouter()
-    for each in (health.router, hooks.router, api.router, mcp.router, *ui.PAGES):
-        everything.include_router(each)
-    nowhere = {"type": "http", "method": "GET", "path": "/-", "root_path": "", "headers": []}
-    for route in everything.routes:
-        route.matches(nowhere)
-    return everything.routes
+def _routes() -> Iterator[BaseRoute]:
+    """Each as its router made it: including a router in another makes all of its routes anew, which is a third of the
+    time that a start takes, and has every request ask one router after the other."""
+    for each in (health.router, hooks.router, *api.ROUTERS, mcp.router, *ui.PAGES):
+        yield from each.routes
 
 
 async def _shown(request: Request, told: dict[str, Any]) -> Response:

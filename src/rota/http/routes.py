@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from rota.errors import Invalid
 
 WRITING = ("DELETE", "PATCH", "POST", "PUT")
-ROOTS = ("/api/v1/workspaces/{workspace}", "/w/{workspace}")
+API, PAGES = "/api/v1/workspaces/{workspace}", "/w/{workspace}"
+ROOTS = (API, PAGES)
 
 
 def within_workspace(request: Request) -> str:
@@ -27,8 +28,7 @@ def refuse_unknown_parameters(request: Request) -> None:
     """Of the API: what stands behind the `?` is known to the route, and stands there once."""
     if not request.query_params or not request.url.path.startswith("/api/"):
         return
-    # A route that was included under a prefix takes the names in it for parameters too.
-    known = sorted({*_parameters(request.scope["route"].dependant)} - {*request.path_params})
+    known = sorted({*_parameters(request.scope["route"].dependant)})
     for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
         shown = name[:64]
         if name not in known:

@@ -10,11 +10,12 @@ from rota.http.api.repeats import Once
 from rota.http.api.usage import Since, Until, spent
 from rota.http.context import InUnit, Unit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.money import AccountIn, AccountOut, AccountPatch, UsageOut
 from rota.http.shapes.pages import Page, cursor_of, read_cursor
 from rota.roster import accounts
 
-router = APIRouter(prefix="/accounts", tags=["accounts"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/accounts", tags=["accounts"], route_class=Repeatable)
 
 
 async def _shown(unit: Unit, account_id: UUID) -> AccountOut:

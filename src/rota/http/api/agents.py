@@ -13,6 +13,7 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.agents import AgentIn, AgentOut, AgentPatch, RunAgentIn
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import RunOut
@@ -20,7 +21,7 @@ from rota.model.agent_config import BARRED, LOCAL_KINDS
 from rota.model.ids import AgentId
 from rota.roster import agents, running
 
-router = APIRouter(prefix="/agents", tags=["agents"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/agents", tags=["agents"], route_class=Repeatable)
 
 DryRun = Annotated[bool, Query(description="Check it, and answer with 200 as if it were saved; nothing is")]
 

@@ -12,12 +12,13 @@ from rota.errors import NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.approvals import AnswerIn, ApprovalOut
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model.ids import ApprovalId, SessionId
 from rota.sessions import approvals
 
-router = APIRouter(prefix="/approvals", tags=["approvals"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/approvals", tags=["approvals"], route_class=Repeatable)
 
 Standing = Literal["pending", "approved", "refused", "expired", "cancelled"]
 

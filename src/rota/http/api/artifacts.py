@@ -19,6 +19,7 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.api.sessions import find
 from rota.http.context import InUnit, Keeping, Shared, Signed, Web
+from rota.http.routes import API
 from rota.http.shapes.artifacts import ArtifactIn, ArtifactOut
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model.artifact import check_uri, named, served_as
@@ -27,7 +28,7 @@ from rota.model.session import SessionStatus
 from rota.sessions import artifacts, repeats
 from rota.sessions.artifacts import Author, Depot
 
-router = APIRouter(prefix="/sessions/{session_id}/artifacts", tags=["artifacts"])
+router = APIRouter(prefix=API + "/sessions/{session_id}/artifacts", tags=["artifacts"])
 
 ArtifactName = Annotated[str | None, Query(description="For an upload: what it is called. The body is the content.")]
 Hash = Annotated[str | None, Query(description="What the content's hash must be", pattern="^[0-9a-fA-F]{64}$")]

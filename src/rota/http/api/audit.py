@@ -14,12 +14,13 @@ from rota.db import audit, isolation
 from rota.db.audit import Choice
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared, Signed, Web
+from rota.http.routes import API
 from rota.http.shapes.audit import AuditOut
 from rota.http.shapes.fields import Instant
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model.caller import Caller, Level
 
-router = APIRouter(prefix="/audit", tags=["audit"])
+router = APIRouter(prefix=API + "/audit", tags=["audit"])
 
 BATCH = 1000
 MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}

@@ -15,6 +15,7 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.agents import RevisionOut
 from rota.http.shapes.automations import AutomationIn, AutomationOut, AutomationPatch, RunNowIn
 from rota.http.shapes.grants import RenewGrantIn
@@ -25,7 +26,7 @@ from rota.model.ids import AutomationId
 from rota.roster import automations, grants, running, views
 from rota.roster import triggers as trigger_forms
 
-router = APIRouter(prefix="/automations", tags=["automations"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/automations", tags=["automations"], route_class=Repeatable)
 
 LARGEST_REVISION = 2**31 - 1
 

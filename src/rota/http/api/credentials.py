@@ -10,10 +10,11 @@ from rota.db import credentials as rows
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.credentials import CredentialIn, CredentialOut, CredentialPatch
 from rota.http.shapes.pages import Page, page_of, read_cursor
 
-router = APIRouter(prefix="/credentials", tags=["credentials"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/credentials", tags=["credentials"], route_class=Repeatable)
 
 
 @router.get("")

@@ -25,6 +25,7 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
 from rota.http.redacting import redactor_of
+from rota.http.routes import API
 from rota.http.shapes.artifacts import ArtifactOut
 from rota.http.shapes.desk import AckAllIn, AskIn, AskOut, DeskEventIn, DeskMessageIn, SayIn, ToolIn, UsageIn
 from rota.http.shapes.memory import MemoryIn, MemoryOut
@@ -42,7 +43,7 @@ from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
 from rota.sessions.seat import Seat
 
-router = APIRouter(prefix="/runs/{run_id}/desk", tags=["desk"])
+router = APIRouter(prefix=API + "/runs/{run_id}/desk", tags=["desk"])
 
 Work = Callable[[Connection], Awaitable[Any]]
 

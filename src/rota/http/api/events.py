@@ -6,12 +6,13 @@ from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit
+from rota.http.routes import API
 from rota.http.shapes.triggers import EventIn, FiredOut
 from rota.model.caller import Level
 from rota.scheduler.inbound import publish_event
 from rota.sessions import repeats
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = APIRouter(prefix=API + "/events", tags=["events"])
 
 
 @router.post("", status_code=202)

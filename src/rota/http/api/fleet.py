@@ -7,13 +7,14 @@ from fastapi import APIRouter
 from rota.db import snapshots, workers
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Shared
+from rota.http.routes import API
 from rota.http.shapes.fields import Instant
 from rota.http.shapes.fleet import SnapshotOut, WorkerOut
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.model import agent_config
 from rota.model.agent_guide import guide_to
 
-router = APIRouter(tags=["fleet"])
+router = APIRouter(prefix=API, tags=["fleet"])
 
 
 @router.get("/workers")

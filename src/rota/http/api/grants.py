@@ -10,11 +10,12 @@ from rota.db.listener import RUNS
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.grants import GrantOut, GrantStory
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.roster import automations, grants
 
-router = APIRouter(prefix="/grants", tags=["grants"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/grants", tags=["grants"], route_class=Repeatable)
 
 
 @router.get("")

@@ -9,10 +9,11 @@ from rota.access.oneself import NewPassword
 from rota.errors import RotaError
 from rota.http.context import InUnit, Shared, Web, sign, unit_of
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.pages import Page
 from rota.http.shapes.people import EndedOut, LoginOut, MeOut, MePatch, PasswordIn
 
-router = APIRouter(prefix="/me", tags=["me"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/me", tags=["me"], route_class=Repeatable)
 
 
 @router.get("")

@@ -12,13 +12,14 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.people import LinkOut, MemberIn, MemberOut, MemberPatch, NewMemberOut  # fmt: skip
 from rota.model.caller import Level
 from rota.model.ids import UserId
 from rota.roster import members
 
-router = APIRouter(prefix="/members", tags=["members"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/members", tags=["members"], route_class=Repeatable)
 
 
 @router.get("")

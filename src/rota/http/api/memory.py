@@ -7,6 +7,7 @@ from rota.errors import NotFound
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.memory import MemoryIn, MemoryOut
 from rota.http.shapes.pages import Page, cursor_of, read_text_cursor
 from rota.model.ids import AutomationId
@@ -14,7 +15,7 @@ from rota.model.memory import Remembered
 from rota.roster import automations
 from rota.sessions import memory
 
-router = APIRouter(prefix="/automations/{automation}/memory", tags=["memory"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/automations/{automation}/memory", tags=["memory"], route_class=Repeatable)
 
 
 @router.get("")

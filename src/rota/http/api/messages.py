@@ -17,6 +17,7 @@ from rota.http.api.repeats import IdempotencyKey
 from rota.http.api.sessions import LARGEST_SEQ, find
 from rota.http.context import InUnit, Posting, Shared, Signed, Web, unit_of
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.fields import Duration
 from rota.http.shapes.messages import AckIn, MessageOrTurn, MessageOut, TurnIn
 from rota.http.shapes.pages import Page, cursor_of, read_number_cursor
@@ -26,7 +27,7 @@ from rota.model.message import USER, NewMessage
 from rota.roster import running
 from rota.sessions import chat, messages, repeats
 
-router = APIRouter(prefix="/sessions/{session_id}/messages", tags=["messages"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/sessions/{session_id}/messages", tags=["messages"], route_class=Repeatable)
 
 LONGEST_WAIT = timedelta(seconds=60)
 

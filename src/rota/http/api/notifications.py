@@ -9,6 +9,7 @@ from rota.db.listener import OUTWARD
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Looking, Shared, Unit, Web
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.notifications import (
     ChoicesIn,
     ChoicesOut,
@@ -21,7 +22,7 @@ from rota.http.shapes.notifications import (
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.notify import reading, targets
 
-router = APIRouter(prefix="/notifications", tags=["notifications"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/notifications", tags=["notifications"], route_class=Repeatable)
 
 
 def _shown(unit: Unit, told: dict[str, Any]) -> NotificationOut:

@@ -3,10 +3,11 @@
 from fastapi import APIRouter
 
 from rota.http.context import Looking
+from rota.http.routes import API
 from rota.http.shapes.triggers import FireOut, PreviewIn, PreviewOut, WarningOut
 from rota.scheduler.preview import preview
 
-router = APIRouter(prefix="/automations", tags=["automations"])
+router = APIRouter(prefix=API + "/automations", tags=["automations"])
 
 
 @router.post("/preview")

@@ -13,6 +13,7 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Unit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import AttemptOut, RunOut, RunStory
 from rota.model.caller import Level
@@ -20,7 +21,7 @@ from rota.model.ids import RunId, SessionId
 from rota.roster import automations, running
 from rota.sessions import story
 
-router = APIRouter(prefix="/runs", tags=["runs"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/runs", tags=["runs"], route_class=Repeatable)
 
 RunStatus = Literal["queued", "running", "awaiting_approval", "succeeded", "failed", "skipped", "cancelled"]
 

@@ -20,6 +20,7 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_number_cursor
 from rota.http.shapes.sessions import EventOut, ImportIn, ImportMoreIn, LineOut, OriginOut, SessionIn, SessionOut
 from rota.http.shapes.tasks import RoleIn, RoleOut, TaskOut, TasksIn
@@ -30,7 +31,7 @@ from rota.roster import running
 from rota.sessions import changing, opening, replay, roles, tasks, transcript
 from rota.trace.follow import Told
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/sessions", tags=["sessions"], route_class=Repeatable)
 
 
 class NdJson(StreamingResponse):

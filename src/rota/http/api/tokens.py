@@ -10,11 +10,12 @@ from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import Once
 from rota.http.context import InUnit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.people import NewTokenOut, TokenIn, TokenOut
 from rota.model.ids import TokenId
 
-router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/tokens", tags=["tokens"], route_class=Repeatable)
 
 
 @router.get("")

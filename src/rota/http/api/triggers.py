@@ -9,10 +9,11 @@ from rota.errors import Invalid, NotFound
 from rota.http.api.repeats import Once
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, TriggerPatch
 from rota.roster import automations, triggers, views
 
-router = APIRouter(prefix="/automations/{automation}/triggers", tags=["triggers"], route_class=Repeatable)
+router = APIRouter(prefix=API + "/automations/{automation}/triggers", tags=["triggers"], route_class=Repeatable)
 
 
 async def _shown(unit: Unit, automation: str, trigger_id: UUID, secret: str | None = None) -> TriggerOut:

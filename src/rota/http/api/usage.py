@@ -12,6 +12,7 @@ from rota.db.usage import Days
 from rota.errors import Invalid
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.context import InUnit, Unit
+from rota.http.routes import API
 from rota.http.shapes.money import ForecastOut, UsageOut
 from rota.http.shapes.pages import Page, read_day_cursor
 from rota.model.cron import load_zone
@@ -23,7 +24,7 @@ FIRST, LAST = date(1971, 1, 1), date(9000, 1, 1)
 Since = Annotated[date | None, Query(ge=FIRST, le=LAST, description="First day; 30 days ago unless told")]
 Until = Annotated[date | None, Query(ge=FIRST, le=LAST, description="Last day; today unless told")]
 
-router = APIRouter(prefix="/usage", tags=["accounts"])
+router = APIRouter(prefix=API + "/usage", tags=["accounts"])
 
 
 @router.get("")

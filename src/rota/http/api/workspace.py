@@ -1,18 +1,26 @@
 """The workspace itself: its name, its zone and its limits."""
 
+from fastapi import APIRouter
+
 from rota.db import workspaces
 from rota.http.context import InUnit
+from rota.http.repeating import Repeatable
+from rota.http.routes import API
 from rota.http.shapes.people import WorkspaceOut, WorkspacePatch
 from rota.model.caller import Level
 from rota.model.cron import load_zone
 
+router = APIRouter(prefix=API, tags=["workspace"], route_class=Repeatable)
 
+
+@router.get("")
 async def get_workspace(unit: InUnit) -> WorkspaceOut:
     """The workspace: its name, zone and limits, and your level in it."""
     found = await workspaces.find(unit.conn, unit.caller.workspace_id)
     return WorkspaceOut.model_validate({**found, "level": unit.caller.level})
 
 
+@router.patch("")
 async def change_workspace(unit: InUnit, body: WorkspacePatch) -> WorkspaceOut:
     """Change the name, the zone for new schedules, or the limits; null takes a limit away. For admins."""
     unit.caller.must_be(Level.ADMIN, "change the workspace")
