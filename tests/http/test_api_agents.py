@@ -159,6 +159,21 @@ async def test_a_change_of_an_agent_is_a_new_revision_of_each_of_its_automations
     assert (await api.get(f"/automations/{other['id']}")).json()["revision"] == 1
 
 
+async def test_pausing_resuming_and_capping_an_agent_or_saving_it_as_it_is_are_no_revisions(
+    office: Office, api: Api
+) -> None:
+    automation = made(await api.post("/automations", example()))
+    before = (await api.get("/agents/worker-bee")).json()
+    for change in ({"status": "paused"}, {"status": "active"}, {"max_concurrent": 2}, {"config": before["config"]}):
+        after = made(await api.patch("/agents/worker-bee", change), 200)
+        assert (after | change, after["revision"]) == (after, before["revision"])
+    shown = (await api.get(f"/automations/{automation['id']}")).json()
+    assert (shown["revision"], shown["updated_at"]) == (1, automation["updated_at"])
+    for config in ({"argv": ["true"], "env": {"N": "1"}}, {"argv": ["true"], "env": {"N": "2"}}):
+        made(await api.patch("/agents/worker-bee", {"config": config}), 200)
+    assert len((await api.get(f"/automations/{automation['id']}/revisions")).json()["items"]) == 3
+
+
 async def test_a_queued_run_keeps_the_agent_as_it_was_when_it_was_fired(office: Office, api: Api) -> None:
     automation = made(await api.post("/automations", example()))
     queued = made(await api.post(f"/automations/{automation['id']}/run"))

@@ -42,7 +42,7 @@ VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(executor)s, %(config)s, 
 UPDATE = """
 UPDATE agents SET slug = %(slug)s, name = %(name)s, executor = %(executor)s, config = %(config)s,
        instructions = %(instructions)s, credentials = %(credentials)s, pool = %(pool)s, max_concurrent = %(max_concurrent)s, status = %(status)s,
-       revision = revision + 1, updated_at = now()
+       revision = %(revision)s, updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 

@@ -6,6 +6,8 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
+import orjson
+
 from rota.access import credentials
 from rota.db import agents, queues, workers
 from rota.db.pool import Connection
@@ -53,7 +55,8 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
 async def change(
     conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Sequence[str]]:
-    """Save a change: a new revision of the agent and of every automation that uses it."""
+    """Save a change: a new revision of the agent and of every automation that uses it, unless it only pauses, resumes
+    or caps it, which no revision tells."""
     caller.must_be(Level.ADMIN, "change an agent")
     found = await find(conn, caller, ref, lock=True)
     if not values:
@@ -73,17 +76,25 @@ async def change(
     if other_queue:  # a run that is just being written would come to the old one
         await agents.shut(conn, caller.workspace_id, agent["id"])
     await agents.lock_automations(conn, caller.workspace_id, agent["id"])
+    revised = _written(spec(agent)) != _written(spec(found))
+    agent["revision"] = found["revision"] + revised
     await agents.update(conn, agent)
-    await agents.add_revision(
-        conn, caller.workspace_id, agent["id"], found["revision"] + 1, {"agent": spec(agent)}, caller.user_id
-    )
+    if revised:
+        await _add_revision(conn, caller, agent)
     if other_queue:
         queue = agent["id"] if agent["max_concurrent"] else caller.workspace_id
         await queues.move(conn, caller.workspace_id, agent["id"], queue)
     if agent["status"] == "paused" and found["status"] == "active":
         await cancelling.skip_waiting_of_agent(conn, caller.workspace_id, agent["id"])
-    await agents.carry_to_automations(conn, caller.workspace_id, agent["id"], spec(agent), caller.user_id)
     return await find(conn, caller, str(agent["id"])), warnings
+
+
+async def _add_revision(conn: Connection, caller: Caller, agent: Mapping[str, Any]) -> None:
+    as_saved = spec(agent)
+    await agents.add_revision(
+        conn, caller.workspace_id, agent["id"], agent["revision"], {"agent": as_saved}, caller.user_id
+    )
+    await agents.carry_to_automations(conn, caller.workspace_id, agent["id"], as_saved, caller.user_id)
 
 
 async def delete(conn: Connection, caller: Caller, ref: str) -> None:
@@ -135,3 +146,8 @@ def spec(agent: Mapping[str, Any]) -> dict[str, Any]:
         "config": agent["config"], "instructions": agent["instructions"],
         "credentials": agent["credentials"], "pool": agent["pool"],
     }  # fmt: skip
+
+
+def _written(spec: Mapping[str, Any]) -> bytes:
+    """To compare by: in Python true is 1."""
+    return orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)

@@ -63,7 +63,8 @@ async def get_agent(unit: InUnit, agent: str) -> AgentOut:
 async def change_agent(
     unit: InUnit, shared: Shared, response: Response, agent: str, body: AgentPatch, dry_run: DryRun = False
 ) -> AgentOut:
-    """Change an agent: a new revision of it and of each automation that uses it. Fired runs keep theirs."""
+    """Change an agent: a new revision of it and of each automation that uses it, unless only `status` or
+    `max_concurrent` changes. Fired runs keep theirs."""
     if dry_run:
         unit.only_try(response)
     if "executor" in body.model_fields_set:
