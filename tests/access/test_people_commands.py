@@ -181,7 +181,13 @@ async def test_who_only_looks_at_tokens_or_ends_one_makes_no_workspace(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("", "Give it a name."), (" ", "Give it a name."), ("x" * 201, "at most 200")]
+    ("name", "told"),
+    [
+        ("", "Give it a name."),
+        (" ", "Give it a name."),
+        ("\u200b\u202e \u3164", "Give it a name."),
+        ("x" * 201, "at most 200"),
+    ],
 )
 async def test_a_token_has_a_name_as_the_api_wants_it(rota: Command, house: House, name: str, told: str) -> None:
     answer = await rota("tokens", "create", name)

@@ -22,6 +22,7 @@ _UNSEEN = re.compile(f"{_SEQUENCE.pattern}|{_BEGUN.pattern}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _MARKS = "`~*_-=#|:+> "  # of which alone the fences, rules and table lines of Markdown are made
+_BLANK = " \u115f\u1160\u2800\u3164\uffa0"  # which Unicode counts as letters and symbols, but for the first
 _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -60,8 +61,9 @@ def says_something(line: str) -> bool:
 
 
 def named(text: str) -> str:
-    """A line that is a name. `ValueError` if it is empty, or longer than names are."""
-    if not (name := one_line(text)):
+    """A line that is a name. `ValueError` if nothing of it is to be seen, or it is longer than names are."""
+    name = one_line(text)
+    if not any(each.isprintable() and each not in _BLANK for each in name):
         raise ValueError("Give it a name.")
     if len(name) > LONGEST_NAME:
         raise ValueError(f"Give at most {LONGEST_NAME} characters.")
