@@ -164,10 +164,12 @@ async def test_a_change_is_shown_field_by_field_and_only_that_is_sent(
         **item, "prompt": "one\n2\nthree", "timeout": "30m", "status": "paused",
         "schedule": {"cron": "0 9 * * *", "timezone": "Europe/Berlin"},
     }  # fmt: skip
-    path = file({"agents": [{**POET, "pool": "gpu"}], "automations": [changed]})
+    config = {**POET["config"], "env": {"LANG": "de"}}
+    path = file({"agents": [{**POET, "config": config, "pool": "gpu"}], "automations": [changed]})
     told = (await rota("apply", "-f", path, "--yes")).stdout
     assert told.splitlines() == [
         "~ agent poet  change",
+        '    config.env: null → {"LANG": "de"}',
         "    pool: default → gpu",
         "~ automation haiku  change",
         "    status: active → paused",

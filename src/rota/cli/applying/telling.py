@@ -25,8 +25,12 @@ def told(changes: Sequence[Change]) -> Iterator[str]:
 
 
 def field(name: str, old: Any, new: Any, *, new_thing: bool = False) -> Iterator[str]:
-    """What it was, and what it is to be."""
-    if new_thing and not _long(new):
+    """What it was, and what it is to be; of an object, each of its fields that differs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old | new:
+            if (key in old, old.get(key)) != (key in new, new.get(key)):
+                yield from field(f"{name}.{showing.one_line(key)}", old.get(key), new.get(key))
+    elif new_thing and not _long(new):
         yield click.style(f"    {name}: {_value(new)}", fg="green")
     elif _long(old) or _long(new):
         yield f"    {name}:"
