@@ -128,23 +128,26 @@ async def test_everything_is_sealed_anew_and_only_then_the_old_key_may_go(house:
     async with house.db.transaction() as conn:
         [trigger] = await (await conn.execute("SELECT id FROM triggers")).fetchone() or []
         secret = await triggers.new_secret(conn, vault, house.caller.workspace_id, trigger)
+        [name] = await (await conn.execute("SELECT name FROM credentials")).fetchone() or []
+        await credentials.change(conn, vault, house.caller, name, {"value": "another value"})
     new = key_ring.turn(tmp_path)
     async with house.db.transaction() as conn:
-        assert await sealed.counts(conn) == {old: 2}
+        assert await sealed.counts(conn) == {old: 3}
         with pytest.raises(Conflict) as refusal:
             await sealing.forget(conn, tmp_path, old)
         assert refusal.value.code == "key_in_use"
     told: list[int] = []
-    assert await sealing.reseal(house.db, vault, told=told.append) == 2 == sum(told)
+    assert await sealing.reseal(house.db, vault, told=told.append) == 3 == sum(told)
     async with house.db.transaction() as conn:
-        assert await sealed.counts(conn) == {new: 2}
+        assert await sealed.counts(conn) == {new: 3}
         await sealing.forget(conn, tmp_path, old)
     fresh = open_vault(tmp_path)
     assert fresh.key_ids == [new]
     async with house.db.connection() as conn:
         found = {each.kind: each for each in await sealed.stale(conn, "none of them", limit=10)}
     assert fresh.unseal(found["webhook_secrets"].sealed, found["webhook_secrets"].place) == secret
-    assert fresh.unseal(found["credentials"].sealed, found["credentials"].place) == "a value of some length"
+    values = [fresh.unseal(found[kind].sealed, found[kind].place) for kind in ("credentials", "former_credentials")]
+    assert values == ["another value", "a value of some length"]
 
 
 async def test_what_does_not_open_is_named_and_keeps_nothing_else_from_being_sealed_anew(house: House) -> None:

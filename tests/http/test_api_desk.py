@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,12 +18,15 @@ from rota.model.ids import ApprovalId
 from rota.model.outcome import Succeeded
 from rota.sessions import approvals
 from rota.sessions import seat as desk
+from rota.watch.prune import Prune
 
 from . import api_client
 from .api_client import Api, AtWork, Office, example, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
+
+DAY = timedelta(days=1)
 
 
 class Seat:
@@ -104,6 +108,38 @@ async def test_a_secret_that_is_replaced_between_two_requests_does_not_speak_for
     assert (await seat.post("say", {"text": " and so on."})).status_code == 204
     assert "".join(each["data"]["text"] for each in await seat.log("output")) == "It is  and so on."
     await office.settle(seat.at_work)
+
+
+@pytest.mark.parametrize("fate", ["replaced", "closed", "deleted"])
+async def test_an_attempt_speaks_on_and_hides_what_it_was_given_whatever_became_of_that(
+    office: Office, api: Api, monkeypatch: pytest.MonkeyPatch, fate: str
+) -> None:
+    monkeypatch.setattr(redacting, "KNOWN_SECONDS", 0.0)
+    secret = "swordfish-and-herring"
+    made(await api.post("/credentials", {"name": "of-old", "value": secret}))
+    automation = made(await api.post("/automations", example(credentials={"KEY": "of-old"})))
+    made(await api.post(f"/automations/{automation['id']}/run"))
+    seat = Seat(office, api, await office.claim())
+    await office.execute("UPDATE runs SET started_at = started_at - interval '1 hour' WHERE id = %s", seat.at_work.id)
+    if fate == "replaced":
+        for value in ("marmalade-on-toast", "marmalade-and-butter"):
+            made(await api.patch("/credentials/of-old", {"value": value}), 200)
+    elif fate == "closed":
+        await office.execute("UPDATE members SET level = 'member' WHERE user_id = %s", office.caller.user_id)
+    else:
+        made(await api.patch(f"/automations/{automation['id']}", {"credentials": {}}), 200)
+        assert (await api.delete("/credentials/of-old")).status_code == 204
+    assert (await seat.post("say", {"text": f"It is {secret}."})).status_code == 204
+    await office.execute("UPDATE members SET level = 'admin' WHERE user_id = %s", office.caller.user_id)
+    [said] = await seat.log("output")
+    assert said["data"]["text"] == "It is [redacted]."
+    await office.execute("UPDATE former_credentials SET replaced_at = replaced_at - interval '2 minutes'")
+    prune, kept = Prune(office.db, keep_events=DAY, keep_snapshots=DAY), "SELECT count(*) FROM former_credentials"
+    await prune.once()
+    assert await office.value(kept) == {"replaced": 2, "closed": 0, "deleted": 1}[fate]
+    await office.settle(seat.at_work)
+    await prune.once()
+    assert await office.value(kept) == 0
 
 
 async def test_a_token_behind_more_than_one_blank_hides_what_its_attempt_was_given(office: Office, api: Api) -> None:

@@ -119,8 +119,8 @@ async def test_however_old_what_a_run_still_needs_stays_until_it_has_ended_for_a
 
 
 GROWING = {
-    "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events", "held_words", "logins",
-    "memory",
+    "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events",
+    "former_credentials", "held_words", "logins", "memory",
     "notifications", "oidc_sign_ins", "rate_buckets", "sign_in_links", "snapshots", "start_keys", "throttles",
     "webhook_secrets", "workers", "write_keys",
 }  # fmt: skip

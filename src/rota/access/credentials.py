@@ -123,9 +123,14 @@ def _value(vault: Vault, workspace_id: WorkspaceId, each: Found) -> str:
 
 
 async def redactor_by_token(conn: Connection, vault: Vault, token: str) -> Redactor:
-    """Takes out of what an attempt writes by its token what it was given. A token that is worth nothing has nothing."""
+    """Takes out of what an attempt writes by its token what it was given. A token that is worth nothing has nothing.
+    Without a value that it was given, nothing that it writes can be taken."""
     attempt = await signing_in.find_attempt(conn, token)
     if attempt is None:
         return Redactor()
-    given = await resolve(conn, vault, attempt["workspace_id"], attempt["run_id"], attempt["attempt"])
-    return Redactor(sorted(given.values()), exactly=[token])  # in one order in every process: held_words counts on it
+    workspace_id, values = attempt["workspace_id"], set[str]()
+    for name, credential_id, sealed in await rows.given(conn, workspace_id, attempt["run_id"]):
+        if credential_id is None or sealed is None:
+            raise Invalid(f"There is no credential {name!r} any more.", code="unknown_credential")
+        values.add(vault.unseal(bytes(sealed), place(workspace_id, credential_id)))
+    return Redactor(sorted(values), exactly=[token])  # in one order in every process: held_words counts on it

@@ -25,13 +25,22 @@ VALUES (%(workspace_id)s, %(id)s, %(name)s, %(description)s, %(usable_by)s, %(se
     ON CONFLICT (workspace_id, name) DO NOTHING
 """
 
+# The value from before is kept for the filter of what those write who were given it.
 UPDATE = """
+WITH former AS (
+    INSERT INTO former_credentials (workspace_id, credential_id, name, sealed)
+    SELECT workspace_id, id, name, sealed FROM credentials
+     WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND %(sealed)s::bytea IS NOT NULL)
 UPDATE credentials
    SET description = %(description)s, usable_by = %(usable_by)s, sealed = coalesce(%(sealed)s, sealed), updated_at = now()
  WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
 
-DELETE = "DELETE FROM credentials WHERE workspace_id = %(workspace_id)s AND id = %(id)s"
+DELETE = """
+WITH gone AS (
+    DELETE FROM credentials WHERE workspace_id = %(workspace_id)s AND id = %(id)s RETURNING workspace_id, id, name, sealed)
+INSERT INTO former_credentials (workspace_id, credential_id, name, sealed) SELECT * FROM gone
+"""
 
 KNOWN = """
 -- Held until the one who names them has committed, so that nobody deletes them in between.
@@ -88,6 +97,29 @@ ORDER BY w.variable
 """
 
 
+GIVEN = """
+-- By name all values that this run's attempt may have been given, whatever became of them since; who began while one was
+-- being replaced may have either. A name without any stands with NULL.
+WITH held AS MATERIALIZED (
+    SELECT r.workspace_id, r.started_at, v.spec
+      FROM runs r JOIN revisions v ON v.workspace_id = r.workspace_id AND v.revision = r.revision
+                                  AND v.subject_id = coalesce(r.automation_id, r.agent_id)
+     WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s),
+wanted AS (
+    SELECT each.value AS name FROM held, jsonb_each_text(held.spec -> 'agent' -> 'credentials') AS each
+     WHERE NOT coalesce(held.spec -> 'credentials', '{}') ? each.key
+     UNION
+    SELECT each.value FROM held, jsonb_each_text(held.spec -> 'credentials') AS each)
+SELECT w.name, known.id, known.sealed
+  FROM held CROSS JOIN wanted w LEFT JOIN LATERAL (
+       SELECT c.id, c.sealed FROM credentials c WHERE c.workspace_id = held.workspace_id AND c.name = w.name
+        UNION ALL
+       SELECT f.credential_id, f.sealed FROM former_credentials f
+        WHERE f.workspace_id = held.workspace_id AND f.name = w.name
+          AND f.replaced_at > held.started_at - interval '1 minute') AS known ON true
+"""
+
+
 class Found(NamedTuple):
     """One variable of an attempt; the last five are NULL when it names none, the last three when there is no such."""
 
@@ -139,3 +171,11 @@ async def resolve(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, at
     async with conn.cursor(row_factory=class_row(Found)) as cursor:
         await cursor.execute(RESOLVE, {"workspace_id": workspace_id, "run_id": run_id, "attempt": attempt})
         return await cursor.fetchall()
+
+
+async def given(
+    conn: Connection, workspace_id: WorkspaceId, run_id: RunId
+) -> list[tuple[str, CredentialId | None, bytes | None]]:
+    """What the attempt of a run may have been given: its name, the credential that it is bound to, and sealed."""
+    rows = await conn.execute(GIVEN, {"workspace_id": workspace_id, "run_id": run_id})
+    return await rows.fetchall()

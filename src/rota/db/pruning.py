@@ -78,6 +78,15 @@ WEBHOOK_SECRETS = """
 DELETE FROM webhook_secrets WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM webhook_secrets WHERE expires_at < now() - %(kept)s LIMIT %(limit)s))
 """
+FORMER_CREDENTIALS = """
+-- Once nobody is at work who may have been given them.
+DELETE FROM former_credentials WHERE ctid = ANY(ARRAY(
+    SELECT f.ctid FROM former_credentials f
+     WHERE f.replaced_at < now() - %(kept)s
+       AND NOT EXISTS (SELECT FROM taken_runs t JOIN runs r ON r.workspace_id = t.workspace_id AND r.id = t.id
+                        WHERE t.workspace_id = f.workspace_id AND r.started_at < f.replaced_at + %(kept)s)
+     LIMIT %(limit)s))
+"""
 SIGN_INS = """
 WITH links AS (DELETE FROM sign_in_links WHERE expires_at < now()),
 on_the_way AS (DELETE FROM oidc_sign_ins WHERE expires_at < now()),

@@ -297,6 +297,16 @@ CREATE TABLE events (
     CONSTRAINT events_kind_check CHECK ((kind = ANY (ARRAY['run'::text, 'task'::text, 'message'::text, 'output'::text, 'tool'::text, 'approval'::text, 'artifact'::text, 'session'::text])))
 );
 
+CREATE TABLE former_credentials (
+    workspace_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    credential_id uuid NOT NULL,
+    name text NOT NULL,
+    sealed bytea NOT NULL,
+    key_id text GENERATED ALWAYS AS (encode(substr(sealed, 2, get_byte(sealed, 0)), 'escape'::text)) STORED NOT NULL,
+    replaced_at timestamptz DEFAULT now() NOT NULL
+);
+
 CREATE TABLE grants (
     workspace_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -847,6 +857,7 @@ ALTER TABLE contents ADD CONSTRAINT contents_pkey PRIMARY KEY (workspace_id, sha
 ALTER TABLE credentials ADD CONSTRAINT credentials_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE deliveries ADD CONSTRAINT deliveries_pkey PRIMARY KEY (workspace_id, session_id, seq, role);
 ALTER TABLE events ADD CONSTRAINT events_pkey PRIMARY KEY (workspace_id, session_id, seq);
+ALTER TABLE former_credentials ADD CONSTRAINT former_credentials_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE held_words ADD CONSTRAINT held_words_pkey PRIMARY KEY (workspace_id, run_id, attempt);
 ALTER TABLE identities ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
@@ -916,6 +927,7 @@ CREATE INDEX credentials_by_key ON credentials USING btree (key_id);
 CREATE UNIQUE INDEX credentials_name ON credentials USING btree (workspace_id, name);
 CREATE INDEX deliveries_unacked ON deliveries USING btree (workspace_id, session_id, role, seq) WHERE (acked_at IS NULL);
 CREATE INDEX events_by_time ON events USING brin (created_at);
+CREATE INDEX former_credentials_by_name ON former_credentials USING btree (workspace_id, name);
 CREATE INDEX grants_expiring ON grants USING btree (expires_at) WHERE ((automation_id IS NOT NULL) AND (revoked_at IS NULL) AND (expiry_told_at IS NULL));
 CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automation_id, id) WHERE (automation_id IS NOT NULL);
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
@@ -993,6 +1005,7 @@ ALTER TABLE automations ADD CONSTRAINT automations_workspace_id_grant_id_fkey FO
 ALTER TABLE contents ADD CONSTRAINT contents_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE credentials ADD CONSTRAINT credentials_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);
 ALTER TABLE credentials ADD CONSTRAINT credentials_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE former_credentials ADD CONSTRAINT former_credentials_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE grants ADD CONSTRAINT grants_revoked_by_fkey FOREIGN KEY (revoked_by) REFERENCES users(id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_account_id_fkey FOREIGN KEY (workspace_id, account_id) REFERENCES accounts(workspace_id, id);
 ALTER TABLE grants ADD CONSTRAINT grants_workspace_id_user_id_fkey FOREIGN KEY (workspace_id, user_id) REFERENCES members(workspace_id, user_id);

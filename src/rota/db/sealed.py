@@ -8,10 +8,15 @@ from psycopg.rows import class_row
 
 from rota.db.pool import Connection
 
+KINDS = ("credentials", "former_credentials", "webhook_secrets", "notification_targets")
+
 # `place` is what the secret is bound to; whoever seals says the same.
 EVERYTHING = """
 SELECT 'credentials' AS kind, workspace_id, id, key_id, sealed, format('credential/%%s/%%s', workspace_id, id) AS place
   FROM credentials
+ UNION ALL
+SELECT 'former_credentials', workspace_id, id, key_id, sealed, format('credential/%%s/%%s', workspace_id, credential_id)
+  FROM former_credentials
  UNION ALL
 SELECT 'webhook_secrets', workspace_id, id, key_id, sealed, format('webhook/%%s/%%s/%%s', workspace_id, trigger_id, id)
   FROM webhook_secrets
@@ -36,10 +41,10 @@ SELECT kind, workspace_id, id, key_id, sealed, place FROM ({EVERYTHING}) every
 # The old content is the state expected: who gave it a new value meanwhile has sealed it with the newest key.
 RESEAL = {
     kind: f"UPDATE {kind} SET sealed = %(new)s WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND sealed = %(old)s"  # noqa: S608
-    for kind in ("credentials", "webhook_secrets", "notification_targets")
+    for kind in KINDS
 }
 
-WAIT_FOR_WRITERS = "LOCK TABLE credentials, webhook_secrets, notification_targets IN SHARE MODE"
+WAIT_FOR_WRITERS = f"LOCK TABLE {', '.join(KINDS)} IN SHARE MODE"
 
 
 class Sealed(NamedTuple):
@@ -77,4 +82,4 @@ async def reseal(conn: Connection, each: Sealed, new: bytes) -> None:
 
 async def wait_for_writers(conn: Connection) -> None:
     """Until this transaction ends nobody writes a secret."""
-    await conn.execute(WAIT_FOR_WRITERS)
+    await conn.execute(WAIT_FOR_WRITERS.encode())

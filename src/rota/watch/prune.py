@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 BATCH = 5000
 EVERY_SECONDS = 600.0
 KEEP_KEYS = timedelta(days=30)
+KEEP_FORMER = timedelta(minutes=1)  # who is just beginning may still be given what is just being replaced
 KEEP_WORKERS = timedelta(days=7)
 
 
@@ -54,6 +55,7 @@ class Prune:
             (pruning.APPROVALS, keep_events),
             (pruning.ABANDONMENTS, keep_events),
             (pruning.WEBHOOK_SECRETS, KEEP_KEYS),
+            (pruning.FORMER_CREDENTIALS, KEEP_FORMER),
             (pruning.SNAPSHOTS, keep_snapshots),
             (pruning.AUDIT, keep_audit),
             (pruning.NOTIFICATIONS, keep_notifications),
