@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from waiting import until
 
+from rota.db import tallies
 from rota.model.ids import new_id
 from rota.model.outcome import Cancelled
+from rota.model.tally import quarter
 from rota.roster.forecasting import fires_until
 
 from . import api_client
@@ -139,6 +141,28 @@ async def test_a_renewed_grant_may_charge_another_account_and_those_after_it_do_
     refused(await api.post(f"{path}/renew-grant", {"account": str(new_id())}), 422, "unknown_account", "account")
     theirs = await account_of(await (await furnish(office.site)).api())
     refused(await api.post(f"{path}/renew-grant", {"account": theirs["id"]}), 422, "unknown_account", "account")
+
+
+async def test_money_of_different_currencies_is_not_added_up(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example(schedule=DAILY)))
+    euros = made(await api.post("/accounts", {"name": "Berlin", "currency": "EUR"}))
+    for account in (None, euros["id"]):
+        if account:
+            made(await api.post(f"/automations/{automation['id']}/renew-grant", {"account": account}), 200)
+        made(await api.post(f"/automations/{automation['id']}/run"))
+        work = await office.claim()
+        await work.desk.usage("money", 2 if account else 1)
+        await office.settle(work)
+    spent = {"money": 1, "money EUR": 2}
+    assert [each["usage"] for each in made(await api.get("/usage"), 200)["items"]] == [spent]
+    assert made(await api.get(f"/accounts/{euros['id']}/usage"), 200)["items"][0]["usage"] == {"money": 2}
+    found = made(await api.get("/usage/forecast"), 200)
+    assert found["spent"] == spent
+    assert all(each["per_run"] == {"money": 0.5, "money EUR": 1} for each in found["items"])
+    async with office.db.transaction() as conn:
+        mine = [each for each in await tallies.standings(conn) if each.workspace_id == office.caller.workspace_id]
+        await tallies.sum_up(conn, [(each, quarter(each.now) + timedelta(minutes=15)) for each in mine])
+    assert made(await api.get("/usage/forecast"), 200)["spent"] == spent, "also once it is summed up"
 
 
 async def test_a_follow_up_charges_what_the_automation_of_its_session_charges(office: Office, api: Api) -> None:

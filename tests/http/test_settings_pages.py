@@ -119,7 +119,12 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
         assert field in refused.text
         assert 'value="As typed"' in refused.text
     assert (await submit(admin, home, name="Second", currency="USD")).status_code == 303
-    assert "Second" in (await admin.get(home)).text
+    spent = "INSERT INTO usage SELECT workspace_id, %s, 2, 'money', 3, id FROM accounts WHERE name = 'Second'"
+    await house.execute(spent, run_id)
+    told = (await admin.get(home)).text
+    assert "Second" in told
+    assert (told.count("<h3>Money, EUR</h3>"), told.count("<h3>Money, USD</h3>")) == (1, 1)
+    assert ("0.25 so far" in told, "3.00 so far" in told) == (True, True)
     await house.execute("UPDATE members SET level = 'member'")
     assert (await submit(admin, home, name="Third", currency="USD")).status_code == 403
     assert "New account" not in (await admin.get(home)).text

@@ -51,13 +51,23 @@ SELECT g.workspace_id, spent.starts_at, spent.account_id, spent.unit, spent.amou
          GROUP BY 1, 2, 3) spent
 """  # noqa: S608
 
+# Euros and dollars have no sum: `money` is that of the workspace's first account's currency, any other stands by its name.
+APART = """
+       LEFT JOIN (SELECT c.id, 'money ' || c.currency AS unit FROM accounts c
+                   WHERE c.workspace_id = %(workspace_id)s AND c.currency <> (
+                             SELECT f.currency FROM accounts f WHERE f.workspace_id = %(workspace_id)s
+                           ORDER BY f.created_at, f.id LIMIT 1)) apart
+              ON apart.id = u.account_id AND u.unit = 'money'
+"""
+
 UNTIL = "SELECT until FROM usage_tallies WHERE workspace_id = %(workspace_id)s"
 
-DAYS = """
-SELECT (starts_at AT TIME ZONE %(zone)s)::date AS day, unit, sum(amount) FROM usage_spans
- WHERE workspace_id = %(workspace_id)s AND starts_at >= %(start)s AND starts_at < %(end)s
+DAYS = f"""
+SELECT (u.starts_at AT TIME ZONE %(zone)s)::date AS day, coalesce(apart.unit, u.unit), sum(u.amount)
+  FROM usage_spans u {APART}
+ WHERE u.workspace_id = %(workspace_id)s AND u.starts_at >= %(start)s AND u.starts_at < %(end)s
 GROUP BY 1, 2
-"""
+"""  # noqa: S608
 
 
 class Standing(NamedTuple):
@@ -97,5 +107,5 @@ async def days(
 ) -> dict[tuple[Any, str], Decimal]:
     """What was spent by day of a zone and unit, as far as it is summed up."""
     given = {"workspace_id": workspace_id, "start": start, "end": end, "zone": zone}
-    rows = await (await conn.execute(DAYS, given)).fetchall()
+    rows = await (await conn.execute(DAYS.encode(), given)).fetchall()
     return {(day, unit): amount for day, unit, amount in rows}

@@ -106,8 +106,8 @@ def _amounts(stored: Mapping[str, str]) -> dict[str, Decimal]:
 
 # Ids of runs are in the order of time: a span of days is a span of the ledger's primary key, or of an account's index.
 _SPENT = """
-SELECT ({started_at} AT TIME ZONE %(zone)s)::date AS day, coalesce(r.automation_id, %(none)s) AS subject, u.unit, sum(u.amount) AS amount
-  FROM usage u JOIN runs r ON r.workspace_id = u.workspace_id AND r.id = u.run_id
+SELECT ({started_at} AT TIME ZONE %(zone)s)::date AS day, coalesce(r.automation_id, %(none)s) AS subject, {unit} AS unit, sum(u.amount) AS amount
+  FROM usage u JOIN runs r ON r.workspace_id = u.workspace_id AND r.id = u.run_id {apart}
  WHERE u.workspace_id = %(workspace_id)s AND u.run_id >= %(since)s AND u.run_id < %(until)s {of_account}
 GROUP BY 1, 2, 3
 """
@@ -124,11 +124,11 @@ ORDER BY spent.day DESC, spent.subject
 
 DAYS = "SELECT day, unit, sum(amount) AS amount FROM ({spent}) every GROUP BY day, unit"
 
-MEAN = """
+MEAN = f"""
 -- What a run of each automation cost of late: of its newest that have ended, at most so many.
 SELECT g.id, recent.runs, (SELECT jsonb_object_agg(unit, amount) FROM (
-           SELECT u.unit, sum(u.amount) / recent.runs AS amount FROM usage u
-            WHERE u.workspace_id = %(workspace_id)s AND u.run_id = ANY(recent.ids) GROUP BY u.unit) mean)
+           SELECT coalesce(apart.unit, u.unit) AS unit, sum(u.amount) / recent.runs AS amount FROM usage u {tallies.APART}
+            WHERE u.workspace_id = %(workspace_id)s AND u.run_id = ANY(recent.ids) GROUP BY 1) mean)
   FROM unnest(%(ids)s::uuid[]) AS g(id)
        CROSS JOIN LATERAL (
            SELECT count(*) AS runs, array_agg(newest.id) AS ids FROM (
@@ -136,7 +136,7 @@ SELECT g.id, recent.runs, (SELECT jsonb_object_agg(unit, amount) FROM (
                 WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = g.id AND r.status IN ('succeeded', 'failed')
              ORDER BY r.id DESC LIMIT %(newest)s) newest) recent
  WHERE recent.runs > 0
-"""
+"""  # noqa: S608 — constants
 
 DAY = timedelta(days=1)
 NOBODY = UUID(int=0)  # what was spent by runs of no automation
@@ -168,7 +168,9 @@ class Days(NamedTuple):
 
 def _of(span: Span, query: str) -> bytes:
     of_account = "AND u.account_id = %(account_id)s" if span.account_id else ""
-    return query.format(spent=_SPENT.format(started_at=tallies.STARTED_AT, of_account=of_account)).encode()
+    unit, apart = ("u.unit", "") if span.account_id else ("coalesce(apart.unit, u.unit)", tallies.APART)
+    spent = _SPENT.format(started_at=tallies.STARTED_AT, of_account=of_account, unit=unit, apart=apart)
+    return query.format(spent=spent).encode()
 
 
 async def by_day(
@@ -208,7 +210,7 @@ async def mean(
 ) -> dict[UUID, tuple[int, dict[str, Decimal]]]:
     """By automation: how many of its newest runs were looked at, and what one of them cost."""
     given = {"workspace_id": workspace_id, "ids": list(automation_ids), "newest": newest}
-    rows = await (await conn.execute(MEAN, given)).fetchall()
+    rows = await (await conn.execute(MEAN.encode(), given)).fetchall()
     return {
         each: (runs, {unit: Decimal(str(amount)) for unit, amount in (cost or {}).items()}) for each, runs, cost in rows
     }

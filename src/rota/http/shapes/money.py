@@ -95,7 +95,10 @@ class UsageOut(Out):
     automation_id: UUID | None = Field(description="Null for runs of no automation, together")
     automation: str | None
     name: str | None
-    usage: dict[str, float] = Field(examples=[{"tokens": 1200, "money": 0.5}])
+    usage: dict[str, float] = Field(
+        description="`money` of a workspace is in its first account's currency; others stand apart, as `money EUR`",
+        examples=[{"tokens": 1200, "money": 0.5}],
+    )
 
 
 class ExpectedOut(Out):

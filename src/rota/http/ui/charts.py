@@ -133,7 +133,7 @@ def spent(amount: Any, of: str) -> str:
 
 def told_in(of: str) -> str:
     """By which of the units here a unit of usage is told."""
-    return {"seconds": "s", "run time": "s", "money": "money"}.get(of, "")
+    return "money" if of.startswith("money ") else {"seconds": "s", "run time": "s", "money": "money"}.get(of, "")
 
 
 def _length(seconds: float) -> str:

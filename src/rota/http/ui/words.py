@@ -117,6 +117,8 @@ def size_of(count: int) -> str:
 
 def unit_named(unit: str, currency: str = "") -> str:
     """What was spent, as a heading; of money also which, where it is known."""
+    unit, _, other = unit.partition(" ") if unit.startswith("money ") else (unit, "", "")
+    currency = other or currency
     return f"{unit.capitalize()}, {currency}" if unit == "money" and currency else unit.capitalize()
 
 
