@@ -19,6 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from rota.daemon import bind
+from rota.mcp import bridge as bridge_of
 from rota.mcp.protocol import LEGACY, META, MODERN
 from rota.mcp.tools import TOOLS
 
@@ -255,6 +256,29 @@ async def test_a_server_that_is_none_of_ours_is_told_of(status: str, body: str, 
     port = server.sockets[0].getsockname()[1]
     async with server, bridged(f"http://127.0.0.1:{port}", "rota_x") as bridge:
         assert told in (await bridge.ask(PING))["error"]["message"]
+
+
+async def test_what_is_not_answered_soon_after_the_input_has_ended_is_told_to_be_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, said, warned = asyncio.Event(), list[bytes](), list[str]()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield json.dumps(PING).encode()
+        await asked.wait()
+
+    monkeypatch.setattr(bridge_of, "LAST_WORDS_WITHIN", 0.0)
+    async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await bridge_of.Bridge(url, "rota_x", write=said.append, warn=warned.append).run(lines())
+    assert [json.loads(line)["id"] for line in said] == [1]
+    assert "has not answered" in json.loads(said[0])["error"]["message"]
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -20,6 +20,7 @@ AT_ONCE = 32
 ANSWERS_WITHIN = httpx.Timeout(120.0, connect=10.0)
 KEPT = 2.0  # less than a server keeps an idle connection, or a request could be sent into one that it just closes
 LAST_WORDS_WITHIN = 10.0  # for what is under way when the input ends
+LATE = "The input has ended, and the server has not answered since. Look whether it was done."
 
 
 class Bridge:
@@ -34,9 +35,10 @@ class Bridge:
         self._free = asyncio.Semaphore(AT_ONCE)
         self._version: str | None = None  # what `initialize` agreed on
         self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._ending = False
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Until the input ends, and what is under way then is answered."""
+        """Until the input ends, and what is under way then is answered, or told to be late."""
         async with self._http:
             tasks: set[asyncio.Task[None]] = set()
             async for line in lines:
@@ -48,8 +50,10 @@ class Bridge:
                     task.add_done_callback(lambda _: self._free.release())
             if tasks:
                 _, late = await asyncio.wait(tasks, timeout=LAST_WORDS_WITHIN)
+                self._ending = True
                 for task in late:
                     task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
 
     async def _take(self, line: bytes) -> None:
         try:
@@ -57,14 +61,14 @@ class Bridge:
         except orjson.JSONDecodeError as wrong:
             return self._say(protocol.error(None, PARSE_ERROR, f"This line is not JSON: {wrong}."))
         if not isinstance(message, dict):
-            return self._say(await self._answer(message))
+            return self._say(await self._answered(message))
         if message.get("method") == "notifications/cancelled":
             return self._cancel(message)
         number, task = str(message.get("id")), asyncio.current_task()
         assert task
         self._under_way[number] = task
         try:
-            return self._say(await self._answer(message))
+            return self._say(await self._answered(message))
         finally:
             self._under_way.pop(number, None)
 
@@ -74,6 +78,14 @@ class Bridge:
         number = params.get("requestId") if isinstance(params, dict) else None
         if task := self._under_way.get(str(number)):
             task.cancel()
+
+    async def _answered(self, message: Any) -> Any:
+        try:
+            return await self._answer(message)
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+            return self._failed(message, LATE)
 
     async def _answer(self, message: Any) -> Any:
         try:
