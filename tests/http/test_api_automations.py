@@ -421,6 +421,25 @@ async def test_another_agent_comes_with_another_grant(office: Office, api: Api) 
     assert made(await api.post(f"/automations/{saved['id']}/run"))["agent_id"] == agent["id"]
 
 
+async def test_one_that_somebody_just_gives_another_agent_is_found_by_who_changes_it_next(
+    office: Office, api: Api
+) -> None:
+    made(await api.post("/agents", {"name": "Other", "executor": "command", "config": {"argv": ["true"]}}))
+    path = f"/automations/{made(await api.post('/automations', example()))['id']}"
+    async with office.db.connection() as holder:
+        async with holder.transaction():
+            await holder.execute(
+                "SELECT FROM automations WHERE workspace_id = %s FOR UPDATE", [office.caller.workspace_id]
+            )
+            moving = asyncio.create_task(api.patch(path, {"agent": "other"}))
+            await office.site.waiting_for_a_lock(1)
+            renaming = asyncio.create_task(api.patch(path, {"name": "Evening digest"}))
+            await office.site.waiting_for_a_lock(2)
+        assert made(await moving, 200)["agent"] == "other"
+        renamed = made(await renaming, 200)
+    assert (renamed["agent"], renamed["name"], renamed["revision"]) == ("other", "Evening digest", 3)
+
+
 # Lists --------------------------------------------------------------------------------------------------------------
 
 

@@ -101,6 +101,13 @@ HOLD_SESSION = """
 SELECT status FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s FOR SHARE
 """
 
+BY_REF = "((a.slug = %(ref)s AND a.deleted_at IS NULL) OR a.id = %(id)s::uuid)"
+
+LOCK = f"""
+-- In a statement of its own, as HOLD: joined to the agent it had before, one that was just given another would not be found.
+SELECT FROM automations a WHERE a.workspace_id = %(workspace_id)s AND {BY_REF} FOR NO KEY UPDATE
+"""
+
 OPEN_SESSION = """
 INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id)
 VALUES (%(workspace_id)s, %(session_id)s, 'automation', 'schedule', %(id)s, %(agent_id)s, %(owner_id)s)
@@ -109,9 +116,10 @@ VALUES (%(workspace_id)s, %(session_id)s, 'automation', 'schedule', %(id)s, %(ag
 
 async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: bool = False) -> dict[str, Any] | None:
     """One automation by id or slug. A deleted one is found by its id only."""
-    query = SHOWN + " AND ((a.slug = %(ref)s AND a.deleted_at IS NULL) OR a.id = %(id)s)"
-    query += " FOR NO KEY UPDATE OF a" if lock else ""
-    found = await named_rows(conn, query, {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+    given = {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)}
+    if lock:
+        await conn.execute(LOCK.encode(), given)
+    found = await named_rows(conn, f"{SHOWN} AND {BY_REF}", given)
     return found[0] if found else None
 
 
