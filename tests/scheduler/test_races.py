@@ -21,7 +21,7 @@ from rota.db.pool import Connection, Database
 from rota.model.ids import AutomationId
 from rota.roster import automations, running
 from rota.runs import sweeping
-from rota.scheduler.tick import Scheduler
+from rota.scheduler.tick import CONTENDED_SECONDS, Scheduler
 
 REPLICA = Path(__file__).parent / "replica.py"
 ONCE = {"at": "2999-01-01T00:00:00Z"}  # a slot that a test puts somewhere else, and no other
@@ -119,6 +119,25 @@ async def test_of_two_triggers_of_one_automation_no_other_replica_fires_the_seco
         assert len(await triggers.lock_due(first, clock(), 1)) == 1
         async with asyncio.timeout(10):
             assert await triggers.lock_due(second, clock(), 10) == []
+
+
+async def test_a_pass_that_postgresql_ends_for_anothers_sake_looks_again_at_once(
+    house: House, db: Database, wakes: Wakes, clock: Clock
+) -> None:
+    """Provoked: it has the automation and waits for a run; who has that run then waits for the automation."""
+    automation = AutomationId(await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_all"))
+    async with db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation)
+    scheduler = Scheduler(db, wakes, clock=clock)
+    async with db.transaction() as other:
+        await other.execute("SET LOCAL deadlock_timeout = '1min'")  # so that it is the scheduler that finds out
+        await other.execute("SELECT FROM runs FOR UPDATE")
+        firing = asyncio.create_task(scheduler.once())
+        await until(lambda: house.value(f"SELECT ({WAITS}) = 1"))
+        await other.execute("SELECT FROM automations FOR UPDATE")
+    assert await firing == CONTENDED_SECONDS
+    await scheduler.once()
+    assert [(run["source"], run["slot"]) for run in await house.ledger()] == [("run_now", None), ("schedule", NOON)]
 
 
 @pytest.mark.parametrize("stopped", ["status = 'paused'", "deleted_at = now()"])

@@ -9,12 +9,11 @@ from itertools import groupby
 from uuid import UUID
 
 from psycopg import DataError
-from psycopg.errors import UniqueViolation
 
 from rota import tracing
 from rota.db import triggers
 from rota.db.listener import RUNS, Wakes
-from rota.db.pool import Connection, Database
+from rota.db.pool import OVERTAKEN, Connection, Database
 from rota.failpoints import reach
 from rota.metrics import FIRED, LATENESS, SKIPPED
 from rota.model.firing import Due, Firing, Flight, fire, spread, uncounted
@@ -84,8 +83,8 @@ class Scheduler:
     async def _fire_batch(self, conn: Connection) -> int:
         try:
             return await self._fire_once(conn)
-        except UniqueViolation:  # another replica took the lane between our look and our write: look again
-            return 0
+        except OVERTAKEN:  # another took the lane between our look and our write, or the two waited for each other
+            return 0  # look again
         except DataError:
             if parked := await self._park_unreadable(conn):
                 return parked
