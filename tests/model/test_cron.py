@@ -327,6 +327,7 @@ def timed(work):
         ("", "this one has 0."),
         ("@dayly", "Did you mean “@daily”?"),
         ("@reboot", "“@reboot” is not a macro; use one of @hourly"),
+        ("@daily 5", "“@daily” says it all; leave out what follows it"),
         ("@every 5m", "“@every” is not a cron expression but an interval"),
         ("0 0 * * * ", None),
         ("٣ * * * *", "plain ASCII"),

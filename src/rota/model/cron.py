@@ -344,6 +344,8 @@ def _five(shown: str) -> tuple[str, ...]:
 def _about_macro(macro: str) -> str:
     if macro == "@every":
         return "“@every” is not a cron expression but an interval; give it as {“every”: “15m”}."
+    if macro in _MACROS:
+        return f"“{macro}” says it all; leave out what follows it."
     hint = did_you_mean(macro, _MACROS)
     return f"“{macro:.32}” is not a macro; use one of {', '.join(_MACROS)}.{hint}"
 

@@ -169,7 +169,7 @@ def read_schedule(form: Mapping[str, Any], *, default_timezone: str, now: dateti
             return _compiled(_every(form, zone, now), now)
         case "at":
             at, wall = _instant(form["at"], zone)
-            return _compiled(AtSchedule(_future(at, now), zone, wall), now)
+            return _compiled(AtSchedule(_future(at, zone, now), zone, wall), now)
         case "interval":
             return _interval(form, zone, now)
         case "weekly":
@@ -240,8 +240,9 @@ def _weekly(form: Mapping[str, Any], zone: str, now: datetime) -> Compiled:
 def _cron_or_every(expr: object, zone: str, now: datetime) -> Schedule:
     if not isinstance(expr, str):
         raise Invalid("“cron” is text such as “0 9 * * 1-5”", code="invalid_cron", field="cron")
-    if expr.split(maxsplit=1)[:1] == ["@every"]:
-        return EverySchedule(_interval_length(" ".join(expr.split()), "cron"), now, timezone=zone)
+    macro, *length = expr.split() or [""]
+    if macro.lower() == "@every":
+        return EverySchedule(_interval_length(" ".join(["@every", *length]), "cron"), now, timezone=zone)
     return CronSchedule(cron.parse(expr).expr, zone)
 
 
@@ -279,9 +280,10 @@ def _instant(value: object, zone: str) -> tuple[datetime, datetime | None]:
     return known, wall
 
 
-def _future(at: datetime, now: datetime) -> datetime:
+def _future(at: datetime, zone: str, now: datetime) -> datetime:
     if at <= now:
-        raise _refuse(f"{at:%Y-%m-%dT%H:%M:%SZ} is in the past; use a time to come", "at")
+        local = at.astimezone(cron.load_zone(zone))
+        raise _refuse(f"{local:%Y-%m-%dT%H:%M:%S} in {zone} is in the past; use a time to come", "at")
     return at
 
 
