@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 from httpx import AsyncClient, Response
@@ -214,6 +215,22 @@ async def test_an_automation_whose_instant_has_passed_is_edited_like_any_other(a
     assert (answer.status_code, errors(answer)) == (303, [])
     assert await stored(house) == [before]
     assert await house.value("SELECT prompt FROM automations") == "Do it again."
+
+
+async def test_one_whose_zone_is_no_more_is_shown_and_edited(admin: AsyncClient, house: Any) -> None:
+    """As it is parked then: what is wrong with it can be seen and mended."""
+    limited = {"every": "2d", "time": "09:00", "ends_at": datetime(2090, 1, 1, tzinfo=UTC)}
+    await house.automation(triggers=[limited, {"at": "2090-01-01T09:00:00Z"}])
+    await house.execute("UPDATE triggers SET timezone = 'Mars/Base', parked_error = 'no such zone'")
+    for view in ("", "?view=calendar", "?at=2026-06-01T09:00"):
+        assert "no such zone" in Page(await admin.get(f"{LIST}/errand{view}")).text
+    sent = filled(Page(await admin.get(f"{LIST}/errand/edit")))
+    assert sent["triggers.0.every"] == "2"
+    mended = {**sent, "triggers.0.timezone": "UTC", "triggers.1.timezone": "UTC", "do": "save"}
+    answer = await submit(admin, f"{LIST}/errand/edit", **mended)
+    assert (answer.status_code, errors(answer)) == (303, [])
+    told = Page(await admin.get(f"{LIST}/errand")).text
+    assert "Every 2 days at 09:00, UTC, until 1 January 2090; once, on 1 January 2090 at 09:00, UTC" in told
 
 
 async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncClient, house: Any) -> None:

@@ -434,6 +434,11 @@ def load_zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
+def known_zone(name: str) -> ZoneInfo:
+    """The same for what is shown, or UTC: a trigger may be kept that goes by one which is no more."""
+    return load_zone(name if name in zone_names() else "UTC")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to end a message with, or nothing."""
     lowered = {option.lower(): option for option in known}

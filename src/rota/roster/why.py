@@ -61,7 +61,7 @@ def recorded(ledger: Sequence[Mapping[str, Any]], minute: datetime) -> Answer | 
 def unrecorded(automation: Mapping[str, Any], schedules: Sequence[Schedule], minute: datetime, now: datetime) -> Answer:
     """Why the ledger has no row for this minute: there was no slot to record."""
     following = _following(schedules, minute)
-    told = "; ".join(describe(each) for each in schedules)
+    told = "; ".join(_in_words(each) for each in schedules)
     if minute < automation["created_at"] - MINUTE:
         return Answer("not_yet_saved", "It was not saved yet.")
     if automation["deleted_at"] and minute >= automation["deleted_at"]:
@@ -76,6 +76,12 @@ def unrecorded(automation: Mapping[str, Any], schedules: Sequence[Schedule], min
         "off", "By its schedule it was due, but it was paused, or its trigger was switched off or not yet begun.",
         next_slot=following,
     )  # fmt: skip
+
+
+def _in_words(schedule: Schedule) -> str:
+    with suppress(Invalid):
+        return describe(schedule)
+    return "one that cannot be read"
 
 
 def _due_within(schedules: Sequence[Schedule], minute: datetime) -> bool:

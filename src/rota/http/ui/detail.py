@@ -24,7 +24,7 @@ from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import PageRoute, fingerprint, own_url, page, zone_of
 from rota.model.caller import Caller
-from rota.model.cron import load_zone
+from rota.model.cron import known_zone, load_zone
 from rota.model.ids import AutomationId, id_at
 from rota.model.run import SkipReason
 from rota.roster import automations, views
@@ -143,7 +143,7 @@ def _bounds(day: date | None, zone: str) -> tuple[UUID | None, UUID | None]:
 
 def fires(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[Fire]:
     """The next fires of all triggers together, each on the clock of its own trigger."""
-    found = [Fire(at, row["timezone"]) for row in rows for at in upcoming([row], FIRES, now)]
+    found = [Fire(at, known_zone(row["timezone"]).key) for row in rows for at in upcoming([row], FIRES, now)]
     return sorted(found)[:FIRES]
 
 

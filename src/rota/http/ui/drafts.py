@@ -13,7 +13,7 @@ from rota.http.shapes.automations import Policies
 from rota.http.ui import forms
 from rota.http.ui.rendering import pretty
 from rota.model.budget import UNITS
-from rota.model.cron import load_zone
+from rota.model.cron import known_zone, load_zone
 from rota.model.duration import format_duration
 from rota.model.schedule import editor_form
 from rota.roster.triggers import MOST_TRIGGERS, form_of, timing
@@ -285,14 +285,14 @@ def _kind(row: Mapping[str, Any]) -> dict[str, Any]:
     if "mode" in form:
         return {"kind": form["mode"], **shown}
     if "time" in form:  # each day: an interval of the editor, which saves it as cron that fires at the same times
-        return {"kind": "interval", "every": "1", "unit": "days", "time": form["time"]}
+        return {"kind": "interval", "every": str(row["every"].days), "unit": "days", "time": form["time"]}
     return {"kind": "advanced", "cron": f"@every {form['every']}"}
 
 
 def _local(moment: datetime | None, zone: str) -> str:
     if moment is None:
         return ""
-    wall = moment.astimezone(load_zone(zone)).replace(tzinfo=None)
+    wall = moment.astimezone(known_zone(zone)).replace(tzinfo=None)
     return wall.isoformat(timespec="seconds" if wall.second else "minutes")
 
 
