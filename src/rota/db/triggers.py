@@ -265,9 +265,12 @@ UPDATE triggers
 """
 
 DUE_BETWEEN = """
-SELECT count(DISTINCT automation_id) FROM triggers
- WHERE workspace_id = %(workspace_id)s AND next_fire_at >= %(start)s AND next_fire_at < %(end)s
-   AND automation_id IS DISTINCT FROM %(but)s
+-- Of so many at most: a whole house may be due at nine, and somebody who writes a schedule looks with every change of it.
+SELECT count(DISTINCT automation_id) FROM (
+    SELECT automation_id FROM triggers
+     WHERE workspace_id = %(workspace_id)s AND next_fire_at >= %(start)s AND next_fire_at < %(end)s
+       AND automation_id IS DISTINCT FROM %(but)s
+     LIMIT %(limit)s) due
 """
 
 DUE_UNTIL = """
@@ -502,10 +505,16 @@ async def delete(conn: Connection, workspace_id: WorkspaceId, ids: list[TriggerI
 
 
 async def due_between(
-    conn: Connection, workspace_id: WorkspaceId, start: datetime, end: datetime, *, but: AutomationId | None
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    start: datetime,
+    end: datetime,
+    *,
+    but: AutomationId | None,
+    limit: int,
 ) -> int:
-    """How many other automations of this workspace are due next in this span."""
-    given = {"workspace_id": workspace_id, "start": start, "end": end, "but": but}
+    """How many other automations of this workspace are due next in this span, as far as they are counted."""
+    given = {"workspace_id": workspace_id, "start": start, "end": end, "but": but, "limit": limit}
     row = await (await conn.execute(DUE_BETWEEN, given)).fetchone()
     return row[0] if row else 0
 

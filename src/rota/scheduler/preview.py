@@ -14,8 +14,10 @@ from rota.model.ids import AutomationId
 from rota.model.preview import Fire, ScheduleWarning
 from rota.model.schedule import read_schedule
 from rota.roster import automations
+from rota.roster.triggers import MOST_TRIGGERS
 
 CROWD = 20
+COUNTED = CROWD * MOST_TRIGGERS  # triggers, among which a crowd is always found
 
 
 class Preview(NamedTuple):
@@ -57,8 +59,10 @@ async def _crowded(
     if not fires:
         return []
     minute = fires[0].at.replace(second=0, microsecond=0)
-    due = await triggers.due_between(conn, caller.workspace_id, minute, minute + timedelta(minutes=1), but=own)
+    following = minute + timedelta(minutes=1)
+    due = await triggers.due_between(conn, caller.workspace_id, minute, following, but=own, limit=COUNTED)
     if due < CROWD:
         return []
-    message = f"{due} other automations are due in the same minute; another minute would start sooner."
+    many = f"{due:,} or more" if due == COUNTED else due
+    message = f"{many} other automations are due in the same minute; another minute would start sooner."
     return [ScheduleWarning("crowded", message)]
