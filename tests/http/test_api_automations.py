@@ -197,6 +197,7 @@ async def test_session_same_gives_it_its_one_session(api: Api) -> None:
         ({"prompt": " \n"}, "invalid", "prompt"),
         ({"prompt": 5}, "invalid", "prompt"),
         ({"name": ""}, "invalid", "name"),
+        ({"name": "\u200b \u200d"}, "invalid", "name"),
         ({"slug": "Not a slug"}, "invalid_slug", "slug"),
         ({"slug": ""}, "invalid_slug", "slug"),
         ({"slug": UNKNOWN}, "invalid_slug", "slug"),
