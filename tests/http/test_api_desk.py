@@ -329,8 +329,14 @@ async def test_it_does_not_become_whom_it_gives_a_task(seat: Seat, office: Offic
     made(await seat.post("task", {"tasks": [{"role": "helper", "prompt": "Sweep."}]}))
     made(await seat.post("message", {"body": "Begin.", "to": "helper"}))
     assert made(await seat.send("GET", "inbox"), 200)["items"] == []
-    [read] = made(await Seat(office, seat.api, await office.claim()).send("GET", "inbox"), 200)["items"]
+    helper = Seat(office, seat.api, await office.claim())
+    [read] = made(await helper.send("GET", "inbox"), 200)["items"]
     assert (read["from"], read["body"]) == ("agent", "Begin.")
+    made(await helper.post("message", {"body": "Swept.", "to": "agent"}))
+    made(await helper.post("message", {"body": "Who is next?"}))
+    heard = made(await seat.send("GET", "inbox"), 200)["items"]
+    assert [(each["from"], each["body"]) for each in heard] == [("helper", "Swept."), ("helper", "Who is next?")]
+    assert made(await seat.api.get(f"{seat.session}/messages", role="agent"), 200)["items"] == heard
 
 
 async def test_a_role_that_it_named_in_an_earlier_turn_is_not_its_own_in_the_next(office: Office, api: Api) -> None:

@@ -81,11 +81,11 @@ def post(db: Database, wakes: Wakes) -> Post:
 
 
 @pytest.mark.parametrize(
-    ("to", "sender", "roles", "expected"),
+    ("to", "sender", "seats", "expected"),
     [
-        ("all", "user", [], ["agent"]),
-        ("all", "agent", [], ["user"]),
-        ("agent", "user", [], ["agent"]),
+        ("all", "user", ["agent"], ["agent"]),
+        ("all", "agent", ["agent"], ["user"]),
+        ("agent", "user", ["agent"], ["agent"]),
         ("all", "planner", ["judge", "planner"], ["judge", "user"]),
         ("judge", "planner", ["judge", "planner"], ["judge"]),
         ("planner", "planner", ["judge", "planner"], ["planner"]),
@@ -93,9 +93,9 @@ def post(db: Database, wakes: Wakes) -> Post:
     ],
 )
 def test_a_message_goes_to_one_role_or_to_all_others(
-    to: str, sender: str, roles: list[str], expected: list[str]
+    to: str, sender: str, seats: list[str], expected: list[str]
 ) -> None:
-    assert recipients(to, sender, roles) == expected
+    assert recipients(to, sender, seats) == expected
 
 
 @pytest.mark.parametrize(("to", "sender", "field"), [("jugde", "user", "to"), ("judge", "plannner", "from")])

@@ -1,6 +1,6 @@
 """Messages: events with a delivery for each recipient, written together under the session's row lock."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,10 +13,21 @@ from rota.db.pool import Connection
 from rota.db.write_keys import Key
 from rota.model.ids import RunId, SessionId, WorkspaceId
 
-LOOK = """
+# Who has an inbox: the session's roles, and `agent` as long as nobody gave the agent that it belongs to one. Roles which that
+# agent named, for tasks, are others' (attempts.SEAT).
+SEATS = """
+ARRAY(SELECT r.name FROM session_roles r WHERE r.workspace_id = s.workspace_id AND r.session_id = s.id
+      UNION ALL
+      SELECT 'agent' WHERE NOT EXISTS (
+          SELECT FROM session_roles r WHERE r.workspace_id = s.workspace_id AND r.session_id = s.id
+             AND r.agent_id = s.agent_id AND NOT r.named_by_agent)
+      ORDER BY 1)
+"""
+
+LOOK = f"""
 -- All that a group of messages is judged by, in one round trip. First the attempts are held (as in events.HOLD), then the
 -- sessions locked, each in id order, so that writers over several of them never deadlock. Who holds a session's row
--- numbers its events. Roles and keys are as the statement found them when it began: `seen_seq` tells whether somebody
+-- numbers its events. Seats and keys are as the statement found them when it began: `seen_seq` tells whether somebody
 -- wrote in the session while it waited for the lock.
 WITH held AS MATERIALIZED (
     SELECT given.number
@@ -28,32 +39,25 @@ WITH held AS MATERIALIZED (
   ORDER BY r.workspace_id, r.id
        FOR SHARE OF r),
 locked AS MATERIALIZED (
-    SELECT given.number, s.workspace_id, s.id, s.status, s.last_seq
+    SELECT given.number, s.workspace_id, s.id, s.status, s.agent_id, s.last_seq
       FROM json_to_recordset(%(sessions)s::json) AS given(number integer, workspace_id uuid, id uuid)
            JOIN sessions s ON s.workspace_id = given.workspace_id AND s.id = given.id
      WHERE (SELECT count(*) FROM held) >= 0
   ORDER BY s.workspace_id, s.id
        FOR NO KEY UPDATE OF s)
 SELECT now(), ARRAY(SELECT number FROM held),
-       (SELECT json_agg(json_build_array(l.number, l.status, l.last_seq, seen.last_seq, ARRAY(
-                   SELECT r.name FROM session_roles r
-                    WHERE r.workspace_id = l.workspace_id AND r.session_id = l.id ORDER BY r.name)))
-          FROM locked l CROSS JOIN LATERAL (
-                   SELECT s.last_seq FROM sessions s WHERE s.workspace_id = l.workspace_id AND s.id = l.id LIMIT 1) seen),
+       (SELECT json_agg(json_build_array(s.number, s.status, s.last_seq, seen.last_seq, {SEATS}))
+          FROM locked s CROSS JOIN LATERAL (
+                   SELECT n.last_seq FROM sessions n WHERE n.workspace_id = s.workspace_id AND n.id = s.id LIMIT 1) seen),
        (SELECT json_agg(json_build_array(given.number, encode(k.body_hash, 'hex'), k.answer))
           FROM json_to_recordset(%(keys)s::json) AS given(number integer, workspace_id uuid, scope_id uuid, key text)
                CROSS JOIN LATERAL (
                    SELECT * FROM write_keys k
                     WHERE k.workspace_id = given.workspace_id AND k.scope_id = given.scope_id AND k.key = given.key
                     LIMIT 1) k)
-"""
+"""  # noqa: S608
 
-ROLES = """
-SELECT r.workspace_id, r.session_id, array_agg(r.name ORDER BY r.name)
-  FROM json_to_recordset(%(sessions)s::json) AS given(workspace_id uuid, id uuid)
-       JOIN session_roles r ON r.workspace_id = given.workspace_id AND r.session_id = given.id
-GROUP BY r.workspace_id, r.session_id
-"""
+OF_SESSION = f"SELECT {SEATS} FROM sessions s WHERE s.workspace_id = %(workspace_id)s AND s.id = %(session_id)s"  # noqa: S608
 
 WRITE = """
 -- The sessions are locked and the messages numbered: event, deliveries and key of each go in together.
@@ -113,7 +117,7 @@ Attempt = tuple[UUID, UUID, int]
 class Locked:
     status: str
     last_seq: int
-    roles: list[str]
+    seats: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +181,16 @@ async def look(
     return Seen(
         now,
         {attempts[number] for number in held},
-        {sessions[number]: Locked(status, last_seq, roles) for number, status, last_seq, _, roles in locked or ()},
+        {sessions[number]: Locked(status, last_seq, seats) for number, status, last_seq, _, seats in locked or ()},
         {keys[number]: (bytes.fromhex(body_hash), answer) for number, body_hash, answer in found or ()},
     )
 
 
-async def roles(conn: Connection, sessions: Iterable[Where]) -> dict[Where, list[str]]:
-    """The roles that these sessions declare; a session without any is not among them."""
-    rows = await conn.execute(ROLES, {"sessions": _listed(sessions)})
-    return {(w, s): names for w, s, names in await rows.fetchall()}
+async def seats(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[str]:
+    """Who of the session's agents has an inbox."""
+    rows = await conn.execute(OF_SESSION.encode(), {"workspace_id": workspace_id, "session_id": session_id})
+    found = await rows.fetchone()
+    return found[0] if found else []
 
 
 async def write(conn: Connection, messages: Sequence[Mapping[str, Any]], *, commit: bool = False) -> None:
@@ -236,7 +241,3 @@ async def ack(
 
 def _numbered(given: Sequence[tuple[Any, ...]], *names: str) -> str:
     return orjson.dumps([{"number": n, **dict(zip(names, each, strict=True))} for n, each in enumerate(given)]).decode()
-
-
-def _listed(sessions: Iterable[Where]) -> str:
-    return orjson.dumps([{"workspace_id": w, "id": s} for w, s in sessions]).decode()

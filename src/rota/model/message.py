@@ -11,7 +11,7 @@ import orjson
 from rota.errors import Invalid, TooLarge
 from rota.model.ids import RunId, SessionId, WorkspaceId
 
-AGENT = "agent"  # the one role of a session that declares none
+AGENT = "agent"  # who has no other role
 USER = "user"
 ALL = "all"
 LARGEST_BODY = 524_288
@@ -56,9 +56,9 @@ def check_size(body: Any) -> int:
     return size
 
 
-def recipients(to: str, sender: str, roles: Sequence[str]) -> list[str]:
-    """Who gets a message: one role, or all others. `roles` are those that the session declares."""
-    present = [*(roles or [AGENT]), USER]
+def recipients(to: str, sender: str, seats: Sequence[str]) -> list[str]:
+    """Who gets a message: one role, or all others. `seats` are the roles of those who work in the session."""
+    present = [*seats, USER]
     if sender not in (*present, AGENT):
         raise Invalid(_unknown(sender, present), code="unknown_role", field="from")
     if to == ALL:
@@ -68,8 +68,8 @@ def recipients(to: str, sender: str, roles: Sequence[str]) -> list[str]:
     return [to]
 
 
-def check_role(role: str, roles: Sequence[str]) -> None:
-    present = [*(roles or [AGENT]), USER]
+def check_role(role: str, seats: Sequence[str]) -> None:
+    present = [*seats, USER]
     if role not in present:
         raise Invalid(_unknown(role, present), code="unknown_role", field="role")
 

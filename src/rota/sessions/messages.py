@@ -203,7 +203,7 @@ class _Sheet:
         if session.status == "archived":
             return Conflict("This session is archived; nobody reads its messages.", code="session_archived")
         try:
-            to = recipients(message.to, message.sender, session.roles)
+            to = recipients(message.to, message.sender, session.seats)
         except Invalid as refused:
             return refused
         return self._number(where, message, to)
@@ -304,8 +304,7 @@ async def _rest(changed: asyncio.Event, quiet_since: float, beat: float | None) 
 
 
 async def check_role(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, role: str) -> None:
-    declared = await messages.roles(conn, [(workspace_id, session_id)])
-    rules.check_role(role, declared.get((workspace_id, session_id), []))
+    rules.check_role(role, await messages.seats(conn, workspace_id, session_id))
 
 
 async def ack(
