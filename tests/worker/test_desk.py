@@ -54,6 +54,7 @@ WORK = """
         refusals = []
         for request in (
             lambda: context.message("x", to="nobody"),
+            lambda: context.message("x", key="k" * 201),
             lambda: context.artifact("passwd", path="../../../../etc/passwd"),
             lambda: context.artifact("../x", "x"),
             lambda: context.remember("no key!", 1),
@@ -73,7 +74,7 @@ WORK = """
                 await request()
             except RuntimeError as refused:
                 refusals.append(str(refused))
-        assert len(refusals) == 15, refusals
+        assert len(refusals) == 16, refusals
         return "All done."
 """
 

@@ -50,6 +50,7 @@ class Seat:
         return Author(self.workspace_id, self.session_id, self.run_id, self.attempt)
 
     def message(self, body: Any, to: str, key: str | None) -> NewMessage:
+        _check_key(key)
         return NewMessage(self.workspace_id, self.session_id, body, to, self.role, self.run_id, self.attempt, key)
 
     def remembers(self) -> AutomationId:
@@ -135,8 +136,7 @@ async def event(conn: Connection, seat: Seat, name: str, data: Any, key: str | N
             code="event_cycle",
             field="event",
         )
-    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        raise Invalid(f"A key has 1 to {LONGEST_KEY} characters.", code="invalid_key", field="key")
+    _check_key(key)
     own = f"{seat.run_id}/{key or new_id().hex}"
     return list((await triggering.publish(conn, seat.workspace_id, name, data, own, run_id=seat.run_id)).values())
 
@@ -172,6 +172,11 @@ async def last_checkpoint(conn: Connection, seat: Seat) -> bytes | None:
     thread = seat.run_id if seat.source == "task" else seat.session_id
     found = await checkpoints.find(conn, seat.workspace_id, seat.session_id, thread)
     return found[0] if found else None
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+        raise Invalid(f"A key has 1 to {LONGEST_KEY} characters.", code="invalid_key", field="key")
 
 
 def _event(seat: Seat, kind: str, data: Mapping[str, Any]) -> NewEvent:
