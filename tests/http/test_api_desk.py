@@ -16,6 +16,7 @@ from rota.model.budget import MOST_UNITS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.outcome import Succeeded
+from rota.model.session import MOST_ROLES
 from rota.sessions import approvals
 from rota.sessions import seat as desk
 from rota.watch.prune import Prune
@@ -337,6 +338,19 @@ async def test_it_does_not_become_whom_it_gives_a_task(seat: Seat, office: Offic
     heard = made(await seat.send("GET", "inbox"), 200)["items"]
     assert [(each["from"], each["body"]) for each in heard] == [("helper", "Swept."), ("helper", "Who is next?")]
     assert made(await seat.api.get(f"{seat.session}/messages", role="agent"), 200)["items"] == heard
+
+
+async def test_a_session_has_only_so_many_roles(seat: Seat, office: Office, api: Api) -> None:
+    await office.execute(
+        "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) SELECT workspace_id, session_id, "
+        "'helper-' || n, agent_id, grant_id FROM runs, generate_series(2, %s) AS n WHERE id = %s",
+        MOST_ROLES, seat.at_work.id,
+    )  # fmt: skip
+    both = {"tasks": [{"role": role, "prompt": "Sweep."} for role in ("first", "second")]}
+    refused(await seat.post("task", both), 409, "too_many_roles")
+    first, second = ({"name": name, "agent": "worker-bee"} for name in ("first", "second"))
+    made(await api.post(f"{seat.session}/roles", first))
+    refused(await api.post(f"{seat.session}/roles", second), 409, "too_many_roles")
 
 
 async def test_a_role_that_it_named_in_an_earlier_turn_is_not_its_own_in_the_next(office: Office, api: Api) -> None:

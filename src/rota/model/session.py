@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from rota.errors import Conflict
 
+MOST_ROLES = 100  # each message to all is delivered to every one of them
+
 
 class SessionStatus(StrEnum):
     DRAFT = "draft"
@@ -80,3 +82,13 @@ def extended(status: SessionStatus) -> SessionStatus:
             allowed_from=[SessionStatus.DRAFT, *_OPEN, *_ENDED],
         )  # fmt: skip
     return SessionStatus.ACTIVE if status in _ENDED else status
+
+
+def room_for_roles(present: int, more: int) -> None:
+    """Refuse more roles than a session may have."""
+    if more and present + more > MOST_ROLES:
+        raise Conflict(
+            f"A session has at most {MOST_ROLES} roles; this one has {present}.",
+            code="too_many_roles",
+            limit=MOST_ROLES,
+        )

@@ -11,7 +11,7 @@ from rota.errors import Conflict, Invalid
 from rota.model.caller import Caller
 from rota.model.ids import AgentId, SessionId, WorkspaceId
 from rota.model.message import AGENT, ALL, ROLE, USER
-from rota.model.session import SessionStatus, extended
+from rota.model.session import SessionStatus, extended, room_for_roles
 from rota.sessions import changing
 
 NOT_ROLES = frozenset({ALL, USER, AGENT, "rota", "tool"})  # words with a meaning of their own where roles are named
@@ -33,6 +33,7 @@ async def give(conn: Connection, caller: Caller, session_id: SessionId, name: st
     session = await changing.find(conn, caller.workspace_id, session_id)
     caller.must_own(session["owner_id"], "give roles in this session")
     extended(SessionStatus(session["status"]))
+    room_for_roles(len(await sessions.roles(conn, caller.workspace_id, session_id)), 1)
     await add(conn, caller, session_id, [(name, agent)])
 
 

@@ -34,7 +34,9 @@ async def add(
     session = await changing.move(conn, workspace_id, session_id, lifecycle.extended)
     roles = {role["name"] for role in await sessions.roles(conn, workspace_id, session_id)}
     if attempt and session["kind"] != "background":
-        roles |= await _take_seats(conn, where, {form.role for form in forms}, attempt[0])
+        named = {form.role for form in forms}
+        lifecycle.room_for_roles(len(roles), len(named - roles))
+        roles |= await _take_seats(conn, where, named, attempt[0])
     known = await tasks.known(conn, where, references(forms))
     planned = plan(forms, known, roles)
     batch = batch or new_id()

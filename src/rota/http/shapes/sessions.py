@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from rota.http.shapes.fields import In, Name, Out, Prompt
 from rota.http.shapes.tasks import MOST_TASKS, RoleIn, TaskIn
+from rota.model.session import MOST_ROLES
 
 
 class SessionIn(In):
@@ -19,7 +20,7 @@ class SessionIn(In):
     prompt: Prompt | None = None
     input: Any = None
     goal: Prompt | None = None
-    roles: list[RoleIn] = Field(default_factory=list, max_length=100)
+    roles: list[RoleIn] = Field(default_factory=list, max_length=MOST_ROLES)
     tasks: list[TaskIn] = Field(default_factory=list, max_length=MOST_TASKS)
     draft: bool = Field(default=False, description="Start nothing until it is enabled")
 
