@@ -456,7 +456,9 @@ async def test_a_session_is_paused_while_a_task_ends_and_its_successor_is_held(
         assert await run_status.free_lanes(conn, 10) == []  # held is not the same as waiting for a lane
 
 
-async def test_an_agent_adds_tasks_only_while_it_holds_its_lease(workshop: Workshop, house: House) -> None:
+async def test_an_agent_adds_tasks_only_while_it_holds_its_lease_and_is_not_being_stopped(
+    workshop: Workshop, house: House
+) -> None:
     session = await workshop.goal(task("plan"))
     async with house.db.transaction() as conn:
         [run] = await claim_all(conn)
@@ -467,4 +469,9 @@ async def test_an_agent_adds_tasks_only_while_it_holds_its_lease(workshop: Works
     async with house.db.transaction() as conn:
         with pytest.raises(Lost):
             await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("zombie")], attempt=later)
-    assert "zombie" not in await workshop.tasks(session)
+    await workshop.change(session, "complete")
+    async with house.db.transaction() as conn:
+        with pytest.raises(Conflict, match="being stopped"):
+            await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("last-word")], attempt=fence)
+    assert set(await workshop.tasks(session)) == {"plan", "by-agent"}
+    assert await workshop.status(session) == "done"

@@ -51,6 +51,7 @@ SELECT r.session_id, r.source,
  WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
 """
 
+STOPPING = "SELECT cancel_requested_at IS NOT NULL FROM runs WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s"
 
 GRANTED_LEVEL = """
 SELECT m.level FROM runs r
@@ -89,3 +90,9 @@ async def seat(conn: Connection, workspace_id: UUID, run_id: UUID) -> dict[str, 
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(SEAT, {"workspace_id": workspace_id, "run_id": run_id})
         return await cursor.fetchone()
+
+
+async def is_stopping(conn: Connection, workspace_id: UUID, run_id: UUID) -> bool:
+    """Whether the run at work was asked to stop."""
+    found = await (await conn.execute(STOPPING, {"workspace_id": workspace_id, "run_id": run_id})).fetchone()
+    return bool(found and found[0])

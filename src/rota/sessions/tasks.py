@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from rota.db import events, runs, sessions, tasks
+from rota.db import attempts, events, runs, sessions, tasks
 from rota.db.pool import Connection
 from rota.db.tasks import Changed, Where
-from rota.errors import Lost
+from rota.errors import Conflict, Lost
 from rota.model import session as lifecycle
 from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
 from rota.model.task import NewTask, TaskForm, levels, plan, references
@@ -28,8 +28,8 @@ async def add(
     """Add tasks, all or none; the id of this batch. Those that wait for nobody start at once. A session that had ended
     becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else.
     """
-    if attempt and not await events.hold(conn, [(workspace_id, *attempt)]):
-        raise Lost("This attempt belongs to another worker now.")
+    if attempt:
+        await _hold(conn, workspace_id, *attempt)
     where = (workspace_id, session_id)
     session = await changing.move(conn, workspace_id, session_id, lifecycle.extended)
     roles = {role["name"] for role in await sessions.roles(conn, workspace_id, session_id)}
@@ -46,6 +46,14 @@ async def add(
     await tasking.tell(conn, [*(_added(where, task) for task in planned), *skipped])
     await tasking.release(conn, [where])
     return batch
+
+
+async def _hold(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> None:
+    """An agent that is being stopped begins nothing more: it would bring back a session that was ended by hand."""
+    if not await events.hold(conn, [(workspace_id, run_id, attempt)]):
+        raise Lost("This attempt belongs to another worker now.")
+    if await attempts.is_stopping(conn, workspace_id, run_id):
+        raise Conflict("This run is being stopped; it adds no more tasks.", code="run_stopping")
 
 
 async def _take_seats(conn: Connection, where: Where, names: set[str], run_id: RunId) -> set[str]:
