@@ -279,6 +279,17 @@ async def test_it_asks_and_waits_for_the_answer(seat: Seat, office: Office) -> N
     assert (await seat.post("say", {"text": "Then not."})).status_code == 204
 
 
+async def test_a_question_without_a_key_is_asked_anew_but_by_a_later_attempt(seat: Seat, office: Office) -> None:
+    question = {"question": "Shall I?"}
+    first = made(await seat.post("ask", question, key="first try"))
+    second = made(await seat.post("ask", question, key="second try"))
+    assert first != second
+    await office.execute("UPDATE approvals SET attempt = 0 WHERE id = %s", UUID(second["approval_id"]))  # asked then
+    for _ in range(2):  # what takes it over is repeated too
+        assert made(await seat.post("ask", question, key="later")) == second
+    assert await office.value("SELECT count(*) FROM approvals WHERE run_id = %s", seat.at_work.id) == 2
+
+
 async def test_it_works_on_while_it_waits(seat: Seat) -> None:
     made(await seat.post("ask", {"question": "Shall I?"}))
     assert (await seat.post("say", {"text": "Waiting …"})).status_code == 204

@@ -2,7 +2,6 @@
 
 import os
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,7 +168,7 @@ class AsyncDesk:
     ) -> dict[str, Any]:
         """Ask a person and wait for the answer, `{"approved", "option_id", "text", …}`; after `wait` seconds its
         `status` may still be `pending`. Asked again with the same key, it is the same question."""
-        body = {"question": question, "options": options, "detail": detail, "key": key or uuid.uuid4().hex}
+        body = {"question": question, "options": options, "detail": detail, "key": key}
         asked: dict[str, Any] = await self._post("ask", body)
         until = None if wait is None else time.monotonic() + wait
         while asked["status"] == "pending":

@@ -30,12 +30,13 @@ SELECT r.session_id, v.spec ->> 'approval_expires', v.spec -> 'pre_approvals'
 """
 
 ASKED_BEFORE = f"""
--- By its id when a commit was in doubt; by its key; without one only what an earlier attempt asked in the same words and nobody has answered yet.
+-- By its id when a commit was in doubt, whatever became of it; by its key; without one only what an earlier attempt asked in
+-- the same words and nobody has answered yet.
 SELECT {COLUMNS} FROM approvals
- WHERE workspace_id = %(workspace_id)s AND run_id = %(run_id)s AND status IN ('pending', 'approved', 'refused')
-   AND (id = %(id)s OR key = %(key)s OR (%(key)s::text IS NULL AND key IS NULL AND status = 'pending' AND attempt < %(attempt)s
-        AND question = %(question)s AND detail IS NOT DISTINCT FROM %(detail)s::jsonb AND options = %(options)s::jsonb))
-ORDER BY id DESC LIMIT 1
+ WHERE workspace_id = %(workspace_id)s AND run_id = %(run_id)s
+   AND (id = %(id)s OR status IN ('pending', 'approved', 'refused') AND (key = %(key)s OR (%(key)s::text IS NULL AND key IS NULL AND status = 'pending' AND attempt < %(attempt)s
+        AND question = %(question)s AND detail IS NOT DISTINCT FROM %(detail)s::jsonb AND options = %(options)s::jsonb)))
+ORDER BY id = %(id)s DESC, id DESC LIMIT 1
 """  # noqa: S608
 
 INSERT = f"""

@@ -259,13 +259,24 @@ async def ask(at: Seated, body: AskIn, wait: Wait = None) -> AskOut:
     answer. While it is pending the run awaits approval and keeps its place."""
     check_wait(wait)
     options = [Option(**each.model_dump()) for each in body.options] if body.options else list(APPROVE_OR_REFUSE)
-    question = Question(body.question, options, body.detail, body.key or at.key)
-    async with _fenced(), isolation.in_workspace(at.shared.db, at.seat.workspace_id) as conn:
-        asked = await approvals.ask(
-            conn, at.seat.workspace_id, at.seat.run_id, at.seat.attempt, question, keeps_process=True
-        )
-    at.shared.wakes.send(session_channel(at.seat.session_id))
-    return await _answered(at, asked, wait)
+    question = Question(body.question, options, body.detail, body.key)
+    seat = at.seat
+
+    async def asked(conn: Connection, approval_id: ApprovalId | None = None) -> Approval:
+        where = (seat.workspace_id, seat.run_id, seat.attempt)
+        return await approvals.ask(conn, *where, question, keeps_process=True, approval_id=approval_id)
+
+    async def first(conn: Connection) -> ApprovalId:
+        return (await asked(conn)).id
+
+    # A repeat of the request asks under the id of the first. Its key is not the question's, which tells what a later
+    # attempt asks again from what it asks anew.
+    async with _fenced(), isolation.in_workspace(at.shared.db, seat.workspace_id) as conn:
+        request = {"desk": "ask", **body.model_dump()}
+        known = await repeats.once(conn, seat.workspace_id, seat.run_id, at.key, request, first)
+        approval = await asked(conn, ApprovalId(UUID(known)))
+    at.shared.wakes.send(session_channel(seat.session_id))
+    return await _answered(at, approval, wait)
 
 
 @router.get("/ask/{approval_id}")
