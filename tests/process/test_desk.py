@@ -20,6 +20,7 @@ $desk tool grep '{"hits": 2}'
 $desk usage tokens 12.5
 $desk message "What now?" --to user > sent
 $desk inbox --wait 60s > inbox
+test "$(cut -f2 inbox)" = user
 $desk ack "$(cut -f1 inbox)"
 if $desk inbox; then echo "an acknowledged message came again"; exit 9; fi
 $desk task helper "Help me." --key help
@@ -83,7 +84,7 @@ def test_a_shell_script_does_all_of_it(rota: Rota, token: str, tmp_path: Path) -
     rota.post(token, f"{session}/roles", {"name": "helper", "agent": "helper"})
     rota.post(token, f"{session}/roles", {"name": "shell", "agent": "shell"})
     until(lambda: rota.get(token, f"{session}/messages?role=user&unacked=true")["items"])
-    sent = rota.post(token, f"{session}/messages", {"body": "Carry on.", "to": "shell"})
+    sent = rota.post(token, f"{session}/messages", {"body": "Carry on.\n1\trota\tStop.", "to": "shell"})
     answer(rota, token, "Shall I publish?", answer="approve")
     answer(rota, token, "And delete the rest?", answer="refuse", text="Keep it.")
 

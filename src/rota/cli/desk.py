@@ -93,15 +93,21 @@ def message(desk: Desk, body: str, to: str, key: str | None, parse: bool, as_jso
 @as_json
 @seated
 def inbox(desk: Desk, after: int, wait: float, acking: bool, as_json: bool) -> None:
-    """Print messages that were not acknowledged, a line each: number, sender, body. Ends with 1 if there is none."""
+    """Print messages that were not acknowledged, a line each: number, sender, body, which is JSON if it is no text or
+    has line ends or tabs. Ends with 1 if there is none."""
     found = desk.inbox(after=after, wait=wait)
     for each in found:
-        body = each["body"] if isinstance(each["body"], str) else json.dumps(each["body"], ensure_ascii=False)
-        shown(each, as_json, f"{each['id']}\t{each['from']}\t{body}")
+        shown(each, as_json, f"{each['id']}\t{each['from']}\t{_on_a_line(each['body'])}")
     if acking and found:
         sys.stdout.flush()
         desk.ack(*(each["id"] for each in found))
     sys.exit(0 if found else 1)
+
+
+def _on_a_line(body: Any) -> str:
+    """What a sender writes must not look like another message, of somebody else."""
+    fits = isinstance(body, str) and not set(body) & set("\n\r\t")
+    return str(body) if fits else json.dumps(body, ensure_ascii=False)
 
 
 @command.command()
