@@ -111,14 +111,15 @@ class Program:
                 self._tell(launcher.AT_ONCE)
                 impatience = again
         self._tell(launcher.STOP)
+        # Not a span of each wait: who is impatient again and again would begin it anew for ever.
+        unanswered = asyncio.get_running_loop().call_later(self._patience(), self._kill_launcher)
         while not self.gone.done():
             try:
-                await asyncio.wait({self.gone}, timeout=self._patience())
-                if not self.gone.done():
-                    self._kill_launcher()  # it does not answer: somebody has stopped it
+                await asyncio.wait({self.gone})
             except asyncio.CancelledError as again:
                 self._tell(launcher.AT_ONCE)
                 impatience = again
+        unanswered.cancel()
         if impatience is not None:
             raise impatience
 
@@ -197,6 +198,7 @@ class Program:
             self._launched = asyncio.get_running_loop().call_later(launcher.PATIENCE - silent, self._unlaunched)
 
     def _kill_launcher(self) -> None:
+        """It does not answer: somebody has stopped it."""
         for word, pid in self._reports():
             if word == "launcher":  # it lives as long as its line is open, so the number is still its own
                 with suppress(ProcessLookupError):
