@@ -12,7 +12,7 @@ import pytest
 from executors.stand_ins import RecordingDesk, until
 
 from rota.errors import TooLarge
-from rota.executors.python import PythonExecutor
+from rota.executors.python import MOST_WAITING, PythonExecutor
 from rota.model.approval import Answer, Option
 from rota.model.executor import Assignment
 from rota.model.ids import ApprovalId, UserId, new_id
@@ -137,6 +137,23 @@ async def test_what_the_desk_refuses_is_told_to_the_agent(
             return str(refusal)
     """
     assert await run(body) == Succeeded("That is too much.")
+
+
+async def test_an_agent_may_wait_for_many_answers_but_not_for_any_number(run: Any, desk: RecordingDesk) -> None:
+    body = f"""
+        asked = [context.ask("Send it?") for _ in range({MOST_WAITING + 1})]
+        try:
+            await asked.pop()
+        except RuntimeError as refusal:
+            context.say(str(refusal))
+        return str(all([(await each).approved for each in asked]))
+    """
+    running = asyncio.create_task(run(body))
+    await until(lambda: desk.text, "one too many was refused")
+    for _ in range(MOST_WAITING):
+        desk.answers.put_nowait(said(True))
+    assert await running == Succeeded("True")
+    assert (len(desk.events), desk.text) == (MOST_WAITING, "100 answers are waited for; more are too manyTrue")
 
 
 async def test_a_desk_that_breaks_while_the_agent_waits_for_its_answer_ends_the_attempt(

@@ -29,6 +29,7 @@ from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 CHILD = str(Path(__file__).with_name("python_child.py"))
+MOST_WAITING = 100  # answers of one agent: each takes of what all agents of the worker share
 READ_EARLY = ("PYTHON", "LD_")  # variables that begin so mean something to a Python that starts, and only then
 
 
@@ -160,12 +161,14 @@ class Attendant(ABC):
         event = decode(message)
         if event is None:
             raise _Garbled("the agent wrote something else into its line to the desk")
-        if event.get("type") in LATER:
+        if event.get("type") not in LATER:
+            await self._reply(event, len(message), line)
+        elif len(self._waiting) >= MOST_WAITING:
+            await self._tell(event, {"error": f"{MOST_WAITING} answers are waited for; more are too many"}, line)
+        else:
             task = asyncio.create_task(self._reply_later(event, len(message), line))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
-        else:
-            await self._reply(event, len(message), line)
 
     async def _reply_later(self, event: Event, size: int, line: Pipe) -> None:
         try:
@@ -181,6 +184,9 @@ class Attendant(ABC):
             answer = await self._take(event, size)
         except Refused as refusal:
             answer = {"error": refusal.message}
+        await self._tell(event, answer, line)
+
+    async def _tell(self, event: Event, answer: Mapping[str, Any], line: Pipe) -> None:
         if "id" in event and event.get("type") != "tool":  # whose data may have an id of its own
             async with self._writing:
                 await line.write(json.dumps({"id": event["id"], **answer}).encode() + b"\n")
