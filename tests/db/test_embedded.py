@@ -782,6 +782,19 @@ def test_a_server_that_does_not_answer_is_reported_and_not_doubled(
     first.do("stop")
 
 
+def test_who_waits_for_a_server_that_does_not_answer_does_not_hold_up_who_stops_it(home: Path) -> None:
+    server = EmbeddedPostgres(home)
+    server.start()
+    (home / "postgres.sock" / ".s.PGSQL.5432").unlink()
+    with ThreadPoolExecutor(1) as threads, (home / "postgres.start.lock").open() as lock:
+        waiting = threads.submit(server.ensure_running)
+        eventually(lambda: not embedded._try_lock(lock.fileno()) or fcntl.flock(lock, fcntl.LOCK_UN))
+        server.stop()
+        with pytest.raises(CannotStart, match="given up"):
+            waiting.result()
+    assert postmasters(home) == []
+
+
 # Who runs it
 
 

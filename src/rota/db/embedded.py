@@ -114,11 +114,13 @@ class EmbeddedPostgres:
         self._given_up.set()
 
     def stop(self) -> None:
-        """Leave. The last user shuts the server down."""
+        """Leave. The last user shuts the server down; a thread that waits for it to recover waits no longer."""
         server = self._server
         if server is not None and self._users is not None:
+            self._given_up.set()
             with _explaining(self.home), self._starting(server):
                 self._leave(server)
+            self._given_up.clear()
 
     def ensure_running(self) -> None:
         """Bring the server back if it died while we use it."""
@@ -126,9 +128,9 @@ class EmbeddedPostgres:
         with _explaining(self.home):
             if server is None or server.ping() == ACCEPTING:
                 return
-            with self._starting(server):
+            with self._starting(server, self._given_up):
                 if self._users is not None:
-                    server.bring_up()
+                    server.bring_up(self._given_up)
 
     @contextmanager
     def _starting(self, server: "_Server", given_up: threading.Event | None = None) -> Iterator[int]:
