@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from waiting import until
 
 from rota.db import pool
-from rota.db.pool import Connection, Database, check, shown
+from rota.db.pool import Connection, Database, Reserved, check, shown
 from rota.errors import Busy, CannotStart
 from rota.settings import MOST
 from rota.timeouts import Timeouts
@@ -198,6 +198,20 @@ async def test_a_reserved_connection_is_outside_the_pool(database_url: str) -> N
     finally:
         await reserved.close()
         await db.close()
+
+
+@pytest.mark.parametrize(("pooled", "seqscan"), [(True, "on"), (False, "off")])
+async def test_how_a_worker_has_its_statements_planned_is_set_on_no_server_that_may_be_anothers(
+    database_url: str, pooled: bool, seqscan: str
+) -> None:
+    proxy = Proxy(database_url)
+    proxy.hides_the_server = pooled
+    async with proxy.open(database_url) as url:
+        line = Reserved(Database(url))
+        line.wrote(pool.FIRST_PLANNED_FOR)
+        async with line.connection() as conn:
+            assert await (await conn.execute("SHOW enable_seqscan")).fetchone() == (seqscan,)
+        await line.close()
 
 
 async def test_times_and_spans_are_read_whatever_an_administrator_chose_for_this_user(database_url: str) -> None:

@@ -43,7 +43,7 @@ class Names(dict[str, str]):
 async def run(conn: Connection, *steps: Step) -> list[list[TupleRow]]:
     """The rows of each. A step is a word like BEGIN, or a statement with the values of its named parameters."""
     if conn not in _prepared:
-        _prepared[conn] = Names() if await _is_direct(conn) else None
+        _prepared[conn] = Names() if await conn.is_direct() else None
     known = _prepared[conn]
     if known is None or len(steps) == 1:
         return [await _one(conn, step) for step in steps]
@@ -121,14 +121,6 @@ def _lost(results: Sequence[PGresult]) -> Error:
     """The server may have said why, before it hung up."""
     told = next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None)
     return error_from_result(told) if told else OperationalError("the connection is lost")
-
-
-async def _is_direct(conn: Connection) -> bool:
-    """A pooler tells a number of its own for the server's process."""
-    if conn.prepare_threshold is None:
-        return False
-    row = await (await conn.execute("SELECT pg_backend_pid()", prepare=False)).fetchone()
-    return row == (conn.info.backend_pid,)
 
 
 async def _one(conn: Connection, step: Step) -> list[TupleRow]:

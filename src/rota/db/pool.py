@@ -94,6 +94,14 @@ class Connection(PatientConnection):
         self.rollbacks = 0  # with each, psycopg forgets all that is prepared
         self._afterwards: list[Callable[[], None]] = []
 
+    async def is_direct(self) -> bool:
+        """Whether what is prepared or set here stays here. Behind a pooler the next transaction may be another server's, and
+        this one's next may be anybody's; it tells a number of its own for the server's process."""
+        if self.prepare_threshold is None:
+            return False
+        row = await (await self.execute("SELECT pg_backend_pid()", prepare=False)).fetchone()
+        return row == (self.info.backend_pid,)
+
     def afterwards(self, call: Callable[[], None]) -> None:
         """Call this at the end of the transaction if it is kept, or at once if none is open."""
         self._afterwards.append(call)
@@ -238,10 +246,12 @@ class Reserved:
     """One connection outside the pool for work that never waits behind other work. Opened when it is first needed, and
     again after anything went wrong on it. Its statements are always the same: planned once, for any values, and by the
     indexes also while the tables are small, because the plan is kept when they have grown. While they are nearly empty
-    any index is as good as another, so after the first hundred rows, the first thousand and so on it plans anew."""
+    any index is as good as another, so after the first hundred rows, the first thousand and so on it plans anew. Behind a
+    pooler they are planned as all others."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._plans = False
         self._conn: Connection | None = None
         self._taken = asyncio.Lock()
         self._written, self._planned_for = 0, FIRST_PLANNED_FOR
@@ -255,9 +265,11 @@ class Reserved:
         async with self._taken:
             if self._conn is None or self._conn.closed:
                 self._conn = await self._db.reserve()
-                await self._plan_once(self._conn)
+                self._plans = await self._conn.is_direct()
+                if self._plans:
+                    await self._plan_once(self._conn)
             try:
-                if self._written >= self._planned_for:
+                if self._plans and self._written >= self._planned_for:
                     await self._plan_anew(self._conn)
                 yield self._conn
             except BaseException:
@@ -265,14 +277,12 @@ class Reserved:
                 raise
 
     async def _plan_once(self, conn: Connection) -> None:
-        if conn.prepare_threshold is not None:  # statements may be prepared: no pooler stands in between
-            conn.prepare_threshold = 0
-            await conn.execute(PLAN_ONCE)
+        conn.prepare_threshold = 0
+        await conn.execute(PLAN_ONCE)
 
     async def _plan_anew(self, conn: Connection) -> None:
         self._planned_for = 10 * self._written
-        if conn.prepare_threshold is not None:
-            await conn.execute("DISCARD PLANS")
+        await conn.execute("DISCARD PLANS")
 
     async def _forget(self) -> None:
         conn, self._conn = self._conn, None
