@@ -102,6 +102,15 @@ async def test_a_file_that_may_not_be_run_fails_once_and_is_named(run: Run, tmp_
     )
 
 
+async def test_a_program_that_cannot_be_run_just_now_is_tried_again(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "poet"
+    shutil.copy("/bin/true", program)
+    with program.open("r+b"):  # as while it is installed anew
+        outcome = await run(str(program))
+    assert outcome == Failed(ErrorClass.EXECUTOR_ERROR, f"cannot start '{program}': Text file busy", retryable=True)
+    assert await run(str(program)) == Succeeded()
+
+
 async def test_a_program_with_too_many_arguments_fails_once(run: Run) -> None:
     outcome = await run("echo", "x" * 300_000)
     assert isinstance(outcome, Failed)

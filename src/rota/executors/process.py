@@ -40,7 +40,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """There is no such program, or it may not be run."""
+    """There is no such program, it may not be run, or there was not room for it."""
 
     reason: str
 
