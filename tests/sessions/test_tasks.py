@@ -11,14 +11,15 @@ from waiting import until
 from rota.db import run_status, sessions
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
+from rota.db.run_status import Ended
 from rota.errors import Conflict, Invalid, Lost
 from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId, SessionId
+from rota.model.ids import RunId, SessionId, new_id
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Succeeded
-from rota.model.run import Claimed
+from rota.model.run import Claimed, Status
 from rota.model.task import TaskForm
 from rota.roster import agents, running
-from rota.runs import claiming, settling
+from rota.runs import claiming, settling, tasking
 from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions import chat, tasks
@@ -232,6 +233,24 @@ async def test_ending_a_session_by_hand_skips_what_has_not_begun_and_stops_what_
     await workshop.change(session, "archive")
     with pytest.raises(Conflict, match="archived"):
         await workshop.add(session, task("late"))
+
+
+async def test_of_many_tasks_that_end_at_once_none_is_compared_with_the_others(house: House) -> None:
+    """Of thirty thousand it took minutes, in which their process did nothing else."""
+
+    class Single(Ended):
+        __hash__ = Ended.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("each is looked at by itself")
+
+    workspace_id, session_id = house.caller.workspace_id, SessionId(new_id())
+    ended = [
+        Single(workspace_id, RunId(new_id()), session_id, None, None, 0, Status.CANCELLED, "task", *[None] * 3, "")
+        for _ in range(2)
+    ]
+    async with house.db.transaction() as conn:
+        assert await tasking.end(conn, ended, set()) == set()
 
 
 async def test_new_tasks_make_an_ended_session_active_again(workshop: Workshop, crew: Any) -> None:

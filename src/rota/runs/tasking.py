@@ -31,7 +31,7 @@ async def end(conn: Connection, changed: Sequence[Ended], with_tasks: Iterable[W
     outcomes = dict.fromkeys(with_tasks, False) | {
         (each.workspace_id, each.session_id): each.status in FAILED
         for each in changed
-        if each.session_id and each.status in TERMINAL and (each in ended or _is_chat(each))
+        if each.session_id and each.status in TERMINAL and (each.source == Source.TASK or _is_chat(each))
     }
     if outcomes:
         await _settle_sessions(conn, outcomes)
