@@ -32,7 +32,7 @@ from rota.hiding import hide
 from rota.model.address import AllowList
 from rota.notify.outward import Outward
 from rota.scheduler.tick import Scheduler
-from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
+from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely, open_many_files
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
 from rota.watch.outdated import Outdated
@@ -103,6 +103,7 @@ async def serve(
 ) -> None:
     """Run parts of Rota until a signal asks to stop. `started` is called when everything answers."""
     look_for_cycles_rarely()
+    open_many_files()
     hide(secret_variables())
     _refuse_nonsense(settings)
     end = End()

@@ -1,6 +1,7 @@
 """Launchers are forked by one process that is always ready; programs neither need it nor notice its end."""
 
 import asyncio
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
+from rota import service
 from rota.executors import launcher
 from rota.executors.command import CommandExecutor
 from rota.executors.nursery import THE_NURSERY
@@ -110,6 +112,22 @@ async def test_a_nursery_that_may_open_too_little_fails_the_run_and_serves_the_n
     assert isinstance(await run("true"), Failed)
     nursery.rlimit(psutil.RLIMIT_NOFILE, many)
     assert await run("true") == Succeeded()
+
+
+async def test_a_worker_may_open_many_files_and_its_agents_as_many_as_it_was_started_with(
+    run: Run, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    THE_NURSERY.end()
+    monkeypatch.setattr(service, "_files_before", None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (900, before[1]))
+    try:
+        service.open_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(before[1], service.MOST_FILES), before[1])
+        assert await run("sh", "-c", "ulimit -Sn; ulimit -Hn") == Succeeded()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert desk.text.split() == ["900", str(before[1])]
 
 
 async def test_it_knows_nothing_of_the_environment_and_hears_no_signal_that_stops_a_service(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from rota.executors import launcher
+from rota.service import let_open_few_again
 
 ANSWER_SECONDS = 1.0
 GOODBYE_SECONDS = 5.0
@@ -70,6 +71,7 @@ class Nursery:
                 env={**_FOR_PYTHON, **self._env},
                 start_new_session=True,
             )
+        let_open_few_again(self._process.pid)
         ours.settimeout(ANSWER_SECONDS)
         self._line = ours
         return ours
