@@ -162,6 +162,8 @@ async def test_content_that_was_damaged_where_it_is_kept_is_not_served_to_its_en
     async with httpx.AsyncClient(base_url=address, headers=headers) as client:
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get(api.url(f"{path}/{kept['id']}/content"))
+    await upload(api, path, "again", b"x" * 300_000)  # mends it
+    assert (await api.get(f"{path}/{kept['id']}/content")).content == b"x" * 300_000
     file.unlink()
     refused(await api.get(f"{path}/{kept['id']}/content"), 404, "content_missing")
 
