@@ -19,6 +19,11 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session"
 
 SESSIONS = "/w/default/sessions"
 DESK = f"{quote(str(Path(sys.executable).with_name('rota')))} desk"
+# What a pointer finds where the last question has just come to stand.
+WHAT_IS_LEFT = """document.addEventListener("htmx:after:swap", () => setTimeout(() => {
+  const left = document.querySelectorAll("#tail .question");
+  if (left.length === 1) window.left ??= getComputedStyle(left[0].querySelector("button")).pointerEvents;
+}))"""
 EVIL = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>"
 
 
@@ -223,11 +228,13 @@ async def test_a_question_is_answered_in_place_and_a_note_survives_what_comes_me
     await expect(question).to_have_count(2)  # and asks once more
     await expect(waiting).to_have_text("2 waiting")
     await expect(question.first.get_by_label("Note to the agent")).to_have_value(f"Only the short one {EVIL}")
+    await page.evaluate(WHAT_IS_LEFT)
     await question.first.get_by_role("button", name="Send").click()
     told = page.locator(".said.rota")
     await expect(told.filter(has_text="Approved by Local admin: Send")).to_contain_text(f"“Only the short one {EVIL}”")
     await expect(waiting).to_have_text("1 waiting")
     await expect(question).to_have_count(1)
+    assert await page.evaluate("window.left") == "none", "the second click of two would answer what moved under it"
     await expect(question.get_by_label("Note to the agent")).to_have_value("")  # the note went with its question
     await question.get_by_label("Note to the agent").fill("Better not")
     await question.get_by_role("button", name="Keep").click()
