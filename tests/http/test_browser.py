@@ -351,6 +351,27 @@ async def test_who_is_signed_out_while_writing_loses_nothing_and_goes_on_once_si
     await page.get_by_role("button", name="Create automation").click()
     await page.wait_for_url(re.compile("/automations/written-down$"))
     assert rota.api("GET", "/automations/written-down")["prompt"] == "Keep this."
+    await page.goto(f"{rota.url}{LIST}/written-down/edit")
+    async with page.expect_response(re.compile("/preview")):
+        await page.get_by_label("Prompt", exact=True).fill("And this.")
+    await reader.context.clear_cookies()  # and nothing is asked for until it is saved
+    await page.get_by_role("button", name="Save changes").click()
+    await expect(page.locator("#line")).to_have_text("You are signed out. Sign in")
+    await expect(page.get_by_label("Prompt", exact=True)).to_have_value("And this.")
+
+
+async def test_a_form_that_is_sent_twice_is_saved_once(rota: Any, sit: Any) -> None:
+    rota.automation("Beside", "true")
+    page = await (await sit()).page(f"{LIST}/new")
+    saved: list[str] = []
+    page.on("request", lambda each: saved.append(each.url) if each.method == "POST" and "/new" in each.url else None)
+    await page.get_by_label("Name", exact=True).fill("Only one")
+    await page.get_by_label("Prompt", exact=True).fill("Be.")
+    await page.locator(".editor").evaluate(
+        "form => { form.requestSubmit(); setTimeout(() => form.requestSubmit(), 10); }"
+    )
+    await page.wait_for_url(re.compile("/automations/only-one$"))
+    assert len(saved) == 1
 
 
 async def test_what_is_refused_is_said_in_a_notice(rota: Any, sit: Any, tmp_path: Path) -> None:

@@ -27,24 +27,45 @@
   }
   async function renew() {
     const answer = out ? await fetch(location.href).catch(() => null) : null;
-    if (!answer?.ok || answer.redirected) return;
+    if (!answer?.ok || answer.redirected) return false;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html"), headers = "hx-headers:inherited", secret = "input[name=csrf]";
     document.body.setAttribute(headers, page.body.getAttribute(headers));
     for (const each of document.querySelectorAll(secret)) each.value = page.querySelector(secret).value;
     out = false;
     held();
+    return true;
   }
   document.addEventListener("outdated", () => { out = true; renew(); });
-  document.addEventListener("submit", (event) => {
-    if (!out || event.target.method !== "post" || event.target.matches("[hx-post]")) return;
+  // A form that leads to another page is sent once, however often it is pressed, and only while its sign-in holds: behind
+  // the way in, what was typed would be lost.
+  const find = document.getElementById("palette")?.dataset.find;
+  let sending = false, sure = false;
+  addEventListener("pageshow", () => { sending = false; });
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (sure || !find || form.method !== "post" || form.matches("[hx-post]") || !(out || form.closest("main"))) return;
     event.preventDefault();
-    renew().then(() => out || event.target.requestSubmit(event.submitter));
+    if (sending) return;
+    sending = true;
+    if (await (out ? renew() : holdsSignIn())) {
+      sure = true;
+      form.requestSubmit(event.submitter);
+      sure = false;
+      setTimeout(() => { sending = false; }, 10000); // who stopped it may try again
+    } else sending = false;
   });
+  async function holdsSignIn() {
+    const answer = await fetch(find, { headers: { "HX-Request": "true" } }).catch(unanswered);
+    if (answer?.status === 401) signedOut();
+    return answer && !out;
+  }
   // Who does something and gets no answer is told so: the button alone looks as if it had done it.
-  document.addEventListener("htmx:error", ({ detail: { ctx, error } }) => {
-    if (!ctx || ctx.response || ctx.request.method === "GET" || error?.name === "AbortError") return;
+  function unanswered() {
     const notice = Object.assign(document.createElement("div"), { className: "notice bad", textContent: "Rota does not answer. Try again when it is back." });
     document.getElementById("notice")?.replaceChildren(notice);
+  }
+  document.addEventListener("htmx:error", ({ detail: { ctx, error } }) => {
+    if (ctx && !ctx.response && ctx.request.method !== "GET" && error?.name !== "AbortError") unanswered();
   });
   document.addEventListener("htmx:sse:error", ({ detail }) => lost(detail.status));
   document.addEventListener("htmx:before:sse:connection", ({ detail }) => {
