@@ -186,7 +186,7 @@ def furnish(started: Rota, gate: Path) -> None:
     """Some days in the life of a workspace, within half a minute."""
     started.agent("Researcher", RESEARCH, str(gate))
     started.agent("Prober", CHECK)
-    started.agent("Librarian", 'echo "Sorted $(date +%S) notes."; sleep 1.4')
+    started.agent("Librarian", 'echo "Sorted $(($(date +%s) % 9 + 4)) notes."; sleep 1.4')
     for automation in (
         {
             "name": "Endpoint check", "agent": "prober", "prompt": "Ask every public endpoint and tell which is slow.",

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session"
 expect.set_options(timeout=20_000)
 
 LIST = "/w/default/automations"
+CRUSHED = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1 || each.offsetHeight > 24).length"
 CLOSE_IS_HEARD = "document.addEventListener('htmx:sse:close', () => { window.closeWasHeard = true })"
 # A program that says a line whenever a file with that line's number appears, and ends with the last one.
 SPEAKS = r"""
@@ -481,6 +482,7 @@ async def test_every_page_is_light_fits_a_phone_stands_still_and_is_dark_for_who
             await page.set_viewport_size({"width": width, "height": 740})
             wide = await page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (path, wide)
+            assert not await page.locator(".top :is(.workspace, kbd)").evaluate_all(CRUSHED), (path, width)
         for light in ("light", "dark"):
             await page.emulate_media(color_scheme=light)
             ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -90,8 +90,8 @@ SHORTCUTS = (
     (("r",), "Run now"),
     (("p",), "Pause or resume"),
     (("e",), "Edit"),
-    (("g", "b"), "Go to Notifications"),
     (("?",), "This help"),
+    (("g", "b"), "Go to Notifications"),
 )
 
 NEXT_STEPS = {
