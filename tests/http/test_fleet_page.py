@@ -40,3 +40,16 @@ async def test_lateness_is_told_for_every_stretch_of_the_day_from_its_newest_run
     assert re.search(r"Waiting here</dt>\s*<dd>0\b", page)
     assert "Start late by" in page
     assert "no runs yet" not in page
+
+
+async def test_what_a_run_says_does_not_send_the_page_anew_with_every_heartbeat(admin: AsyncClient, house: Any) -> None:
+    async def seen(last_line: str) -> list[str]:
+        runs_of_it = f'[{{"workspace_id": "{house.caller.workspace_id}", "last_line": "{last_line}"}}]'
+        await house.execute(
+            "INSERT INTO workers (id, host, pid, places, kinds, pools, at_work) VALUES ('w', 'h', 1, 5, '{}', '{}', %s)"
+            " ON CONFLICT (id) DO UPDATE SET at_work = excluded.at_work",
+            runs_of_it,
+        )
+        return re.findall(r"live=([\w-]+)", (await admin.get("/w/default/fleet")).text)
+
+    assert await seen("Reading page 1") == await seen("Reading page 2")
