@@ -74,6 +74,8 @@ async def test_who_may_not_answer_sees_the_question_without_the_form(
     page = (await admin.get(f"{ROOT}/approvals")).text
     assert "The owner of the automation or an admin can answer." in page
     assert 'name="answer"' not in page
+    await house.execute("UPDATE runs SET automation_id = NULL")  # as a chat's
+    assert "The owner of the session or an admin can answer." in (await admin.get(f"{ROOT}/approvals")).text
     assert (await admin.post(f"{ROOT}/approvals/{asked[0]}", data={"answer": "now"})).status_code == 403
 
 

@@ -220,6 +220,9 @@ async def test_a_part_for_htmx_is_no_page(admin: AsyncClient, path: str) -> None
 async def test_a_conversation_is_opened_and_listed(admin: AsyncClient, house: Any) -> None:
     home = f"{ROOT}/sessions"
     assert "No conversation yet." in (await admin.get(home)).text
+    await house.execute("UPDATE agents SET deleted_at = now()")
+    assert f'href="{ROOT}/agents/new?next=' in (await admin.get(home)).text, "an admin is not sent to an admin"
+    await house.execute("UPDATE agents SET deleted_at = NULL")
     opened = await submit(admin, home, agent="worker-bee", prompt=f"Hello {NASTY}")
     session_id = await house.value("SELECT id FROM sessions")
     assert (opened.status_code, opened.headers["Location"]) == (303, f"{home}/{session_id}")
