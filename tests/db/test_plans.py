@@ -116,6 +116,7 @@ HOT = {
     "a page of events": events.PAGE,
     "pages of events": events.PAGES,
     "who is concerned": aftermath.CONCERNED,
+    "who failed before": aftermath.HOLD_FAILING,
     "a run": runs.FIND,
     "the ledger": runs.LIST + " AND r.automation_id = %(automation_id)s ORDER BY r.id DESC LIMIT %(limit)s",
     "runs of an agent": f"{runs.LIST} AND {runs.OF_AGENT} ORDER BY {runs.BY_AGENT} DESC LIMIT %(limit)s",
@@ -152,6 +153,7 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
     for query in (HOT["runs of an agent"], runs.LATEST_OF_AGENTS):
         assert "runs_of_agent" in await indexes(stored, query)
     assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED
+    assert await indexes(stored, aftermath.HOLD_FAILING) == {"automations_failing_or_deleted"}
     for query in (lanes.PROMOTE, lanes.FREE_LANES):  # the one session of an automation has had every run of it
         assert "runs_of_session" not in await indexes(stored, query)
 
@@ -168,7 +170,9 @@ async def test_a_worker_that_plans_while_there_is_nearly_nothing_looks_by_id_too
         await rest(conn)
         await house.automation()
         await conn.execute(PLAN_ONCE)
-        at_work = ("claim", "claim from one", "settle", "succeed", "renew", "hold an attempt", "append")
+        at_work = (
+            "claim", "claim from one", "settle", "who failed before", "succeed", "renew", "hold an attempt", "append",
+        )  # fmt: skip
         assert {name: found for name in at_work if (found := await across(conn, HOT[name]))} == {}
 
 

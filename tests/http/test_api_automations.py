@@ -725,6 +725,24 @@ async def test_a_failure_is_written_in_the_order_of_locks_in_which_others_fire(o
     assert made(await api.get(f"/runs/{claimed.id}"), 200)["status"] == "failed"
 
 
+@pytest.mark.parametrize("again", ["automations/{automation}/run", "runs/{run}/retry"])
+async def test_a_success_that_ends_a_row_of_failures_is_written_in_that_order_too(
+    office: Office, api: Api, again: str
+) -> None:
+    saved = made(await api.post("/automations", example()))
+    first = made(await api.post(f"/automations/{saved['id']}/run"))
+    await office.fail(await office.claim())
+    made(await api.post("/" + again.format(automation=saved["id"], run=first["id"])))
+    claimed = await office.claim()
+    async with office.db.connection() as other, other.transaction():
+        await other.execute("SELECT FROM automations WHERE id = %s FOR NO KEY UPDATE", [saved["id"]])
+        succeeding = asyncio.create_task(office.settle(claimed))
+        await office.site.waiting_for_a_lock(1)
+        await other.execute("SELECT FROM runs WHERE id = %s FOR SHARE NOWAIT", [claimed.id])
+    await succeeding
+    assert await office.value("SELECT failures FROM automations WHERE id = %s", saved["id"]) == 0
+
+
 async def test_what_runs_goes_on_when_it_is_paused(office: Office, api: Api) -> None:
     saved = made(await api.post("/automations", example(schedule=DAILY)))
     await fire(office, saved["id"])

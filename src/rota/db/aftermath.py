@@ -85,6 +85,16 @@ ORDER BY a.workspace_id, a.id
    FOR NO KEY UPDATE OF a
 """
 
+HOLD_FAILING = """
+-- Those of them in which failures are counted. By an index that holds no others: mostly it is empty.
+SELECT a.id
+  FROM unnest(%(workspaces)s::uuid[], %(automations)s::uuid[]) AS given(workspace_id, id)
+       JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
+ WHERE a.failures > 0
+ORDER BY a.workspace_id, a.id
+   FOR NO KEY UPDATE OF a
+"""
+
 REVOKE_OF_DELETED = """
 UPDATE grants g SET revoked_at = now()
   FROM json_to_recordset(%(automations)s::json) AS given(workspace_id uuid, id uuid)
@@ -138,6 +148,15 @@ async def concerned(conn: Connection, asked: Step) -> list[Concerned]:
 async def hold(conn: Connection, automations: Iterable[tuple[UUID, UUID]]) -> None:
     """Lock these, in the order in which everybody does."""
     await conn.execute(HOLD, {"automations": _given(automations)})
+
+
+def hold_failing(automations: Iterable[tuple[UUID, UUID]]) -> Step:
+    """The step that locks those of these whose failures in a row a success ends."""
+    pairs = set(automations)
+    return HOLD_FAILING, {
+        "workspaces": Uuids.of(workspace_id for workspace_id, _ in pairs),
+        "automations": Uuids.of(automation_id for _, automation_id in pairs),
+    }
 
 
 async def count_failures(

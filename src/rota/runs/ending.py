@@ -24,6 +24,7 @@ from rota.runs import budgeting, tasking
 
 UNCOUNTED = frozenset({"chat", "task"})
 BY_HAND = frozenset({"chat", "task", "retry"})
+COUNTED = frozenset({Status.SUCCEEDED, Status.FAILED})  # ends, of which a row of failures is made
 
 
 async def end(conn: Connection, changed: Sequence[Ended], *, by_worker: bool = False) -> None:
@@ -144,7 +145,7 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequen
 
 
 def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
-    counted = [each for each in ended if each.status in {Status.SUCCEEDED, Status.FAILED}]
+    counted = [each for each in ended if each.status in COUNTED]
     return [
         {"workspace_id": each.workspace_id, "id": each.automation_id, "failed": each.status == Status.FAILED}
         for each in counted

@@ -10,6 +10,7 @@ from rota.db.aftermath import Concerned
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.failpoints import reach
+from rota.model.ids import AutomationId, WorkspaceId
 from rota.model.outcome import Outcome, Parked, Succeeded
 from rota.model.run import Claimed, Settlement, Status, settlement, summarised
 from rota.runs import ending, parking
@@ -54,8 +55,9 @@ def _sessions_are_in_order(results: Sequence[Result]) -> bool:
 async def succeed(conn: Connection, results: Sequence[Result]) -> Sequence[Result]:
     """As `settle`, the short way: one statement writes them, another looks whom it concerns, which is mostly nobody."""
     runs = [each.run for each in results]
+    held = aftermath.hold_failing(_automations(runs))
     written = run_status.succeed(runs, [_summary(each) for each in results])
-    async with at_once.transaction(conn, written, ending.ask(runs)) as ([(count, numbers)], concerned):
+    async with at_once.transaction(conn, held, written, ending.ask(runs)) as (_, [(count, numbers)], concerned):
         accepted = results if count == len(results) else [results[number - 1] for number in numbers or ()]
         if concerned:
             await ending.end_concerning(
@@ -88,7 +90,7 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result
 
 async def _settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result]:
     rows = [_row(each) for each in results]
-    await _hold_failing(conn, results, rows)
+    await _hold_counted(conn, results, rows)
     ended = await run_status.settle(conn, rows)
     await ending.end(conn, ended, by_worker=True)
     accepted = results if len(ended) == len(results) else _accepted(results, ended)
@@ -102,12 +104,19 @@ async def _settle(conn: Connection, results: Sequence[Result]) -> Sequence[Resul
     return accepted
 
 
-async def _hold_failing(conn: Connection, results: Sequence[Result], rows: Sequence[dict[str, Any]]) -> None:
-    """Failures are counted in automations, which come before runs: or who fires and who settles wait for each other."""
-    failing = [each.run for each, row in zip(results, rows, strict=True) if row["status"] == Status.FAILED]
-    held = [(run.workspace_id, run.automation_id) for run in failing if run.automation_id]
-    if held:
+async def _hold_counted(conn: Connection, results: Sequence[Result], rows: Sequence[dict[str, Any]]) -> None:
+    """Failures in a row are counted in automations, which come before runs: or who fires and who settles wait for each
+    other."""
+    ends = [row["status"] for row in rows]
+    held = _automations([each.run for each, end in zip(results, ends, strict=True) if end in ending.COUNTED])
+    if held and Status.FAILED in ends:
         await aftermath.hold(conn, held)
+    elif held:
+        await at_once.run(conn, aftermath.hold_failing(held))
+
+
+def _automations(runs: Sequence[Claimed]) -> list[tuple[WorkspaceId, AutomationId]]:
+    return [(run.workspace_id, run.automation_id) for run in runs if run.automation_id]
 
 
 def _accepted(results: Sequence[Result], ended: Sequence[Ended]) -> Sequence[Result]:
