@@ -9,11 +9,16 @@ from house import House
 from waiting import until
 
 from rota.db import artifacts, memory, pruning
+from rota.db.listener import ANSWERS, CANCELS, RUNS, Listener, Wakes
 from rota.db.pool import Database
+from rota.model.approval import Question
 from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
-from rota.watch import prune
+from rota.roster import running
+from rota.sessions import approvals as asking
+from rota.watch import prune, rescue
 from rota.watch.prune import Prune
+from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
 
 WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -153,3 +158,36 @@ async def test_what_is_renewed_while_it_is_pruned_stays(house: House, db: Databa
         await until(lambda: house.value(WAITING))
     await pruning
     assert await house.value("SELECT value FROM memory") == 2
+
+
+async def test_rescue_takes_a_bounded_bite_and_wakes_those_whom_it_concerns(
+    house: House, db: Database, wakes: Wakes, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescue, "BATCH", 1)
+    async with db.transaction() as conn:
+        started = [await running.run_now(conn, house.caller, await house.automation()) for _ in range(2)]
+    lost = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
+    await house.execute(f"UPDATE runs SET {lost}")
+    woken: list[tuple[str, str]] = []
+    for channel in (RUNS, CANCELS, ANSWERS):
+        listener.on(channel, lambda about, channel=channel: woken.append((channel, about)))  # type: ignore[misc]
+
+    async def all_listen() -> bool:
+        return {channel for channel, _ in woken} == {RUNS, CANCELS, ANSWERS}
+
+    await until(all_listen)
+    woken.clear()
+    keeper = Rescue(db, wakes, every=timedelta(seconds=15))
+    assert [await keeper.once() for _ in range(3)] == [0.0, 0.0, 15.0]
+    assert await house.value("SELECT count(*) FROM runs WHERE status = 'queued' AND rescues = 1") == 2
+    assert (RUNS, "") in woken
+    woken.clear()
+    waits = "status = 'awaiting_approval', worker_id = 'w', lease_until = now() + interval '1 h'"
+    await house.execute(f"UPDATE runs SET {waits} WHERE id = %s", started[0])
+    async with db.transaction() as conn:
+        asked = await asking.ask(
+            conn, house.caller.workspace_id, started[0], 1, Question("Send it?"), keeps_process=True
+        )
+    await house.execute("UPDATE approvals SET expires_at = now()")
+    assert await keeper.once() == 0.0
+    assert {(CANCELS, str(started[0])), (RUNS, ""), (ANSWERS, str(asked.id))} <= set(woken)

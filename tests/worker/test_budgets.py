@@ -169,6 +169,24 @@ async def test_running_time_is_measured_and_ends_with_the_budget(
     assert (float(spent), aside) == (float(run["usage"]["seconds"]), 0)
 
 
+async def test_running_time_of_earlier_attempts_counts_too(house: House, shift: Any, run_now: Any) -> None:
+    async def dawdle(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.attempt == 1:
+            return Failed(ErrorClass.AGENT_ERROR, "Not now.")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    run_id = await run_now(await house.automation(budget={"per_run": {"seconds": 3600}}, max_attempts=2))
+    async with shift(dawdle) as at_work:
+        await until(lambda: house.value("SELECT count(*) = 1 FROM usage WHERE unit = 'seconds'"))
+        await until(lambda: house.value("SELECT status = 'queued' FROM runs"))
+        await house.execute("UPDATE usage SET amount = 3600 WHERE unit = 'seconds'")
+        await house.execute("UPDATE runs SET ready_at = now()")
+        at_work.worker._hear("")
+        run = await until(ended(house, run_id))
+    assert (run["error_class"], run["attempt"]) == ("budget_exceeded", 2)
+
+
 async def cancelled(house: House, run_id: Any, automation: Any) -> None:
     async with house.db.transaction() as conn:
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)

@@ -17,6 +17,7 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.redaction import MASK
 from rota.sessions.desk import AttemptDesk
 from rota.watch.rescue import Rescue
+from rota.worker import settler
 
 POISON = ["a\0b", "a\ud800b"]
 
@@ -70,6 +71,26 @@ async def test_an_outcome_that_cannot_be_written_fails_its_run_and_no_other(
         assert await until(_ended(house, bad)) == "failed"
     detail = await house.value("SELECT error_detail FROM runs WHERE id = %s", bad)
     assert detail.startswith("Its outcome could not be written: CheckViolation")
+
+
+async def test_an_outcome_that_others_are_ahead_of_every_time_fails_its_run(
+    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(assignment: Assignment, desk: Desk) -> Outcome:
+        return Succeeded("Poison.")
+
+    monkeypatch.setattr(settler, "RETRY_SECONDS", 0.0)
+    await house.execute(
+        "CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE unique_violation; END'"
+    )
+    await house.execute(
+        "CREATE TRIGGER taken BEFORE UPDATE ON runs FOR EACH ROW WHEN (NEW.summary = 'Poison.') EXECUTE FUNCTION taken()"
+    )
+    run_id = await run_now(await house.automation())
+    async with shift(answer):
+        assert await until(_ended(house, run_id)) == "failed"
+    detail = await house.value("SELECT error_detail FROM runs WHERE id = %s", run_id)
+    assert detail.startswith("Its outcome could not be written: UniqueViolation")
 
 
 async def test_words_that_are_refused_for_what_they_are_are_left_out_and_the_run_goes_on(

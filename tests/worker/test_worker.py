@@ -257,6 +257,7 @@ async def test_an_executor_that_lost_a_cancellation_is_asked_again_until_it_ends
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
             lost += 1
+            at_work.worker.attempts[assignment.run_id].cancel()  # who comes later changes nothing of why it ends
         return await forever(assignment, desk)
 
     given = {"timeout": timedelta(seconds=0.1)} if why == "timeout" else {}
