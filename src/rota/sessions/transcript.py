@@ -50,15 +50,18 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
 
 
 def merged(told: Iterable[Line]) -> list[Line]:
-    """Join what the agent said in several pieces of one attempt."""
-    result: list[Line] = []
+    """Join what the agent said in several pieces of one attempt; at once, since each joint copies what is before."""
+    breaths: list[list[Line]] = []
     for line in told:
-        last = result[-1] if result else None
-        if last and _same_breath(last, line):
-            result[-1] = Line(last.seq, "agent", last.text + line.text, last.at, last.run_id, last.attempt, last.data)
+        if breaths and _same_breath(breaths[-1][0], line):
+            breaths[-1].append(line)
         else:
-            result.append(line)
-    return result
+            breaths.append([line])
+    return [_joined(each) for each in breaths]
+
+
+def _joined(breath: Sequence[Line]) -> Line:
+    return replace(breath[0], text="".join(line.text for line in breath)) if len(breath) > 1 else breath[0]
 
 
 def _same_breath(last: Line, line: Line) -> bool:
