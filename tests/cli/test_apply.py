@@ -262,6 +262,8 @@ WRONG_FILES = [
     ("agents:\n\n  - executor: command\n", ":3: agent 1 has no name"),
     ("agents: [{name: 7}]", "agent 1 has no name. Give it one as text"),
     ("agents: [{slug: 7}]", "put it in quotes"),
+    ("agents: [{name: 日報}]", "the name of agent 1 makes no slug of its own"),
+    ("agents: [{name: Отчёт 1}]", "Give it a slug."),
     ("agents: [{name: A b}, {slug: a-b}]", "the agent a-b is described already, at"),
     ("agents: [&a {name: x, config: *a}]", "holds itself"),
     ("agents: [{name: x, config: {a: !!float .inf}}]", "inf is no number"),

@@ -19,6 +19,14 @@ def slug_of(name: str) -> str:
     return UNTITLED if not slug or as_uuid(slug) else slug
 
 
+def own_slug_of(name: str) -> str | None:
+    """The slug by which a name is known. None where other names make the same one: letters that are not Latin have no
+    part in it."""
+    letters = filter(str.isalpha, unicodedata.normalize("NFKD", name))
+    is_latin = all(unicodedata.name(each, "").startswith("LATIN ") for each in letters)
+    return slug if is_latin and (slug := slug_of(name)) != UNTITLED else None
+
+
 def checked(slug: str) -> str:
     """Slugs that look like an id are refused: routes take either."""
     if not _SLUG.fullmatch(slug):

@@ -13,7 +13,7 @@ import yaml
 
 from rota.cli.noun import standard_input
 from rota.errors import Invalid
-from rota.roster.slugs import slug_of
+from rota.roster.slugs import own_slug_of
 
 KINDS = {"agents": "agent", "automations": "automation"}
 STDIN = "-"
@@ -113,7 +113,13 @@ def _item(name: str, kind: str, number: int, body: Any) -> Item:
         raise _refuse(place, f"the slug of {kind} {number} is text; put it in quotes.")
     if not slug and not isinstance(called, str):
         raise _refuse(place, f"{kind} {number} has no name. Give it one as text, or a slug.")
-    return Item(kind, slug or slug_of(str(called)), _plain(body, place), place)
+    known = slug or own_slug_of(str(called))
+    if not known:
+        told = (
+            f"the name of {kind} {number} makes no slug of its own, which has Latin letters and digits. Give it a slug."
+        )
+        raise _refuse(place, told)
+    return Item(kind, known, _plain(body, place), place)
 
 
 def _plain(body: Mapping[str, Any], place: str) -> dict[str, Any]:
