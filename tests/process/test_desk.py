@@ -96,8 +96,7 @@ def test_a_shell_script_does_all_of_it(rota: Rota, token: str, tmp_path: Path) -
     log = rota.get(token, f"{session}/events?limit=100")["items"]
     assert found["status"] == "succeeded", (found["error_detail"], log)
     told = "".join(each["data"]["text"] for each in log if each["kind"] == "output")
-    assert "Hello from the shell." in told
-    assert "Said by pipe." in told
+    assert "Hello from the shell.\nSaid by pipe.\n" in told
     assert {"name": "grep", "hits": 2} in [each["data"] for each in log if each["kind"] == "tool"]
     assert found["usage"]["tokens"] == 12.5
     [read] = [each for each in rota.get(token, f"{session}/messages")["items"] if each["id"] == sent["id"]]
@@ -175,7 +174,7 @@ def test_a_zombies_token_is_refused_after_a_lease_that_was_really_lost(tmp_path:
             assert (told.returncode, "lost its lease" in told.stderr) == (4, True), told
         after = api.get(token, f"/sessions/{run['session_id']}/events?limit=100")["items"]
         assert after == before
-        assert any(each["data"].get("text") == "While it lives." for each in after)
+        assert any(each["data"].get("text") == "While it lives.\n" for each in after)
     finally:
         if worker:
             os.killpg(worker.process.pid, 18)

@@ -309,7 +309,7 @@ def check_that_it_was_adopted(house: House, run: dict[str, Any], place: Path, *,
     assert (place / "done.txt").read_text() == "one\ntwo\n"
     assert [each["why"] for each in house.used(run) if each["name"] == "resume"] == ["adopted from attempt 1"]
     events = house.rota.get(house.token, f"/sessions/{run['session_id']}/events?limit=100")["items"]
-    assert [each["data"]["text"] for each in events if each["kind"] == "output"] == ["One.", "Two."]
+    assert [each["data"]["text"] for each in events if each["kind"] == "output"] == ["One.\n", "Two.\n"]
     assert clusters.shared().objects(run["id"], "Secret") == []
 
 

@@ -50,8 +50,8 @@ def command() -> None:
 @click.argument("text")
 @seated
 def say(desk: Desk, text: str) -> None:
-    """Say TEXT in the transcript; `-` takes it from the standard input."""
-    desk.say(_text(text))
+    """Say a line, TEXT, in the transcript; `-` takes it from the standard input, as it is."""
+    desk.say(_text(text) if text == "-" or text.endswith("\n") else f"{text}\n")
 
 
 @command.command()
