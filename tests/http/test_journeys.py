@@ -179,13 +179,16 @@ async def test_a_starter_opens_the_editor_filled_in_and_a_search_finds_as_one_ty
     assert await was_never_reloaded(page)
     await page.get_by_label("Search automations").fill("needle in h")
     await page.wait_for_url(re.compile("q=needle"))
+    paused = page.get_by_role("link", name="Paused", exact=True)
+    await expect(paused).to_have_attribute("href", re.compile("status=paused&q=needle"))
     await page.get_by_role("link", name="Needle in hay", exact=True).click()
     await arrives(page, "Needle in hay")
     await page.go_back()  # to what was found
     await expect(page.get_by_label("Search automations")).to_have_value("needle in h")
     await expect(page.locator(".roster tbody tr")).to_have_count(1)
-    await page.get_by_label("Search automations").fill("")
-    await page.get_by_role("link", name="Paused", exact=True).click()
+    await paused.click()
+    await page.wait_for_url(re.compile("status=paused"))
+    await expect(page.get_by_label("Search automations")).to_have_value("needle in h")
     await expect(row_of(page, "Needle in hay")).to_be_visible()
     assert reader.complaints == []
 

@@ -73,9 +73,15 @@
     input.setAttribute("aria-activedescendant", next?.id ?? "");
   }
 
-  // What a list was searched for stays in its address: who comes back finds it again.
+  // What a list was searched for stays in its address, and in those of its filters: who comes back finds it again.
   document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
-    if (ctx.sourceElement?.type === "search") history.replaceState(null, "", ctx.request.action);
+    if (ctx.sourceElement?.type !== "search") return;
+    history.replaceState(null, "", ctx.request.action);
+    for (const each of document.querySelectorAll(".filters a")) {
+      const to = new URL(each.href), { value } = ctx.sourceElement;
+      value ? to.searchParams.set("q", value) : to.searchParams.delete("q");
+      each.href = to;
+    }
   });
 
   input.addEventListener("input", look);
