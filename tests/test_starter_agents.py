@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rota.agent import Context
+from rota.agent import Context, Turn
 from rota.starters import agents, folder
 
 ASKED = {"folder": "/papers", "since": 0.0, "looked_at": 7.0}
@@ -42,6 +42,12 @@ class Letters:
 
     def ack(self, *ids: int) -> None:
         self.acked += ids
+
+
+def test_the_counter_goes_on_from_what_it_said_and_says_a_sentence() -> None:
+    """A number with a dot alone is an empty item of a list, wherever a page shows it."""
+    said = [Turn("agent", "1."), Turn("user", "Count one further, up to 99."), Turn("agent", "I have counted to 2.")]
+    assert agents.count(Context(transcript=said)) == "I have counted to 3."
 
 
 def test_nobody_is_asked_about_a_folder_in_which_nothing_changed() -> None:

@@ -19,8 +19,7 @@ def count(context: Context) -> str:
         if turn.speaker == "agent"
         for number in re.findall(r"\d+", turn.text)
     ]
-    number = max(said, default=0) + 1
-    return f"{number}."
+    return f"I have counted to {max(said, default=0) + 1}."
 
 
 @agent
