@@ -261,6 +261,7 @@ async def test_new_tasks_make_an_ended_session_active_again(workshop: Workshop, 
         await until(workshop.is_(session, "failed"))
         await workshop.add(session, task("behind", "bad"), task("further", "behind"))
         assert (await workshop.tasks(session))["further"] == "skipped"
+    assert await workshop.status(session) == "failed", "it does not wait for what never begins"
 
 
 @pytest.mark.parametrize(

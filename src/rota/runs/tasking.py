@@ -154,6 +154,12 @@ async def hold(conn: Connection, where: Where) -> None:
 async def let_go(conn: Connection, where: Where) -> None:
     """The session is active: start what was held back, and what became ready meanwhile."""
     await run_status.let_go(conn, *where)
+    await go_on(conn, where)
+
+
+async def go_on(conn: Connection, where: Where) -> None:
+    """Start what waits for nobody any more. Where nothing is left to do, because all of it is skipped or refused, the
+    session ends."""
     await release(conn, [where])
     await _settle_sessions(conn, {where: False})
 

@@ -44,7 +44,7 @@ async def add(
     await sessions.keep_tasks(conn, workspace_id, session_id)
     skipped = await tasks.skip(conn, [(*where, each.id) for each in known if each.status in {"failed", "skipped"}])
     await tasking.tell(conn, [*(_added(where, task) for task in planned), *skipped])
-    await tasking.release(conn, [where])
+    await tasking.go_on(conn, where)
     return batch
 
 
