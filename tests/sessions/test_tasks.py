@@ -9,6 +9,7 @@ from house import House
 from waiting import until
 
 from rota.db import run_status, sessions
+from rota.db import tasks as rows
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
@@ -474,6 +475,26 @@ async def test_a_session_is_paused_while_a_task_ends_and_its_successor_is_held(
     async with house.db.connection() as conn:
         assert await claim_all(conn) == []
         assert await run_status.free_lanes(conn, 10) == []  # held is not the same as waiting for a lane
+
+
+async def test_an_attempt_that_begins_anew_finds_the_tasks_of_the_one_before(workshop: Workshop, house: House) -> None:
+    session = await workshop.goal(task("plan"))
+    where = (workshop.workspace_id, SessionId(session))
+    async with house.db.transaction() as conn:
+        [run] = await claim_all(conn)
+        await tasks.add(conn, *where, [task("a"), task("b", "a")], attempt=(RunId(run.id), 1))
+        with pytest.raises(Conflict, match="'a' already"):
+            await tasks.add(conn, *where, [task("a")], attempt=(RunId(run.id), 1))
+    before = await workshop.task(session, "a")
+    await house.execute("UPDATE runs SET attempt = 2 WHERE id = %s", run.id)
+    async with house.db.transaction() as conn:
+        more = [task("a"), task("b", "a"), task("c", "b")]
+        batch = await tasks.add(conn, *where, more, attempt=(RunId(run.id), 2))
+        assert [each["key"] for each in await rows.page(conn, where, batch=batch)] == ["a", "b", "c"]
+    assert await workshop.task(session, "a") == {**before, "batch": batch}
+    with pytest.raises(Conflict, match="'plan' already"):
+        async with house.db.transaction() as conn:
+            await tasks.add(conn, *where, [task("plan")], attempt=(RunId(run.id), 2))
 
 
 async def test_an_agent_adds_tasks_only_while_it_holds_its_lease_and_is_not_being_stopped(

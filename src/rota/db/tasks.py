@@ -18,7 +18,7 @@ Where: TypeAlias = tuple[WorkspaceId, SessionId]
 SUMMARIES_GIVEN = 1000  # of those it waited for; an agent that wants all of more asks for the session's tasks
 
 KNOWN = """
-SELECT id, key, status FROM tasks
+SELECT id, key, status, added_by_run FROM tasks
  WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND (key = ANY(%(keys)s) OR id = ANY(%(ids)s))
 """
 
@@ -33,6 +33,11 @@ ADD_DEPENDENCIES = """
 INSERT INTO task_dependencies (workspace_id, session_id, task_id, depends_on)
 SELECT %(workspace_id)s, %(session_id)s, (pair ->> 0)::uuid, (pair ->> 1)::uuid
   FROM json_array_elements(%(pairs)s::json) AS pair
+"""
+
+GATHER = """
+UPDATE tasks SET batch = %(batch)s
+ WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND id = ANY(%(ids)s)
 """
 
 SETTLE = """
@@ -228,6 +233,12 @@ async def add(conn: Connection, where: Where, new: Sequence[NewTask], *, batch: 
     pairs = [(task.id, needed) for task in new for needed in task.depends_on]
     if pairs:
         await conn.execute(ADD_DEPENDENCIES, {**given, "pairs": _json(pairs)})
+
+
+async def gather(conn: Connection, where: Where, again: Iterable[TaskId], *, batch: UUID) -> None:
+    """Count tasks that are there among a batch that names them again."""
+    given = {"workspace_id": where[0], "session_id": where[1], "ids": list(again), "batch": batch}
+    await conn.execute(GATHER, given)
 
 
 async def settle(conn: Connection, ended: Sequence[End]) -> list[Changed]:

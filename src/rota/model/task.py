@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.errors import Conflict, Invalid
-from rota.model.ids import TaskId, as_uuid, new_id
+from rota.model.ids import RunId, TaskId, as_uuid, new_id
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TIMEOUT = timedelta(hours=1)
@@ -22,6 +22,7 @@ class Known(NamedTuple):
     id: TaskId
     key: str
     status: str
+    added_by: RunId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,13 @@ class NewTask:
 def references(forms: Iterable[TaskForm]) -> set[str]:
     """What a batch says of tasks that may exist already: its own keys, and what it depends on."""
     return {ref for form in forms for ref in (*form.depends_on, *([form.key] if form.key else []))}
+
+
+def added_before(forms: Iterable[TaskForm], known: Iterable[Known], attempt: tuple[RunId, int]) -> list[Known]:
+    """Those of a batch that an earlier attempt of the same run has added: who begins anew may say the same again."""
+    run_id, number = attempt
+    keys = {form.key for form in forms}
+    return [each for each in known if number > 1 and each.added_by == run_id and each.key in keys]
 
 
 def plan(forms: Sequence[TaskForm], known: Iterable[Known], roles: Iterable[str]) -> list[NewTask]:

@@ -10,7 +10,7 @@ from rota.db.tasks import Changed, Where
 from rota.errors import Conflict, Lost
 from rota.model import session as lifecycle
 from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
-from rota.model.task import NewTask, TaskForm, levels, plan, references
+from rota.model.task import NewTask, TaskForm, added_before, levels, plan, references
 from rota.runs import tasking
 from rota.sessions import changing
 from rota.sessions.roles import check_name
@@ -26,7 +26,8 @@ async def add(
     batch: UUID | None = None,
 ) -> UUID:
     """Add tasks, all or none; the id of this batch. Those that wait for nobody start at once. A session that had ended
-    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else.
+    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else; those
+    that an earlier attempt of its run added under the same keys stay as they are, and are of this batch.
     """
     if attempt:
         await _hold(conn, workspace_id, *attempt)
@@ -38,9 +39,12 @@ async def add(
         lifecycle.room_for_roles(len(roles), len(named - roles))
         roles |= await _take_seats(conn, where, named, attempt[0])
     known = await tasks.known(conn, where, references(forms))
-    planned = plan(forms, known, roles)
+    again = {each.key: each.id for each in added_before(forms, known, attempt)} if attempt else {}
+    planned = plan([form for form in forms if form.key not in again], known, roles)
     batch = batch or new_id()
     await tasks.add(conn, where, planned, batch=batch, run_id=attempt[0] if attempt else None)
+    if again:
+        await tasks.gather(conn, where, again.values(), batch=batch)
     await sessions.keep_tasks(conn, workspace_id, session_id)
     skipped = await tasks.skip(conn, [(*where, each.id) for each in known if each.status in {"failed", "skipped"}])
     await tasking.tell(conn, [*(_added(where, task) for task in planned), *skipped])
