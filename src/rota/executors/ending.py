@@ -1,7 +1,5 @@
 """How the end of a process reads in the ledger."""
 
-import errno
-import os
 import signal
 
 from rota.errors import Invalid
@@ -10,8 +8,6 @@ from rota.model.outcome import ErrorClass, Failed
 
 LONGEST = 500
 
-# What the machine, or the program, may be otherwise next time.
-_PASSING = frozenset(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ETXTBSY)))
 _LIMITS = {signal.SIGXCPU: "over limits.cpu_seconds", signal.SIGXFSZ: "over limits.file_size"}
 
 
@@ -22,9 +18,8 @@ def failure(ending: Ending, program: str, last_words: str) -> Failed:
             return Failed(ErrorClass.AGENT_ERROR, _with(f"exited with code {code}", last_words))
         case Killed(number):
             return Failed(ErrorClass.AGENT_ERROR, f"killed by signal {_signal_name(number)}")
-        case Unstarted(reason):
-            detail = f"cannot start {program!r}: {reason}"
-            return Failed(ErrorClass.EXECUTOR_ERROR, detail, retryable=reason in _PASSING)
+        case Unstarted(reason, passing):
+            return Failed(ErrorClass.EXECUTOR_ERROR, f"cannot start {program!r}: {reason}", retryable=passing)
         case Vanished():
             return Failed(ErrorClass.EXECUTOR_ERROR, f"nobody knows how {program!r} ended: its launcher was killed")
 

@@ -3,13 +3,15 @@
 Runs as a process of its own (`python -I -S launcher.py`), so it imports little, and nothing of Rota. That process is
 the nursery: it forks a launcher whenever the worker sends it descriptors, and ends with the worker. To a launcher the
 worker sends what to run, then `T` (stop) or `K` (stop at once); the worker's own end is a `T` too. Answers are lines:
-`launcher PID`, `started PID`, then one of `exited CODE`, `killed SIGNAL`, `refused REASON`, perhaps `left PIDS`.
+`launcher PID`, `started PID`, then one of `exited CODE`, `killed SIGNAL`, `refused REASON` and `short REASON` (of
+something that there may be more of a little later), perhaps `left PIDS`.
 
 A nursery that has the libraries of Python agents loaded (`python_nursery.py`) is this one with another way to begin.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import marshal
@@ -39,6 +41,7 @@ OOM_VICTIM = "500"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -90,7 +93,7 @@ def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int], b
     try:
         launcher = os.fork()
     except OSError as failure:
-        tell(fds[STANDARD], f"refused {failure.strerror}")
+        refuse(fds[STANDARD], failure)
         return
     if launcher == 0:
         try:
@@ -120,7 +123,11 @@ def launch(control: int, shared: Sequence[int], begin: Begin) -> None:
     wake, waker = watch_children()
     spec = read_spec(control)
     if spec is not None:
-        program = start(spec, control, begin, (control, wake, waker))
+        try:
+            program = start(spec, control, begin, (control, wake, waker))
+        except OSError as failure:
+            refuse(control, failure)
+            return
         let_go(shared)
         Launcher(control, wake, program, spec["grace"]).run()
 
@@ -161,7 +168,7 @@ def become(spec: dict[str, Any], control: int, launcher: int, begin: Callable[[]
         os.chdir(spec["directory"])
         begin()
     except BaseException as failure:  # this process is a copy: nothing may unwind into the launcher
-        tell(control, f"refused {getattr(failure, 'strerror', None) or failure}")
+        refuse(control, failure)
     finally:
         os._exit(127)
 
@@ -332,6 +339,11 @@ def processes() -> Iterator[tuple[int, int, int]]:
         except OSError:
             continue
         yield pid, int(parent), int(group)
+
+
+def refuse(control: int, failure: BaseException) -> None:
+    word = "short" if getattr(failure, "errno", None) in _PASSING else "refused"
+    tell(control, f"{word} {getattr(failure, 'strerror', None) or failure}")
 
 
 def tell(control: int, line: str) -> None:

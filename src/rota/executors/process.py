@@ -40,9 +40,10 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """There is no such program, it may not be run, or there was not room for it."""
+    """There is no such program, or it may not be run; `passing` if the machine was only short of something."""
 
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,8 @@ class Program:
                     return Exited(int(rest))
                 case "killed":
                     return Killed(int(rest))
-                case "refused":
-                    return Unstarted(rest)
+                case "refused" | "short":
+                    return Unstarted(rest, passing=word == "short")
         return Vanished()
 
     def _listen(self) -> None:

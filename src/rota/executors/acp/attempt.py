@@ -268,7 +268,7 @@ class Attempt:
         program = self._config.argv[0]
         told = failure(ending, program, self._tail.last_line())
         match ending:
-            case Unstarted():
+            case Unstarted(passing=False):
                 return replace(told, detail=f"{told.detail}{how_to_install(program)}")
             case Exited(0):
                 return replace(told, detail="the agent ended without ending its turn")
