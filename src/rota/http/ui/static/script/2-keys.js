@@ -78,8 +78,8 @@
     if (ctx.sourceElement?.type !== "search") return;
     history.replaceState(null, "", ctx.request.action);
     for (const each of document.querySelectorAll(".filters a")) {
-      const to = new URL(each.href), { value } = ctx.sourceElement;
-      value ? to.searchParams.set("q", value) : to.searchParams.delete("q");
+      const to = new URL(each.href);
+      to.searchParams.set("q", ctx.sourceElement.value);
       each.href = to;
     }
   });

@@ -47,12 +47,10 @@
     event.preventDefault();
     if (sending) return;
     sending = true;
-    if (await (out ? renew() : holdsSignIn())) {
-      sure = true;
-      form.requestSubmit(event.submitter);
-      sure = false;
-      setTimeout(() => { sending = false; }, 10000); // who stopped it may try again
-    } else sending = false;
+    sure = await (out ? renew() : holdsSignIn());
+    if (sure) form.requestSubmit(event.submitter);
+    setTimeout(() => { sending = false; }, sure ? 10000 : 0); // who stopped it may try again
+    sure = false;
   });
   async function holdsSignIn() {
     const answer = await fetch(find, { headers: { "HX-Request": "true" } }).catch(unanswered);
