@@ -27,7 +27,7 @@
   }
   async function renew() {
     const answer = out ? await fetch(location.href).catch(() => null) : null;
-    if (!answer?.ok || answer.redirected) return false;
+    if (!answer?.ok || answer.redirected) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html"), headers = "hx-headers:inherited", secret = "input[name=csrf]";
     document.body.setAttribute(headers, page.body.getAttribute(headers));
     for (const each of document.querySelectorAll(secret)) each.value = page.querySelector(secret).value;
@@ -49,7 +49,7 @@
     sending = true;
     sure = await (out ? renew() : holdsSignIn());
     if (sure) form.requestSubmit(event.submitter);
-    setTimeout(() => { sending = false; }, sure ? 10000 : 0); // who stopped it may try again
+    setTimeout(() => { sending = false; }, sure ? 1e4 : 0); // who stopped it may try again
     sure = false;
   });
   async function holdsSignIn() {
