@@ -16,7 +16,7 @@ from rota.model.budget import MOST_UNITS
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.outcome import Succeeded
-from rota.model.session import MOST_ROLES
+from rota.model.session import MOST_ROLES, MOST_TASKS
 from rota.sessions import approvals
 from rota.sessions import seat as desk
 from rota.watch.prune import Prune
@@ -362,6 +362,23 @@ async def test_a_session_has_only_so_many_roles(seat: Seat, office: Office, api:
     first, second = ({"name": name, "agent": "worker-bee"} for name in ("first", "second"))
     made(await api.post(f"{seat.session}/roles", first))
     refused(await api.post(f"{seat.session}/roles", second), 409, "too_many_roles")
+
+
+async def test_a_session_has_only_so_many_tasks(seat: Seat, office: Office) -> None:
+    """An agent whose tasks add tasks of the same kind comes to an end."""
+    session_id = seat.session.rpartition("/")[2]
+    one, two = ({"tasks": [{"role": "helper", "prompt": "Sweep."}] * many} for many in (1, 2))
+    made(await seat.post("task", one))
+    await office.execute(
+        "INSERT INTO tasks (workspace_id, session_id, id, key, role, prompt, status, unmet, timeout, batch, finished_at) "
+        "SELECT workspace_id, session_id, gen_random_uuid(), 'key-' || n, role, prompt, 'skipped', 0, timeout, batch, now() "
+        "FROM tasks, generate_series(3, %s) AS n WHERE session_id = %s",
+        MOST_TASKS, session_id,
+    )  # fmt: skip
+    await office.execute("UPDATE sessions SET last_seq = %s WHERE id = %s", MOST_TASKS, session_id)
+    refused(await seat.post("task", two), 409, "too_many_tasks")
+    made(await seat.post("task", one))
+    refused(await seat.post("task", one), 409, "too_many_tasks")
 
 
 async def test_a_role_that_it_named_in_an_earlier_turn_is_not_its_own_in_the_next(office: Office, api: Api) -> None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from rota.errors import Conflict
 
+MOST_TASKS = 10_000  # an agent whose tasks add tasks of the same kind would never end
 MOST_ROLES = 100  # each message to all is delivered to every one of them
 
 
@@ -91,4 +92,14 @@ def room_for_roles(present: int, more: int) -> None:
             f"A session has at most {MOST_ROLES} roles; this one has {present}.",
             code="too_many_roles",
             limit=MOST_ROLES,
+        )
+
+
+def room_for_tasks(present: int, more: int) -> None:
+    """Refuse more tasks than a session may have."""
+    if more and present + more > MOST_TASKS:
+        raise Conflict(
+            f"A session has at most {MOST_TASKS:,} tasks; this one has {present:,}.",
+            code="too_many_tasks",
+            limit=MOST_TASKS,
         )

@@ -41,6 +41,8 @@ async def add(
     known = await tasks.known(conn, where, references(forms))
     again = {each.key: each.id for each in added_before(forms, known, attempt)} if attempt else {}
     planned = plan([form for form in forms if form.key not in again], known, roles)
+    if session["last_seq"] + len(planned) > lifecycle.MOST_TASKS:  # each has its event: a shorter log has fewer
+        lifecycle.room_for_tasks(sum((await tasks.counts(conn, where)).values()), len(planned))
     batch = batch or new_id()
     await tasks.add(conn, where, planned, batch=batch, run_id=attempt[0] if attempt else None)
     if again:
