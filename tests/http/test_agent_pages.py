@@ -195,8 +195,12 @@ async def test_each_level_sees_what_it_may_do(admin: AsyncClient, house: Any) ->
 async def test_a_workspace_without_an_agent_says_what_to_do(admin: AsyncClient, house: Any) -> None:
     await submit(admin, f"{HOME}/worker-bee/delete")
     assert f'href="{HOME}/new"' in (await admin.get(HOME)).text
-    for path in ("sessions", "automations/new"):
-        assert f'<a href="{HOME}">Agents</a>' in (await admin.get(f"/w/default/{path}")).text
+    elsewhere = ("/w/default/sessions", "/w/default/automations/new")
+    for path in elsewhere:
+        assert f'<a href="{HOME}/new?next={quote(path)}">Make one</a>' in (await admin.get(path)).text
+    await level(house, "member")
+    for path in elsewhere:
+        assert f'An admin makes one on the page <a href="{HOME}">Agents</a>' in (await admin.get(path)).text
     await level(house, "viewer")
     assert "An admin of this workspace can make one." in (await admin.get(HOME)).text
 
