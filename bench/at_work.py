@@ -71,7 +71,7 @@ class AtWork:
         """Let this many runs become due at once; how many of them it settled in a second."""
         done = self.executor.count + count
         places, self.worker.places = self.worker.places, 0  # nothing is claimed while they are made
-        await self.stage.fill(count, datetime.now(UTC) - timedelta(seconds=1), tidy=False)
+        await self.stage.fill(count, datetime.now(UTC) - timedelta(seconds=1), tidy=False, max_fires=1)
         await Scheduler(self.stage.db, self.stage.wakes).once()
         self.worker.places = places
         started = time.perf_counter()

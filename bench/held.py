@@ -67,7 +67,7 @@ async def _old_backlog(working: AtWork, count: int) -> float:
 async def _feed(working: AtWork, count: int, old: set[object]) -> None:
     stage = working.stage
     while True:
-        await stage.fill(count, datetime.now(UTC) - timedelta(seconds=1), tidy=False)
+        await stage.fill(count, datetime.now(UTC) - timedelta(seconds=1), tidy=False, max_fires=1)
         await Scheduler(stage.db, stage.wakes).once()
         if not old:
             async with stage.db.connection() as conn:

@@ -30,8 +30,9 @@ saved AS (
 kept AS (
     INSERT INTO revisions (workspace_id, subject_id, revision, spec, created_by)
     SELECT %(workspace_id)s, id, 1, %(spec)s::jsonb, %(user_id)s FROM made)
-INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, timezone, anchor_at, next_fire_at)
-SELECT %(workspace_id)s, gen_random_uuid(), id, 'cron', (n %% 60) || ' */2 * * *', 'America/Los_Angeles', now(), %(next_fire_at)s
+INSERT INTO triggers (workspace_id, id, automation_id, kind, cron, timezone, anchor_at, next_fire_at, max_fires)
+SELECT %(workspace_id)s, gen_random_uuid(), id, 'cron', (n %% 60) || ' */2 * * *', 'America/Los_Angeles', now(), %(next_fire_at)s,
+       %(max_fires)s
   FROM made
 """
 SPEC = '{"name": "Automation", "prompt": "Do it.", "agent": {"executor": "command", "config": {"argv": ["true"]}}}'
@@ -41,15 +42,18 @@ class Stage:
     def __init__(self, url: str, db: Database, wakes: Wakes, caller: Caller, agent_id: object) -> None:
         self.url, self.db, self.wakes, self.caller, self.agent_id = url, db, wakes, caller, agent_id
 
-    async def fill(self, count: int, next_fire_at: datetime, *, tidy: bool = True) -> None:
-        """Save automations, each with one cron trigger due at the given time."""
+    async def fill(
+        self, count: int, next_fire_at: datetime, *, tidy: bool = True, max_fires: int | None = None
+    ) -> None:
+        """Save automations, each with one cron trigger due at the given time. Those of which only the runs are wanted fire
+        once: in every other hour they would come due again while something else is measured."""
         async with self.db.transaction() as conn:
             grant = await (await conn.execute("SELECT id FROM grants LIMIT 1")).fetchone()
             assert grant
             await conn.execute(FILL, {
                 "count": count, "workspace_id": self.caller.workspace_id, "agent_id": self.agent_id, "spec": SPEC,
                 "user_id": self.caller.user_id, "grant_id": grant[0], "batch": secrets.token_hex(4),
-                "next_fire_at": next_fire_at,
+                "next_fire_at": next_fire_at, "max_fires": max_fires,
             })  # fmt: skip
         if tidy:
             await self.tidy()
