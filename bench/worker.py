@@ -148,10 +148,11 @@ async def _pick_up_rota(stage: Stage, count: int, *, in_one_process: bool = Fals
         watched = working.executor.watch()
         for _ in range(count):
             async with stage.db.transaction() as conn:
-                await running.run_agent(conn, stage.caller, "agent", {"prompt": "go"})
+                asked = await running.run_agent(conn, stage.caller, "agent", {"prompt": "go"})
             answered = time.perf_counter()
             other.send(RUNS, [stage.caller.workspace_id])
-            _, began = await watched.get()
+            begun, began = await watched.get()
+            assert begun == asked, "something else is at work here"
             times.append(began - answered)
             await asyncio.sleep(0.01)
     await other.close()
