@@ -31,8 +31,9 @@ from rota.errors import Broken, BrokeOff, Busy, CannotStart, DatabaseAway, NotYe
 from rota.hiding import hide
 from rota.model.address import AllowList
 from rota.notify.outward import Outward
+from rota.open_files import open_many_files
 from rota.scheduler.tick import Scheduler
-from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely, open_many_files
+from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
 from rota.watch.outdated import Outdated

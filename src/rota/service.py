@@ -3,9 +3,7 @@
 import asyncio
 import gc
 import logging
-import resource
 import time
-from contextlib import suppress
 from typing import Protocol
 
 from rota.errors import RotaError
@@ -14,7 +12,6 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
 FAILING_SECONDS = 30.0  # a database that restarts is back before
-MOST_FILES = 65_536
 
 
 class Service(Protocol):
@@ -103,26 +100,3 @@ def keep_for_good() -> None:
     """What a process made at its start stays, and is not looked through again."""
     gc.collect()
     gc.freeze()
-
-
-_files_before: tuple[int, int] | None = None
-
-
-def open_many_files() -> None:
-    """Shells and services let a process have a thousand files open, which two hundred agents take, or a thousand
-    readers. The system allows more, if asked."""
-    global _files_before  # noqa: PLW0603 — of this process, once
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, MOST_FILES) if hard != resource.RLIM_INFINITY else MOST_FILES
-    if hasattr(resource, "prlimit") and 0 <= soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            _files_before = (soft, hard)
-
-
-def let_open_few_again(pid: int) -> None:
-    """Agents have what this process was started with: some programs close all files that they may have, or cannot tell
-    more than a thousand apart."""
-    if _files_before:
-        with suppress(OSError):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, _files_before)

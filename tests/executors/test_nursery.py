@@ -14,7 +14,7 @@ import psutil
 import pytest
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
-from rota import service
+from rota import open_files
 from rota.executors import launcher
 from rota.executors.command import CommandExecutor
 from rota.executors.nursery import THE_NURSERY
@@ -119,11 +119,11 @@ async def test_a_worker_may_open_many_files_and_its_agents_as_many_as_it_was_sta
 ) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     THE_NURSERY.end()
-    monkeypatch.setattr(service, "_files_before", None)
+    monkeypatch.setattr(open_files, "_before", None)
     resource.setrlimit(resource.RLIMIT_NOFILE, (900, before[1]))
     try:
-        service.open_many_files()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(before[1], service.MOST_FILES), before[1])
+        open_files.open_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(before[1], open_files.MOST_FILES), before[1])
         assert await run("sh", "-c", "ulimit -Sn; ulimit -Hn") == Succeeded()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from rota.executors import launcher
-from rota.service import let_open_few_again
+from rota.open_files import let_open_few_again
 
 ANSWER_SECONDS = 1.0
 GOODBYE_SECONDS = 5.0
