@@ -1,7 +1,10 @@
 """The peers that the worker is measured beside, and the limit that PostgreSQL itself sets."""
 
 import asyncio
+import re
+import tempfile
 import time
+from asyncio.subprocess import PIPE
 from typing import Any
 
 import asyncpg
@@ -11,6 +14,16 @@ from procrastinate import App, PsycopgConnector
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.stage import Stage
+from rota.db.embedded import find_binaries
+
+CLAIM_AND_DONE = """
+WITH claimed AS (
+    UPDATE bare_queue SET status = 'running' WHERE id = ANY(ARRAY(
+        SELECT id FROM bare_queue WHERE status = 'queued' ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED))
+ RETURNING id)
+SELECT array_agg(id)::text AS ids FROM claimed \\gset
+UPDATE bare_queue SET status = 'done' WHERE id = ANY(:ids::bigint[]);
+"""
 
 
 def _asyncpg(url: str) -> dict[str, Any]:
@@ -60,23 +73,30 @@ async def drain_procrastinate(stage: Stage, count: int) -> float:
 
 
 async def limit(stage: Stage, count: int) -> float:
-    """What PostgreSQL itself allows: claim a hundred rows and mark them done, nothing else."""
+    """What PostgreSQL itself allows, asked by pgbench: claim a hundred rows and mark them done, nothing else."""
     async with stage.db.connection() as conn:
         await conn.execute("DROP TABLE IF EXISTS bare_queue")
         await conn.execute("CREATE TABLE bare_queue (id bigint PRIMARY KEY, status text) WITH (fillfactor = 50)")
         await conn.execute("INSERT INTO bare_queue SELECT n, 'queued' FROM generate_series(1, %s) n", [count])
         await conn.execute("CREATE INDEX ON bare_queue (id) WHERE status = 'queued'")
         await conn.execute("VACUUM ANALYZE bare_queue")
-        started = time.perf_counter()
-        for _ in range(0, count, 100):
-            rows = await conn.execute(
-                """UPDATE bare_queue SET status = 'running' WHERE id = ANY(ARRAY(
-                       SELECT id FROM bare_queue WHERE status = 'queued' ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED))
-                RETURNING id"""
-            )
-            ids = [row[0] for row in await rows.fetchall()]
-            await conn.execute("UPDATE bare_queue SET status = 'done' WHERE id = ANY(%s)", [ids])
-        return count / (time.perf_counter() - started)
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(CLAIM_AND_DONE)
+        script.flush()
+        told = await _pgbench("-n", "-M", "prepared", "-t", str(count // 100), "-f", script.name, stage.url)
+    async with stage.db.connection() as conn:
+        left = await (await conn.execute("SELECT count(*) FROM bare_queue WHERE status <> 'done'")).fetchone()
+    assert left == (0,)
+    rate = re.search(r"^tps = ([\d.]+)", told, re.MULTILINE)
+    assert rate, told
+    return 100 * float(rate[1])
+
+
+async def _pgbench(*words: str) -> str:
+    process = await asyncio.create_subprocess_exec(find_binaries() / "pgbench", *words, stdout=PIPE, stderr=PIPE)
+    told, wrong = await process.communicate()
+    assert process.returncode == 0, wrong.decode()
+    return told.decode()
 
 
 async def pick_up_pgqueuer(stage: Stage, count: int) -> list[float]:

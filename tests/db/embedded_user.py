@@ -17,7 +17,7 @@ def main(home: str, user: str = "") -> None:
     if user:
         become(user)
     if programs := os.environ.get("ROTA_TEST_PROGRAMS"):
-        embedded._find_binaries = lambda: Path(programs)
+        embedded.find_binaries = lambda: Path(programs)
     server = EmbeddedPostgres(Path(home))
     print(json.dumps({"value": os.getpid()}), flush=True)
     for word in sys.stdin:

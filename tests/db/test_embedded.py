@@ -394,7 +394,7 @@ def test_a_starter_killed_while_the_server_comes_up_leaves_it_to_the_next(
 @pytest.fixture
 def endless_initdb(place: Path) -> str:
     """PostgreSQL's programs, but initdb stays when it is done and says so in `initdb.pid` of the new cluster."""
-    real = embedded._find_binaries()
+    real = embedded.find_binaries()
     programs = place / "programs"
     programs.mkdir()
     for program in real.iterdir():

