@@ -9,7 +9,8 @@ MIRRORED = {
         SELECT workspace_id, id, automation_id, session_id, agent_id, lane, priority, source,
                status = 'queued' AND ready_at IS NULL FROM runs WHERE finished_at IS NULL""",
     "ready_runs": """
-        SELECT workspace_id, id, queue, pool, executor, priority, ready_at
+        SELECT workspace_id, id, queue, pool, executor, priority, ready_at,
+               CASE WHEN source <> 'task' THEN ready_at + start_within END
           FROM runs WHERE status = 'queued' AND ready_at IS NOT NULL""",
     "taken_runs": """
         SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL

@@ -9,6 +9,7 @@ import pwd
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -93,6 +94,32 @@ async def test_a_signal_ends_a_start_that_waits_for_who_brings_the_schema_up_to_
             signal.raise_signal(signal.SIGTERM)
             await starting
     assert caplog.messages == ["rota.stopping", "rota.stopped"]
+
+
+async def test_the_embedded_server_is_looked_after_however_a_look_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = asyncio.Event()
+
+    class Embedded(EmbeddedPostgres):
+        def ensure_running(self) -> None:
+            loop.call_soon_threadsafe(looked.set)
+
+    async def told() -> bool:
+        return "postgres.down" in caplog.messages
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(daemon, "EMBEDDED_CHECK_SECONDS", 0.01)
+    before = threading.stack_size(2**47)  # more than there are addresses: no thread can be started
+    looking = asyncio.create_task(daemon._keep_running(Embedded(tmp_path)))
+    try:
+        await until(told)
+        threading.stack_size(before)
+        async with asyncio.timeout(20):
+            await looked.wait()
+    finally:
+        threading.stack_size(before)
+        await daemon._end(looking)
 
 
 async def test_who_came_too_early_ends_with_the_code_for_starting_again(

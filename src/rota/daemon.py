@@ -251,8 +251,8 @@ async def _keep_running(embedded: EmbeddedPostgres) -> None:
         await asyncio.sleep(EMBEDDED_CHECK_SECONDS)
         try:
             await asyncio.to_thread(embedded.ensure_running)
-        except CannotStart as failure:
-            log.warning("postgres.down", extra={"error": failure.message})
+        except Exception as failure:  # the top of a loop: a look that failed, for want of a thread too, is not the last
+            log.warning("postgres.down", extra={"error": f"{type(failure).__name__}: {failure}"})
 
 
 async def _end(task: "asyncio.Task[None]") -> None:

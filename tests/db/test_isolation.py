@@ -1,6 +1,7 @@
 """Row-level security: no table with a workspace is open, the API's role sees one workspace, and the house sees all."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from rota.db import isolation, people
 from rota.db import migrate as chain
 from rota.db.listener import Listener, Wakes
 from rota.db.migrate import Migration, migrate
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
 from rota.errors import CannotStart
 from rota.model.ids import UserId, WorkspaceId, new_id
 from rota.roster.first_start import settle_in
@@ -145,6 +146,37 @@ async def test_the_confinement_ends_with_its_transaction_so_that_poolers_may_sha
     assert before
     assert after == (before[0], ""), "an empty setting is no workspace"
     assert role not in {None, before[0]}
+
+
+async def test_to_be_confined_takes_no_round_trip_of_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips, wait = 0, Connection.wait
+
+    async def counted(conn: Connection, *args: Any, **options: Any) -> Any:
+        nonlocal trips
+        trips += 1
+        return await wait(conn, *args, **options)
+
+    monkeypatch.setattr(Connection, "wait", counted)
+    for _ in range(6):  # a connection's first finds out what is there
+        trips = 0
+        async with isolation.in_workspace(house.db, house.caller.workspace_id) as conn:
+            assert await (await conn.execute("SELECT id FROM workspaces")).fetchall() == [(house.caller.workspace_id,)]
+    assert trips == 3  # to begin and be confined, to look, to end
+
+
+async def test_what_fails_within_a_workspace_is_undone_and_wakes_nobody(house: House) -> None:
+    woken: list[str] = []
+    house.db.waker = lambda topic, _: woken.append(topic)
+    for fails in (True, False):
+        with contextlib.suppress(KeyError):
+            async with isolation.in_workspace(house.db, house.caller.workspace_id) as conn:
+                await conn.execute("UPDATE workspaces SET name = name || '!'")
+                conn.wake("news")
+                if fails:
+                    raise KeyError
+        assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert await house.value("SELECT count(*) FROM workspaces WHERE name LIKE '%%!' AND name NOT LIKE '%%!!'") == 1
+    assert woken == ["news"]
 
 
 async def test_a_look_beyond_the_workspace_is_only_as_long_as_it_says(house: House) -> None:

@@ -17,6 +17,7 @@ from waiting import until
 
 from rota.db import isolation
 from rota.db import migrate as chain
+from rota.db.embedded import find_binaries
 from rota.db.migrate import LOCK, Migration, migrate, migrations, missing
 from rota.errors import CannotStart, NotYet
 
@@ -251,7 +252,7 @@ def test_schema_sql_is_what_its_script_writes(schema: Any, database_url: str) ->
     """Run `python scripts/schema.py` after a change of a migration."""
     with psycopg.connect(database_url) as other:
         server = other.info.server_version // 10000
-    told = subprocess.run([schema.pg_dump(), "--version"], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run([find_binaries() / "pg_dump", "--version"], capture_output=True, text=True, check=True).stdout
     if (printer := int(re.findall(r"\d+", told)[0])) != server:
         pytest.skip(
             f"PostgreSQL {server} is printed in another way than by pg_dump {printer}; its catalog was compared"

@@ -1,14 +1,18 @@
 """Every hot query reads what it needs by an index, also as a generic plan, with 30,000 rows stored."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import mirror
 import pytest
+from databases import database
 from house import QUEUE, House
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import InsufficientPrivilege, UndefinedFile
 from psycopg.pq import ExecStatus
 
@@ -26,8 +30,9 @@ from rota.db import (
     tallies,
     triggers,
 )
-from rota.db.pool import PLAN_ONCE, Connection, Reserved
-from rota.db.run_status import claiming, lanes, settling, starting
+from rota.db.pool import PLAN_ONCE, Connection, Database, Reserved
+from rota.db.run_status import claiming, ending, lanes, settling, starting
+from rota.model.caller import Caller
 from rota.model.ids import AutomationId, WorkerId
 from rota.roster import running
 from rota.worker.queues import Queues
@@ -66,14 +71,45 @@ SELECT workspace_id, gen_random_uuid(), id, id, agent_id, grant_id, 1,
 """
 
 
+class Filled(NamedTuple):
+    name: str
+    caller: Caller
+
+
+@pytest.fixture(scope="module")
+def filled(database_of_module: str) -> Filled:
+    """A database to copy, whose filling takes many times as long."""
+
+    async def furnish() -> Caller:
+        async with opened(database_of_module) as db:
+            house = await House.build(db)
+            await house.automation()
+            async with db.connection() as conn:
+                await rest(conn)
+                await fill(conn)
+        return house.caller
+
+    return Filled(conninfo_to_dict(database_of_module)["dbname"], asyncio.run(furnish()))
+
+
 @pytest.fixture
-async def new(house: House) -> AsyncIterator[Connection]:
+def url_of_copy(server_url: str, filled: Filled) -> Iterator[str]:
+    yield from database(server_url, filled.name)
+
+
+@pytest.fixture
+async def new(url_of_copy: str) -> AsyncIterator[Connection]:
     """Much was stored within the first minute, and PostgreSQL has not looked at it yet."""
-    await house.automation()
-    async with house.db.connection() as conn:
-        await rest(conn)
-        await fill(conn)
+    async with opened(url_of_copy) as db, db.connection() as conn:
         yield conn
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Database]:
+    db = Database(url)
+    await db.open()
+    yield db
+    await db.close()
 
 
 async def rest(conn: Connection) -> None:
@@ -113,8 +149,10 @@ HOT = {
     "renew": attempts.RENEW,
     "append": events.APPEND,
     "hold an attempt": events.HOLD,
-    "a page of events": events.PAGE,
+    "an event": events.FIND,
+    "the newest events": events.TAIL,
     "pages of events": events.PAGES,
+    "what was said before": events.EARLIER,
     "who is concerned": aftermath.CONCERNED,
     "who failed before": aftermath.HOLD_FAILING,
     "a run": runs.FIND,
@@ -276,10 +314,10 @@ RARE = (
 )
 
 
-async def test_a_list_of_the_rare_looks_at_no_other(house: House, stored: Connection) -> None:
+async def test_a_list_of_the_rare_looks_at_no_other(filled: Filled, stored: Connection) -> None:
     for each in RARE:
         await stored.execute(each.encode())
-    workspace_id = house.caller.workspace_id
+    workspace_id = filled.caller.workspace_id
     told = await plans_told(stored)
     some: dict[str, Any] = {"before": None, "limit": 51}
     for _ in range(8):  # by then it is planned for any workspace
@@ -293,6 +331,23 @@ async def test_a_list_of_the_rare_looks_at_no_other(house: House, stored: Connec
     for _ in range(8):
         assert await automations.page(stored, workspace_id, **some, standing="attention") == []
     assert max(read_of(found, "grants") for found in told) < 10  # not those of each automation, nor of each chat
+
+
+async def test_what_may_still_wait_for_a_place_is_not_looked_up_in_the_ledger(stored: Connection) -> None:
+    """However many wait, and however many of them for an agent that runs as many as it may."""
+    told = await plans_told(stored)
+    for wait in ("start_within = '15 minutes'", "ready_at = now() - interval '1 hour', queue = agent_id"):
+        await stored.execute(f"UPDATE runs SET {wait} WHERE status = 'queued'".encode())
+        await stored.execute("UPDATE agents SET full_at = now()")
+        await stored.execute("VACUUM ANALYZE runs, ready_runs, agents")
+        told.clear()
+        assert await ending.end_stuck(stored, 200) == []
+        assert sum(read_of(found, "runs") for found in told) == 0
+        assert sum(read_of(found, "ready_runs") for found in told) == ROWS / 2
+    await stored.execute("UPDATE agents SET full_at = now() - interval '1 hour'")
+    told.clear()
+    assert len(await ending.end_stuck(stored, 200)) == 200
+    assert sum(read_of(found, "runs") for found in told) < 2_000
 
 
 def read_of(found: dict[str, Any], table: str) -> int:

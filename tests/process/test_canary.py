@@ -146,7 +146,7 @@ def log_every_statement(home: Path) -> None:
 def dump(home: Path) -> bytes:
     """The whole database, as an operator keeps it."""
     command = [
-        str(embedded._find_binaries() / "pg_dump"),
+        str(embedded.find_binaries() / "pg_dump"),
         "-h",
         str(home / "postgres.sock"),
         "-U",

@@ -18,6 +18,7 @@ from rota.db import messages as message_rows
 from rota.db.pool import Connection, Database
 from rota.errors import Invalid, Lost
 from rota.executors.python import PythonExecutor
+from rota.model.budget import MOST_UNITS
 from rota.model.executor import Assignment, Desk
 from rota.model.memory import Remembered
 from rota.model.message import NewMessage
@@ -117,6 +118,53 @@ async def test_a_python_agent_does_all_of_it(house: House, shift: Any, run_now: 
     }
     assert await house.value("SELECT array_agg(key) FROM memory WHERE run_id = %s", run_id) == ["last"]
     assert await house.value("SELECT count(*) FROM events WHERE kind = 'message'") == 3
+
+
+async def test_an_agent_is_told_where_its_artifact_cannot_be_kept(
+    house: House, shift: Any, run_now: Any, python: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "incoming").write_text("Here is no folder.")
+    execute = python("""
+        def work(context):
+            context.artifact("report.md", "# Report").result()
+    """)
+    told = (
+        "failed: RuntimeError: The content cannot be kept where artifacts are (File exists); the log has the details."
+    )
+    assert await _status_of(house, shift, run_now, execute) == told
+    said = await house.value("SELECT string_agg(data ->> 'text', '' ORDER BY seq) FROM events WHERE kind = 'output'")
+    assert 'agent_code.py", line 3, in work' in said
+
+
+@pytest.mark.parametrize(
+    ("said", "summary"), [(["Watered.\n"], "Watered."), (["All is ", "well."], "All is well."), ([], None)]
+)
+async def test_what_rota_notes_of_units_sums_up_no_run(
+    house: House, shift: Any, run_now: Any, said: list[str], summary: str | None
+) -> None:
+    async def counts(_: Assignment, desk: Desk) -> Outcome:
+        for place in range(2):
+            for piece in said[place : place + 1]:
+                await desk.say(piece)
+            for number in range(MOST_UNITS + 1):
+                await desk.usage(f"unit-{number}", 1)
+        return Succeeded()
+
+    assert await _status_of(house, shift, run_now, counts) == "succeeded"
+    assert await house.value("SELECT data ->> 'text' FROM events WHERE data ->> 'text' LIKE '%%[Usage of more%%'")
+    assert await house.value("SELECT summary FROM runs") == summary
+
+
+async def test_a_file_that_cannot_be_read_is_no_failure_of_the_desk(
+    house: House, shift: Any, run_now: Any, tmp_path: Path
+) -> None:
+    async def keeps(_: Assignment, desk: Desk) -> Outcome:
+        with pytest.raises(Invalid, match=r"The file .gone\.txt. cannot be read: No such file or directory"):
+            await desk.artifact("gone", tmp_path / "gone.txt")
+        return Succeeded()
+
+    assert await _status_of(house, shift, run_now, keeps) == "succeeded"
 
 
 async def test_an_inbox_is_read_on_when_the_database_was_away(

@@ -434,6 +434,50 @@ async def test_a_run_that_comes_while_its_lanes_holder_is_ending_does_not_wait_f
     assert second["ready_at"] is not None
 
 
+async def test_whoever_came_to_hold_the_lane_while_its_holder_ended_cannot_end_unseen_either(
+    house: House, db: Database
+) -> None:
+    """Provoked: a run arrives while the end of the holder is written but not committed, which makes the next one ready."""
+    automation_id = await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        for key in ("first", "second"):
+            await publish_event(conn, house.caller, "go", None, key)
+        holder = await claim_one(conn)
+    held, arrived = asyncio.Event(), asyncio.Event()
+
+    async def arrive() -> None:
+        async with db.transaction() as conn:
+            await run_status.hold_lanes(conn, [(house.caller.workspace_id, automation_id)])
+            held.set()
+            await arrived.wait()
+
+    async with db.transaction() as ending:
+        await settling.settle(ending, [Result(holder, Succeeded())])
+        arriving = asyncio.create_task(arrive())
+        await until(lambda: house.value(WAITS))
+    await held.wait()
+    ends = "UPDATE runs SET finished_at = now(), status = 'cancelled', error_class = 'cancelled_by_user'"
+    ended = asyncio.create_task(house.execute(f"{ends} WHERE finished_at IS NULL"))
+    await until(lambda: house.value(WAITS))
+    assert await house.value("SELECT count(*) FROM runs WHERE finished_at IS NULL") == 1
+    arrived.set()
+    await asyncio.gather(arriving, ended)
+    assert not await house.value("SELECT count(*) FROM runs WHERE finished_at IS NULL")
+
+
+async def test_who_comes_to_a_lane_holds_its_holder_and_none_of_those_who_wait(house: House, db: Database) -> None:
+    """However long the line is, then, who comes costs the same."""
+    automation_id = await house.automation({"event": "go"})
+    async with db.transaction() as conn:
+        for key in range(4):
+            await publish_event(conn, house.caller, "go", None, str(key))
+    async with db.transaction() as conn:
+        await run_status.hold_lanes(conn, [(house.caller.workspace_id, automation_id)])
+        async with db.transaction() as other:
+            free = await other.execute("SELECT ready_at FROM runs FOR UPDATE SKIP LOCKED")
+            assert await free.fetchall() == [(None,)] * 3
+
+
 async def test_who_ends_a_run_does_not_wait_for_who_ends_the_next_of_its_lane(house: House, db: Database) -> None:
     """Provoked: that one is being cancelled. The one behind it becomes ready."""
     await house.automation({"event": "go"})

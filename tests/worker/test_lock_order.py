@@ -141,6 +141,51 @@ async def test_a_run_that_is_refused_is_ended_with_all_that_follows_from_it_or_n
     assert await house.value("SELECT status FROM runs") == "running"  # until its lease ends
 
 
+async def test_who_fires_an_automation_and_who_refuses_its_run_do_not_wait_for_each_other(
+    house: House, db: Database, claim_now: Any
+) -> None:
+    """Provoked: a run that had begun before is claimed on a grant that no longer holds, so it fails, while somebody has locked
+    its automation and is about to look at its runs."""
+    automation_id = await house.automation(overlap="queue_all")
+    async with db.transaction() as conn:
+        await running.run_now(conn, house.caller, automation_id)
+    await house.execute("UPDATE runs SET attempt = 1")
+    await house.execute("UPDATE grants SET revoked_at = now()")
+
+    async def refuse() -> None:
+        async with db.connection() as conn:
+            assert await claim_now(conn) == []
+
+    async with db.transaction() as firing:
+        await aftermath.hold(firing, [(house.caller.workspace_id, automation_id)])
+        refusing = asyncio.create_task(refuse())
+        await until(lambda: house.value(WAITS))
+        await run_status.hold_lanes(firing, [(house.caller.workspace_id, automation_id)])
+    await refusing
+    assert await house.value("SELECT (status, error_class)::text FROM runs") == "(failed,grant_invalid)"
+    assert await house.value("SELECT failures FROM automations") == 1
+
+
+async def test_who_starts_a_run_waits_for_its_session_before_it_holds_a_purse(house: House, db: Database) -> None:
+    """As those do who end one: provoked by somebody who writes in the session."""
+    budget = {"per_run": {"tokens": 10}, "per_month": {"tokens": 100}}
+    await house.automation({"event": "go"}, session="same", budget=budget)
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, "first")
+
+    async def fire_again() -> None:
+        async with db.transaction() as conn:
+            await publish_event(conn, house.caller, "go", None, "second")
+
+    async with db.transaction() as writing:
+        await writing.execute("SELECT FROM sessions FOR NO KEY UPDATE")
+        firing = asyncio.create_task(fire_again())
+        await until(lambda: house.value(WAITS))
+        assert len(await rows(house, "SELECT holder_id FROM spending FOR UPDATE NOWAIT")) == 1
+    await firing
+    assert await house.value("SELECT sum(amount) FROM reservations") == 20
+
+
 async def settle(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
     await settling.settle(conn, [Result(each, Succeeded()) for each in runs])
 

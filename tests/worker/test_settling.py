@@ -272,3 +272,32 @@ async def test_a_success_stays_one_when_another_took_the_lane_of_the_run_that_fo
             await until(lambda: house.value(WAITS))
         await until(lambda: house.value("SELECT count(*) = 3 FROM runs WHERE status = 'succeeded'"))
     assert await house.value("SELECT summary FROM runs WHERE id = %s", run_id) == "It all went well."
+
+
+@pytest.mark.parametrize(
+    ("ends", "failures", "reason"),
+    [
+        ("FSFF", 3, "It failed 3 times in a row."),
+        ("FFFS", 0, None),
+        ("FSF", 2, None),
+        ("SFFFF", 5, "It failed 4 times in a row."),
+    ],
+)
+async def test_of_runs_that_end_together_those_since_the_last_success_count_as_failures_in_a_row(
+    house: House, db: Database, ends: str, failures: int, reason: str | None
+) -> None:
+    """And one more fails alone, unless a success was the last. In the order in which they ended, not in that of their
+    starts."""
+    automation = await house.automation({"event": "go"}, overlap="allow", pause_after_failures=3)
+    async with db.transaction() as conn:
+        for n in range(len(ends) + 1):
+            await publish_event(conn, house.caller, "go", None, str(n))
+    failed = Failed(ErrorClass.AGENT_ERROR, "No.", retryable=False)
+    async with db.transaction() as conn:
+        *together, alone = reversed(await claim(conn, len(ends) + 1))
+        outcomes = [Succeeded() if end == "S" else failed for end in ends]
+        await settling.settle(conn, [Result(*each) for each in zip(together, outcomes, strict=True)])
+        if failures:
+            await settling.settle(conn, [Result(alone, failed)])
+    found = "SELECT ARRAY[failures::text, paused_reason] FROM automations WHERE id = %s"
+    assert await house.value(found, automation) == [str(failures), reason]

@@ -30,7 +30,7 @@ from rota.sessions.transcript import lines
 from rota.trace.record import RecordingDesk
 from rota.watch.rescue import Rescue
 from rota.worker import worker
-from rota.worker.attempt import Attempt
+from rota.worker.attempt import TRANSCRIPT_BYTES, Attempt
 from rota.worker.queues import Queues
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -160,6 +160,35 @@ async def test_a_session_that_goes_on_gives_the_agent_what_was_said_before(
     assert summaries == ["1", "2", "3"]
     assert await house.value("SELECT count(*) FROM sessions") == 1
     assert await house.value("SELECT status FROM sessions") == "active"
+
+
+@pytest.mark.parametrize("text", ["md5(random()::text)", "'word for word, '"])
+async def test_of_a_long_story_an_agent_is_given_the_newest_that_fits(
+    house: House, shift: Any, run_now: Any, text: str
+) -> None:
+    """Whether it is stored as it is or far smaller."""
+    automation = await house.automation(session="same", prompt="Count.")
+    stories: list[str] = []
+
+    async def listen(assignment: Assignment, desk: Desk) -> Outcome:
+        stories.append("".join(turn.text for turn in assignment.transcript))
+        return Succeeded("Heard.")
+
+    async with shift(listen):
+        first = await until(ended(house, await run_now(automation)))
+        await house.execute(
+            "INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data)"
+            " SELECT workspace_id, id, last_seq + n, 'output', %s, 1, jsonb_build_object('text', '<' || n || '>' ||"
+            f" (SELECT string_agg({text}, '') FROM generate_series(1, 1500))) FROM sessions, generate_series(1, 100) n",
+            first["id"],
+        )
+        await house.execute("UPDATE sessions SET last_seq = last_seq + 100")
+        await until(ended(house, await run_now(automation)))
+    told = stories[-1]
+    assert 900_000 < len(told) <= TRANSCRIPT_BYTES
+    assert told[: told.index(">")].removeprefix("<").isdigit(), "whole events"
+    assert "<100>" in told
+    assert "<1>" not in told
 
 
 async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells_each_attempt(

@@ -55,22 +55,20 @@ SELECT * FROM (
 COUNT_FAILURES = """
 -- A success starts the count anew. Gives back the automations that have now failed as often as they may; what is deleted
 -- fires no more, and is not paused.
-WITH given AS (
-    SELECT workspace_id, id, bool_or(NOT failed) AS succeeded, count(*) FILTER (WHERE failed) AS failed
-      FROM json_to_recordset(%(outcomes)s::json) AS g(workspace_id uuid, id uuid, failed boolean) GROUP BY 1, 2),
-locked AS MATERIALIZED (
-    SELECT a.workspace_id, a.id, a.status AS before, given.succeeded, given.failed,
-           NOT given.succeeded AND a.deleted_at IS NULL AND a.failures + given.failed >= a.pause_after_failures AS over
-      FROM given JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
+WITH locked AS MATERIALIZED (
+    SELECT a.workspace_id, a.id, a.status AS before,
+           CASE WHEN given.succeeded THEN 0 ELSE a.failures END + given.failed AS failures
+      FROM json_to_recordset(%(outcomes)s::json) AS given(workspace_id uuid, id uuid, succeeded boolean, failed integer)
+           JOIN automations a ON a.workspace_id = given.workspace_id AND a.id = given.id
      WHERE given.failed > 0 OR a.failures > 0
   ORDER BY a.workspace_id, a.id FOR NO KEY UPDATE OF a),
 counted AS (
     UPDATE automations a
-       SET failures = CASE WHEN l.succeeded THEN 0 ELSE a.failures + l.failed END,
-           status = CASE WHEN l.over THEN 'paused' ELSE a.status END,
-           paused_reason = CASE WHEN l.over AND a.status = 'active'
-                                THEN 'It failed' || CASE a.failures + l.failed WHEN 1 THEN '.'
-                                     ELSE ' ' || (a.failures + l.failed) || ' times in a row.' END
+       SET failures = l.failures,
+           status = CASE WHEN l.failures >= a.pause_after_failures AND a.deleted_at IS NULL THEN 'paused' ELSE a.status END,
+           paused_reason = CASE WHEN l.failures >= a.pause_after_failures AND a.deleted_at IS NULL AND a.status = 'active'
+                                THEN 'It failed' || CASE l.failures WHEN 1 THEN '.'
+                                     ELSE ' ' || l.failures || ' times in a row.' END
                                 ELSE a.paused_reason END
       FROM locked l WHERE a.workspace_id = l.workspace_id AND a.id = l.id
  RETURNING a.workspace_id, a.id, a.status, l.before)
@@ -162,7 +160,8 @@ def hold_failing(automations: Iterable[tuple[UUID, UUID]]) -> Step:
 async def count_failures(
     conn: Connection, outcomes: Sequence[dict[str, Any]]
 ) -> list[tuple[WorkspaceId, AutomationId]]:
-    """Count failures in a row; the automations that were paused for them."""
+    """Count failures in a row; the automations that were paused for them. Given is of each whether a run of it
+    `succeeded`, and how many have `failed` since."""
     rows = await conn.execute(COUNT_FAILURES, {"outcomes": orjson.dumps(outcomes).decode()})
     return [(workspace_id, automation_id) for workspace_id, automation_id in await rows.fetchall()]
 

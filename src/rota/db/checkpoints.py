@@ -26,6 +26,11 @@ SELECT data, stored_at FROM checkpoints
  WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND thread = %(thread)s
 """
 
+HAND_ON = """
+UPDATE checkpoints SET thread = %(new)s
+ WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND thread = %(old)s
+"""
+
 
 async def store(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int, data: bytes) -> bool:
     """False: the attempt belongs to somebody else, and nothing was kept."""
@@ -39,3 +44,11 @@ async def find(
     given = {"workspace_id": workspace_id, "session_id": session_id, "thread": thread}
     row = await (await conn.execute(FIND, given)).fetchone()
     return (row[0], row[1]) if row else None
+
+
+async def hand_on(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, old: RunId, new: RunId
+) -> None:
+    """What a task's run left is its next run's."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "old": old, "new": new}
+    await conn.execute(HAND_ON, given)

@@ -231,7 +231,8 @@ GROUP BY 1, 2
 """
 
 SPENT_BY_DAY = """
--- What an automation's newest runs took, by the day they were queued: their running time, and every unit of usage.
+-- What an automation's newest runs took, by the day they were queued: their running time, and every unit of usage. Money
+-- stands by the currency of the account that each was charged to: euros and dollars have no sum.
 WITH newest AS MATERIALIZED (
     SELECT r.workspace_id, r.id, (r.queued_at AT TIME ZONE %(zone)s)::date AS day, r.finished_at - r.started_at AS took
       FROM runs r
@@ -239,9 +240,11 @@ WITH newest AS MATERIALIZED (
   ORDER BY r.id DESC LIMIT %(limit)s)
 SELECT day, 'run time' AS unit, sum(extract(epoch FROM took))::float8 AS amount FROM newest WHERE took IS NOT NULL GROUP BY day
 UNION ALL
-SELECT n.day, u.unit, sum(u.amount)::float8
-  FROM newest n JOIN usage u ON u.workspace_id = n.workspace_id AND u.run_id = n.id
-GROUP BY n.day, u.unit
+SELECT n.day, CASE u.unit WHEN 'money' THEN 'money ' || c.currency ELSE u.unit END, sum(u.amount)::float8
+  FROM newest n
+       JOIN usage u ON u.workspace_id = n.workspace_id AND u.run_id = n.id
+       JOIN accounts c ON c.workspace_id = u.workspace_id AND c.id = u.account_id
+GROUP BY 1, 2
 """
 
 SLOTS_FROM = f"""

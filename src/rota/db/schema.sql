@@ -19,8 +19,9 @@ BEGIN
         SELECT workspace_id, id, automation_id, session_id, agent_id, lane, priority, source,
                status = 'queued' AND ready_at IS NULL
           FROM written WHERE finished_at IS NULL;
-        INSERT INTO ready_runs (workspace_id, id, queue, pool, executor, priority, ready_at)
-        SELECT workspace_id, id, queue, pool, executor, priority, ready_at
+        INSERT INTO ready_runs (workspace_id, id, queue, pool, executor, priority, ready_at, stuck_at)
+        SELECT workspace_id, id, queue, pool, executor, priority, ready_at,
+               CASE WHEN source <> 'task' THEN ready_at + start_within END
           FROM written WHERE status = 'queued' AND ready_at IS NOT NULL;
         INSERT INTO taken_runs (workspace_id, id, agent_id, session_id, status, leased)
         SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
@@ -59,8 +60,9 @@ BEGIN
     IF queued IS NOT NULL THEN
         DELETE FROM taken_runs WHERE workspace_id = ANY(spaces) AND id = ANY(queued);
         DELETE FROM ready_runs WHERE id = ANY(queued);
-        INSERT INTO ready_runs (workspace_id, id, queue, pool, executor, priority, ready_at)
-        SELECT workspace_id, id, queue, pool, executor, priority, ready_at
+        INSERT INTO ready_runs (workspace_id, id, queue, pool, executor, priority, ready_at, stuck_at)
+        SELECT workspace_id, id, queue, pool, executor, priority, ready_at,
+               CASE WHEN source <> 'task' THEN ready_at + start_within END
           FROM written WHERE status = 'queued' AND ready_at IS NOT NULL;
         UPDATE live_runs l
            SET waits = r.ready_at IS NULL, priority = r.priority, lane = r.lane
@@ -497,7 +499,8 @@ CREATE TABLE ready_runs (
     pool text NOT NULL,
     executor text NOT NULL,
     priority smallint NOT NULL,
-    ready_at timestamptz NOT NULL
+    ready_at timestamptz NOT NULL,
+    stuck_at timestamptz
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='1000');
 
@@ -933,7 +936,7 @@ CREATE INDEX grants_of_automation ON grants USING btree (workspace_id, automatio
 CREATE INDEX grants_of_user ON grants USING btree (workspace_id, user_id);
 CREATE INDEX grants_revoked ON grants USING btree (workspace_id, id) WHERE (revoked_at IS NOT NULL);
 CREATE INDEX held_words_old ON held_words USING btree (held_at);
-CREATE INDEX live_runs_of_automation ON live_runs USING btree (automation_id);
+CREATE INDEX live_runs_of_automation ON live_runs USING btree (automation_id, waits);
 CREATE UNIQUE INDEX live_runs_one_per_lane ON live_runs USING btree (lane) WHERE ((lane IS NOT NULL) AND (NOT waits));
 CREATE INDEX live_runs_waiting_for_lane ON live_runs USING btree (lane, priority, id) WHERE waits;
 CREATE INDEX logins_of_user ON logins USING btree (user_id);

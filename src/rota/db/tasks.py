@@ -174,7 +174,8 @@ SELECT t.id, (SELECT a.id FROM approvals a
 
 
 class Changed(NamedTuple):
-    """A task whose status has just changed."""
+    """A task whose status has just changed; `place` is which it is of how many that were added with it, if those are
+    many."""
 
     workspace_id: WorkspaceId
     session_id: SessionId
@@ -184,6 +185,7 @@ class Changed(NamedTuple):
     run_id: RunId | None
     status: str
     reason: str | None
+    place: tuple[int, int] | None = None
 
 
 class End(NamedTuple):

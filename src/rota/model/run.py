@@ -126,6 +126,7 @@ class Claimed(NamedTuple):
     number: int
     waiting: int
     budget: Mapping[str, str] | None = None
+    retry_of: RunId | None = None
 
 
 class Settlement(NamedTuple):

@@ -145,11 +145,15 @@ async def _follow_up(conn: Connection, ended: Sequence[Ended], concerned: Sequen
 
 
 def _outcomes(ended: Sequence[Ended]) -> list[dict[str, Any]]:
-    counted = [each for each in ended if each.status in COUNTED]
-    return [
-        {"workspace_id": each.workspace_id, "id": each.automation_id, "failed": each.status == Status.FAILED}
-        for each in counted
-    ]
+    """Of each automation whether a run of it succeeded, and how many have failed since: they come as they ended."""
+    counted: dict[tuple[WorkspaceId, AutomationId | None], dict[str, Any]] = {}
+    for each in ended:
+        if each.status in COUNTED:
+            key = each.workspace_id, each.automation_id
+            row = counted.setdefault(key, {"workspace_id": key[0], "id": key[1], "succeeded": False, "failed": 0})
+            failed = each.status == Status.FAILED
+            row |= {"failed": row["failed"] + 1} if failed else {"succeeded": True, "failed": 0}
+    return list(counted.values())
 
 
 async def _pause(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
@@ -223,5 +227,5 @@ async def _fire_after(conn: Connection, ended: list[dict[str, Any]]) -> None:
 async def revoke_idle(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> None:
     """Revoke the grant of a deleted automation, unless a run of it is still live: then its end does it. One that is
     just ending knows nothing of the deletion, and is waited for."""
-    await run_status.hold_lanes(conn, [(workspace_id, automation_id)])
+    await run_status.hold_all(conn, workspace_id, automation_id)
     await aftermath.revoke_of_deleted(conn, [(workspace_id, automation_id)])

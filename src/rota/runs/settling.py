@@ -91,7 +91,7 @@ async def settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result
 async def _settle(conn: Connection, results: Sequence[Result]) -> Sequence[Result]:
     rows = [_row(each) for each in results]
     await _hold_counted(conn, results, rows)
-    ended = await run_status.settle(conn, rows)
+    ended = _in_order(results, await run_status.settle(conn, rows))
     await ending.end(conn, ended, by_worker=True)
     accepted = results if len(ended) == len(results) else _accepted(results, ended)
     handed_back = [each.run for each in accepted if each.outcome is None]
@@ -117,6 +117,12 @@ async def _hold_counted(conn: Connection, results: Sequence[Result], rows: Seque
 
 def _automations(runs: Sequence[Claimed]) -> list[tuple[WorkspaceId, AutomationId]]:
     return [(run.workspace_id, run.automation_id) for run in runs if run.automation_id]
+
+
+def _in_order(results: Sequence[Result], ended: Sequence[Ended]) -> Sequence[Ended]:
+    """As they ended, by which failures in a row are counted."""
+    place = {each.run.id: number for number, each in enumerate(results)}
+    return sorted(ended, key=lambda each: place[each.id])
 
 
 def _accepted(results: Sequence[Result], ended: Sequence[Ended]) -> Sequence[Result]:

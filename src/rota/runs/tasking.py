@@ -7,7 +7,7 @@ of two workers that finish siblings at once, the second sees what the first did,
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rota.db import events, run_status, sessions, tasks
+from rota.db import checkpoints, events, run_status, sessions, tasks
 from rota.db.events import NewEvent
 from rota.db.pool import Connection
 from rota.db.run_status import Ended
@@ -66,6 +66,8 @@ async def tell(conn: Connection, changed: Sequence[Changed]) -> None:
 def _event(task: Changed) -> NewEvent:
     data = {"task": task.key, "task_id": task.id, "role": task.role, "status": task.status, "reason": task.reason}
     given = {name: value for name, value in data.items() if value is not None}
+    if task.place:
+        given["place"], given["of"] = task.place
     return NewEvent(task.workspace_id, task.session_id, "task", given, task.run_id)
 
 
@@ -173,10 +175,11 @@ async def close(conn: Connection, where: Where) -> None:
 
 
 async def again(conn: Connection, workspace_id: WorkspaceId, old: RunId, new: RunId) -> Where | None:
-    """A failed task goes on with another run, and what was skipped because of it waits again. None if `old` is no
-    failed task's latest run. The session's row must be locked."""
+    """A failed task goes on with another run, from where the last one was, and what was skipped because of it waits
+    again. None if `old` is no failed task's latest run. The session's row must be locked."""
     task = await tasks.again(conn, workspace_id, old, new)
     if task is None:
         return None
+    await checkpoints.hand_on(conn, workspace_id, task.session_id, old=old, new=new)
     await tell(conn, [task, *await tasks.revive(conn, task)])
     return task.workspace_id, task.session_id

@@ -1,6 +1,6 @@
 """Tasks of a session: added by people and by agents at work, and shown as a graph."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,8 @@ from rota.model.task import NewTask, TaskForm, added_before, levels, plan, refer
 from rota.runs import tasking
 from rota.sessions import changing
 from rota.sessions.roles import check_name
+
+FEW = 10  # tasks that are added at once: the transcript names each; more are one line of it
 
 
 async def add(
@@ -49,7 +51,7 @@ async def add(
         await tasks.gather(conn, where, again.values(), batch=batch)
     await sessions.keep_tasks(conn, workspace_id, session_id)
     skipped = await tasks.skip(conn, [(*where, each.id) for each in known if each.status in {"failed", "skipped"}])
-    await tasking.tell(conn, [*(_added(where, task) for task in planned), *skipped])
+    await tasking.tell(conn, [*_added(where, planned), *skipped])
     await tasking.go_on(conn, where)
     return batch
 
@@ -73,8 +75,10 @@ async def _take_seats(conn: Connection, where: Where, names: set[str], run_id: R
     return names
 
 
-def _added(where: Where, task: NewTask) -> Changed:
-    return Changed(*where, task.id, task.key, task.role, None, "pending", None)
+def _added(where: Where, planned: Sequence[NewTask]) -> Iterator[Changed]:
+    for place, task in enumerate(planned, 1):
+        told = (place, len(planned)) if len(planned) > FEW else None
+        yield Changed(*where, task.id, task.key, task.role, None, "pending", None, told)
 
 
 async def graph(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> list[dict[str, Any]]:

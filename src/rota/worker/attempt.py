@@ -37,7 +37,7 @@ from rota.worker.clock import Clock
 
 log = logging.getLogger(__name__)
 
-TRANSCRIPT_EVENTS = 2000
+TRANSCRIPT_EVENTS, TRANSCRIPT_BYTES = 2000, 1_000_000
 LONGEST_LINE = 200
 LOOK_AGAIN_SECONDS = 0.5
 HANDED_ON = ("hand_back", "lost")
@@ -378,15 +378,16 @@ def token_of(run: Claimed, secret: str) -> str:
 
 async def left_off(db: Database, run: Claimed) -> LeftOff:
     """What was said and left in the session before."""
-    new_task = run.source == Source.TASK and run.attempt == 1  # of which thousands may share a session
+    # Of which thousands may share a session.
+    new_task = run.source == Source.TASK and run.attempt == 1 and not run.retry_of
     if run.first_in_session or new_task:
         return NOWHERE
     async with db.connection() as conn:
         told: list[Event] = []
         if run.source != Source.TASK:
-            told = await events.tail(conn, run.workspace_id, run.session_id, limit=TRANSCRIPT_EVENTS)
-        earlier = [event for event in told if event.run_id != run.id]
-        return (await _left_off(conn, run))._replace(transcript=transcript.turns(earlier))
+            where = (run.workspace_id, run.session_id, run.id)
+            told = await events.earlier(conn, *where, limit=TRANSCRIPT_EVENTS, size=TRANSCRIPT_BYTES)
+        return (await _left_off(conn, run))._replace(transcript=transcript.turns(told))
 
 
 async def _left_off(conn: Connection, run: Claimed) -> LeftOff:

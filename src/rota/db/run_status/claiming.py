@@ -109,7 +109,7 @@ RETURNING r.workspace_id, r.id, r.session_id, r.automation_id, r.agent_id, r.att
               AND v.subject_id = coalesce(r.automation_id, r.agent_id) AND v.revision = r.revision) AS spec,
           r.timeout, r.trace_id,
           (SELECT s.last_seq = 1 FROM sessions s WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id) AS first,
-          c.refused, r.queue, r.pool, r.priority, r.ready_at, c.number, c.waiting, r.budget
+          c.refused, r.queue, r.pool, r.priority, r.ready_at, c.number, c.waiting, r.budget, r.retry_of
 """
 
 CLAIM = short(

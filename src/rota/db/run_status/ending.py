@@ -77,14 +77,19 @@ SPAN = """concat(
 END_STUCK = (
     f"""
 -- Queued and ready for longer than it may wait for a place. Tasks wait as long as it takes. While its agent or workspace
--- runs as many as it may, it is not a place that is missing: time counts from when there was room again.
+-- runs as many as it may, it is not a place that is missing: time counts from when there was room again. The queue tells who
+-- may be stuck, and each of those is looked up in the ledger: LIMIT 1, or a plan may read all of it.
 WITH candidates AS MATERIALIZED (
     SELECT r.workspace_id, r.id, r.automation_id
       FROM ready_runs l
-           JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
-           JOIN agents a ON a.workspace_id = r.workspace_id AND a.id = r.agent_id
            JOIN workspaces w ON w.id = l.workspace_id
-     WHERE r.status = 'queued' AND r.source <> 'task'
+           LEFT JOIN agents q ON q.workspace_id = l.workspace_id AND q.id = l.queue
+           CROSS JOIN LATERAL (
+               SELECT * FROM runs r WHERE r.workspace_id = l.workspace_id AND r.id = l.id LIMIT 1) r
+           JOIN agents a ON a.workspace_id = r.workspace_id AND a.id = r.agent_id
+     WHERE l.stuck_at < statement_timestamp()
+       AND greatest(l.ready_at, q.full_at, w.full_at) + (l.stuck_at - l.ready_at) < statement_timestamp()
+       AND r.status = 'queued' AND r.source <> 'task'
        AND greatest(r.ready_at, a.full_at, w.full_at) + r.start_within < clock_timestamp()
      LIMIT %(limit)s),{COUNTED_IN}
 chosen AS MATERIALIZED (

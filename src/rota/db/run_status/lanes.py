@@ -7,20 +7,39 @@ import orjson
 
 from rota.db.pool import Connection
 
+MOST_LOOKS = 20  # what is missed after so many, the sweep finds
+
 HOLD_LANES = """
 -- Who waits behind a lane holds its holder's row until commit: so the holder either ends before, and is no longer seen
--- here, or ends after, and then sees who waits.
-SELECT r.id
-  FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
-       CROSS JOIN LATERAL (
-           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.automation_id = g.lane
-            UNION
-           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane AND NOT l.waits
-            UNION
-           SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane AND l.waits) l
-       JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = l.id
- WHERE r.finished_at IS NULL
-ORDER BY r.workspace_id, r.id
+-- here, or ends after, and then sees who waits. Of those that wait, however many, none comes to hold the lane meanwhile: but
+-- for the first, where nobody has it.
+WITH seen AS MATERIALIZED (
+    SELECT DISTINCT g.workspace_id, l.id
+      FROM json_to_recordset(%(lanes)s::json) AS g(workspace_id uuid, lane uuid)
+           CROSS JOIN LATERAL (
+               SELECT l.id FROM live_runs l
+                WHERE l.workspace_id = g.workspace_id AND l.automation_id = g.lane AND NOT l.waits
+                UNION ALL
+               SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane AND NOT l.waits
+                UNION ALL
+              (SELECT l.id FROM live_runs l WHERE l.workspace_id = g.workspace_id AND l.lane = g.lane AND l.waits
+                  AND NOT EXISTS (
+                          SELECT FROM live_runs h
+                           WHERE h.workspace_id = g.workspace_id AND h.lane = g.lane AND NOT h.waits)
+             ORDER BY l.priority, l.id LIMIT 1)) l),
+held AS MATERIALIZED (
+    SELECT r.id
+      FROM seen JOIN runs r ON r.workspace_id = seen.workspace_id AND r.id = seen.id
+     WHERE r.finished_at IS NULL
+  ORDER BY r.workspace_id, r.id
+       FOR SHARE OF r)
+SELECT (SELECT count(*) FROM seen) = (SELECT count(*) FROM held)
+"""
+
+HOLD_ALL = """
+SELECT r.id FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+ WHERE l.workspace_id = %(workspace_id)s AND l.automation_id = %(automation_id)s AND r.finished_at IS NULL
+ORDER BY r.id
    FOR SHARE OF r
 """
 
@@ -88,8 +107,17 @@ SELECT DISTINCT w.workspace_id, w.lane FROM live_runs w
 
 
 async def hold_lanes(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> None:
-    """Keep what is in these lanes from ending unseen until this transaction ends."""
-    await conn.execute(HOLD_LANES, {"lanes": _lanes(lanes)})
+    """Keep what holds these lanes from ending unseen until this transaction ends."""
+    given = {"lanes": _lanes(lanes)}
+    for _ in range(MOST_LOOKS):
+        [(all_held,)] = await (await conn.execute(HOLD_LANES, given)).fetchall()
+        if all_held:
+            break  # else one ended while its row was waited for, and another may have come after it
+
+
+async def hold_all(conn: Connection, workspace_id: UUID, automation_id: UUID) -> None:
+    """Keep every live run of an automation, also those that wait, from ending until this transaction ends."""
+    await conn.execute(HOLD_ALL, {"workspace_id": workspace_id, "automation_id": automation_id})
 
 
 async def promote(conn: Connection, lanes: Iterable[tuple[UUID, UUID]]) -> int:
