@@ -179,7 +179,7 @@ async def test_a_number_is_no_instant(api: Api, wrong: str) -> None:
 async def test_what_cannot_be_done_with_an_address_is_told_with_what_can(api: Api) -> None:
     answer = await api.send("PUT", "/automations")
     refused(answer, 405, "method_not_allowed")
-    assert answer.headers["Allow"] == "GET, POST"
+    assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
 async def test_depth_is_taken_up_to_its_limit(api: Api) -> None:
@@ -516,7 +516,7 @@ async def test_a_body_of_a_deletion_is_refused_and_nothing_is_deleted(api: Api) 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("HEAD", "/agents", 405),
+        ("HEAD", "/events", 405),
         ("OPTIONS", "/automations", 405),
         ("PUT", "/agents/worker-bee", 405),
         ("DELETE", "/runs", 405),
@@ -533,6 +533,7 @@ async def test_a_route_or_method_that_is_not_there_is_told_in_the_same_form(
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     if status == 405:
         assert answer.headers["Allow"]
+        assert method not in answer.headers["Allow"]
     if method != "HEAD":
         assert answer.json()["code"] == {404: "not_found", 405: "method_not_allowed"}[status]
         assert answer.headers.get("Allow", "") in answer.json()["detail"]

@@ -126,7 +126,6 @@ async def test_the_health_checks_tell_whether_it_lives_and_whether_it_is_ready(s
     alive, ready = await client.get("/healthz"), await client.get("/readyz")
     assert (alive.status_code, alive.text) == (200, "ok\n")
     assert (ready.status_code, ready.json()) == (200, {"ready": True, "missing_migrations": []})
-    assert [(await client.head(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
     await office.execute("UPDATE migrations SET number = number + 9000")
     try:
         behind = await client.get("/readyz")

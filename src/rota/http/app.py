@@ -13,6 +13,7 @@ from rota.http.bodies import BodyGuard
 from rota.http.context import Web
 from rota.http.description import describe
 from rota.http.errors import MCP_PATH, answer, install
+from rota.http.heads import Heads
 from rota.http.limiting import Limiting
 from rota.http.redacting import Redacting
 from rota.sessions.artifacts import Depot
@@ -29,6 +30,7 @@ def create_app(web: Web) -> FastAPI:
     app.add_middleware(Redacting, web=web)
     app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
     app.add_middleware(Limiting, limits=web.limits)
+    app.add_middleware(Heads)
     app.state.sections = ui.SECTIONS
     app.router.routes.extend(_routes())
     install(app, _shown)

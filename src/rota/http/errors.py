@@ -68,7 +68,7 @@ PATTERNS_IN_WORDS = {
         "Give up to 63 lower-case letters, digits, hyphens and underscores; the first is a letter or digit."
     ),
 }
-METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 MCP_PATH = "/mcp"
 
 Problem = Callable[[Request, dict[str, Any]], Awaitable[Response] | Response]
@@ -173,7 +173,7 @@ def is_tried_again(request: Request, error: BaseException) -> bool:
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
     """All that can be done with this address, where one route knows only its own."""
-    asked = [(method, {**scope, "method": method}) for method in METHODS]
+    asked = [(method, {**scope, "method": "GET" if method == "HEAD" else method}) for method in METHODS]
     return [method for method, as_if in asked if any(route.matches(as_if)[0] is Match.FULL for route in app.routes)]
 
 

@@ -11,15 +11,12 @@ from rota.service import failing
 router = APIRouter(tags=["public"])
 
 
-# Many who watch ask by HEAD (`wget --spider`, uptime checks).
-@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", response_class=PlainTextResponse)
 async def healthz() -> str:
     """The process lives."""
     return "ok\n"
 
 
-@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses={503: {"description": "Not ready, and why"}})
 async def readyz(shared: Shared) -> JSONResponse:
     """The database answers and has every migration, and no part of this process fails all the time."""

@@ -13,6 +13,7 @@ from rota.db import people
 from rota.errors import Forbidden, NotFound, RotaError, TooMany, Unauthenticated
 from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin, refuse_forged
 from rota.http.errors import headers_of, of_error
+from rota.http.heads import is_head
 from rota.http.shapes.fields import LONGEST_NAME
 from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, parts, show
 
@@ -38,8 +39,9 @@ async def home(request: Request, shared: Shared) -> Response:
 async def sign_in_page(
     request: Request, shared: Shared, token: str = "", to: Annotated[str, Query(alias="next")] = "/"
 ) -> Response:
-    """By the link that `rota up` prints; without one, a page that says how to get it."""
-    if token:
+    """By the link that `rota up` prints; without one, a page that says how to get it. Who only looks whether there is
+    anything at the link, as mail servers do, leaves it to whoever it was sent to."""
+    if token and not is_head(request):
         return await _sign_in(request, shared, token, local(to))
     return _page(request, local(to))
 
