@@ -55,6 +55,53 @@ async def test_any_other_value_is_said_as_json(run: Run, desk: RecordingDesk) ->
     assert await run("def poet(context): return {'lines': 4}") == Succeeded('{"lines": 4}')
 
 
+CIRCLE = "def poet(context): found = []; found.append(found); return found"
+NO_TEXT = """
+class Ink:
+    def __str__(self): raise LookupError("no ink")
+
+async def poet(context): return [Ink()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("def poet(context): return {(1, 2): 3}", "keys must be str, int, float, bool or None, not tuple"),
+        (CIRCLE, "Circular reference detected"),
+        (NO_TEXT, "LookupError: no ink"),
+    ],
+)
+async def test_a_value_that_json_does_not_know_is_told_with_the_function_that_returned_it(
+    run: Run, desk: RecordingDesk, source: str, told: str
+) -> None:
+    outcome = await run(source)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.AGENT_ERROR, False)
+    assert outcome.detail.startswith("'poems:poet' returned a ")
+    assert told in outcome.detail
+    assert outcome.detail.endswith("Return None, text, or what json.dumps() takes.")
+    assert "Traceback" not in desk.text
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("def poet(context): yield 'a line'", "generator"),
+        ("async def poet(context): yield 'a line'", "async_generator"),
+        ("def poet(context): return map(context.say, ['a line'])", "map"),
+    ],
+)
+async def test_an_agent_of_which_nothing_would_run_does_not_succeed(
+    run: Run, desk: RecordingDesk, source: str, kind: str
+) -> None:
+    outcome = await run(source)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.AGENT_ERROR, False)
+    assert outcome.detail.startswith(f"'poems:poet' returned a {kind}, of which nothing is done ")
+    assert desk.text == ""
+
+
 async def test_an_agent_sees_everything_about_its_assignment(run: Run) -> None:
     slot, run_id = datetime(2027, 1, 1, 9, tzinfo=UTC), RunId(new_id())
     outcome = await run(

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -336,6 +337,30 @@ async def test_who_waits_for_a_stopped_one_fails_soon_and_the_next_is_served(
     assert not lives(first.pid)
     monkeypatch.undo()
     assert await run("def poet(context): return 'A poem.'") == Succeeded("A poem.")
+
+
+async def test_one_that_was_killed_over_a_request_is_followed_by_another(run: Run) -> None:
+    first = await ready()
+    first.suspend()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        warm.nursery_with((), MACHINE).launch([theirs.fileno()] * 3, theirs, [])
+    first.kill()
+    first.wait()
+    assert await run("def poet(context): return 'A poem.'") == Succeeded("A poem.")
+    assert (await ready()).pid != first.pid
+
+
+async def test_where_none_can_be_started_agents_begin_in_a_new_python(run: Run) -> None:
+    await run("def poet(context): pass")  # the common one is there
+    warm.end_all()
+    before = threading.stack_size(2**47)  # more than there are addresses: no thread can be started
+    try:
+        assert await run("def poet(context): return 'A poem.'") == Succeeded("A poem.")
+        assert await run("def poet(context): return 'Another.'") == Succeeded("Another.")
+    finally:
+        threading.stack_size(before)
+    assert not [each for each in psutil.Process().children() if _has(each, ())]
 
 
 async def test_one_that_nobody_asks_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rota.agent import LONGEST_MESSAGE
-from rota.errors import Invalid, Lost, Refused
+from rota.errors import Broken, Invalid, Lost, Refused
 from rota.executors.briefing import ALLOWED, as_json, environment, of_machine, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import EVENTS, Counter, Done, Error, Event, Shapes, decode, is_whole
@@ -180,9 +180,10 @@ class Attendant(ABC):
             line.finish()
 
     async def _reply(self, event: Event, size: int, line: Pipe) -> None:
+        """What the desk cannot do is the agent's to hear: it knows what it was about, and may know another way."""
         try:
             answer = await self._take(event, size)
-        except Refused as refusal:
+        except (Refused, Broken) as refusal:
             answer = {"error": refusal.message}
         await self._tell(event, answer, line)
 

@@ -126,6 +126,7 @@ def main(fd: int) -> int:
     signal.signal(signal.SIGTERM, _leave)
     try:
         result = _call(_find(brief["agent"]), _context(brief["assignment"], line))
+        last_message = _as_text(result, brief["agent"])
     except Unusable as failure:
         line.send({"type": "unusable", "detail": str(failure)})
     except Parked:
@@ -140,13 +141,26 @@ def main(fd: int) -> int:
         _print_traceback(failure)
         line.send({"type": "error", "detail": _tell(failure)})
     else:
-        _finish(line, result)
+        _finish(line, last_message)
         return 0
     return 1
 
 
-def _finish(line: Line, result: Any) -> None:
-    message = result if isinstance(result, str) or result is None else json.dumps(result, default=str)
+def _as_text(result: Any, agent: Mapping[str, Any]) -> str | None:
+    if isinstance(result, str) or result is None:
+        return result
+    returned = f"{agent['function'] or agent['entry_point']!r} returned a {type(result).__name__}"
+    if hasattr(result, "__next__") or hasattr(result, "__anext__"):
+        told = f"{returned}, of which nothing is done before somebody asks for its items."
+        raise GiveUp(f"{told} Say them, or return a list of them: where a function has yield, nothing of it runs.")
+    try:
+        return json.dumps(result, default=str)
+    except Exception as failure:  # also of what its own __str__ raises
+        told = f"{returned} that cannot be written as JSON: {_tell(failure)[:500]}."
+        raise GiveUp(f"{told} Return None, text, or what json.dumps() takes.") from failure
+
+
+def _finish(line: Line, message: str | None) -> None:
     if message and not isinstance(message, Said):
         Context(line=line).say(message)
     line.send({"type": "done", "summary": message[:10_000] if message else None})

@@ -44,7 +44,10 @@ class WarmNursery(Nursery):
             return True
         if not self._line and time.monotonic() >= self._not_before:
             self._of = installed
-            self._start()
+            try:
+                self._start()
+            except (OSError, RuntimeError):  # no process or no thread is to be had now
+                self._ended()
         return False
 
     def _hear(self) -> bool:
@@ -53,11 +56,18 @@ class WarmNursery(Nursery):
         spoken = select.poll()
         spoken.register(self._line, select.POLLIN)
         if spoken.poll(0):
-            if self._line.recv(1) == launcher.READY:
+            if self._said() == launcher.READY:
                 self._ready = True
             else:
                 self._ended()
         return self._ready
+
+    def _said(self) -> bytes:
+        assert self._line
+        try:
+            return self._line.recv(1)
+        except OSError:  # it was killed before it had read what it was asked for
+            return b""
 
     def _ended(self) -> None:
         """By itself: because nobody had asked it for long, or because it cannot be ready, now or in a minute."""
