@@ -248,6 +248,20 @@ async def test_a_directory_is_read_and_what_comes_from_one_file_may_be_used_in_a
     await rota("apply", "-f", moved, "--dry-run")
 
 
+async def test_names_that_only_end_otherwise_are_not_taken_for_one_another(
+    rota: Command, office: Office, file: Callable[..., str]
+) -> None:
+    """By a slug of each they are told apart, one at a time too; the longest that makes a slug of its own needs none."""
+    before = (await count(office))["agents"]
+    for name, slug in (("n" * 63, None), ("n" * 63 + " of Monday", "monday"), ("n" * 63 + " of Tuesday", "tuesday")):
+        given = file({"agents": [{**POET, "name": name, **({"slug": slug} if slug else {})}]})
+        assert "1 to create" in (await rota("apply", "-f", given, "--yes")).stdout
+        assert "1 unchanged" in (await rota("apply", "-f", given, "--yes")).stdout
+        nameless = file({"agents": [{**POET, "name": name}]})
+        await rota("apply", "-f", nameless, "--yes", code=2 if slug else 0)
+    assert (await count(office))["agents"] == before + 3
+
+
 WRONG_FILES = [
     ("agents: [", ":1:10: is not YAML: expected the node content"),
     ("agents:\n  - name: a\n    name: b\n", ":3:5: is not YAML: 'name' stands here twice."),
@@ -264,6 +278,10 @@ WRONG_FILES = [
     ("agents: [{slug: 7}]", "put it in quotes"),
     ("agents: [{name: 日報}]", "the name of agent 1 makes no slug of its own"),
     ("agents: [{name: Отчёт 1}]", "Give it a slug."),
+    (
+        f"agents: [{{name: A{64 * 'b'}}}]",
+        "the name of agent 1 makes no slug of its own, which has Latin letters and digits, 63 at most.",
+    ),
     ("agents: [{name: A b}, {slug: a-b}]", "the agent a-b is described already, at"),
     ("agents: [&a {name: x, config: *a}]", "holds itself"),
     ("agents: [{name: x, config: {a: !!float .inf}}]", "inf is no number"),

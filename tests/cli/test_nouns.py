@@ -191,6 +191,29 @@ async def test_a_transcript_tells_as_many_events_as_it_is_asked_for_and_no_speec
     assert len((await answer("sessions", "events", session, "--limit", "110"))["items"]) == 110
 
 
+def large_session() -> str:
+    """Of a few events, of which two are more than one request carries."""
+    large = {"kind": "output", "run_id": None, "attempt": None, "data": {"text": "x" * 600_000}}
+    events = [{"event": {"seq": seq, **large, "created_at": "2026-06-01T09:00:00Z"}} for seq in range(1, 6)]
+    return "\n".join(map(json.dumps, [EXPORT, *events, {"end": {"events": 5}}]))
+
+
+async def test_a_session_of_large_events_is_imported_in_as_many_requests_as_it_takes(
+    rota: Command, answer: Answer
+) -> None:
+    session = (await rota("sessions", "import", "-", stdin=large_session())).stdout.strip()
+    assert (await answer("sessions", "show", session))["last_seq"] == 5
+
+
+async def test_as_many_are_shown_as_were_asked_for_also_of_those_of_which_few_make_a_page(
+    rota: Command, answer: Answer
+) -> None:
+    session = (await rota("sessions", "import", "-", stdin=large_session())).stdout.strip()
+    page = await answer("sessions", "events", session, "--limit", "4")
+    assert [each["seq"] for each in page["items"]] == [1, 2, 3, 4]
+    assert page["next_cursor"]
+
+
 async def test_what_is_named_twice_is_refused_instead_of_half_forgotten(rota: Command, answer: Answer) -> None:
     await poet(rota)
     goal = ("sessions", "goal", "Write.", "--role", "judge=poet", "--role", "judge=worker-bee")

@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from rota.daemon import bind
 from rota.mcp import bridge as bridge_of
-from rota.mcp.protocol import LEGACY, META, MODERN
+from rota.mcp.protocol import LEGACY, META, MODERN, of_problem
 from rota.mcp.tools import TOOLS
 
 from . import api_client
@@ -256,6 +256,84 @@ async def test_a_server_that_is_none_of_ours_is_told_of(status: str, body: str, 
     port = server.sockets[0].getsockname()[1]
     async with server, bridged(f"http://127.0.0.1:{port}", "rota_x") as bridge:
         assert told in (await bridge.ask(PING))["error"]["message"]
+
+
+BUSY = {"title": "Busy", "status": 503, "code": "busy", "detail": "No database connection became free."}
+OFTEN = {"title": "Too often", "status": 429, "code": "rate_limited", "detail": "Wait.", "retry_after": 1}
+DONE = {"jsonrpc": "2.0", "id": 1, "result": {"isError": False}}
+
+
+def told(problem: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """As Rota answers a call whose route has this problem."""
+    result = {"isError": True, "content": [], "structuredContent": problem}
+    return "200 OK", {"jsonrpc": "2.0", "id": 1, "result": result}
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "asked"),
+    [
+        (call(1, "list_runs"), ("503 Service Unavailable", of_problem(BUSY)), 2),
+        (call(1, "list_runs"), told(BUSY), 2),
+        (call(1, "pause_automation", automation="a"), ("502 Bad Gateway", {}), 2),
+        (call(1, "create_agent", idempotency_key="mine"), told(BUSY), 2),
+        (call(1, "create_agent"), told(OFTEN), 2),
+        (call(1, "create_agent"), told(BUSY), 1),
+        (call(1, "create_agent"), ("503 Service Unavailable", of_problem(BUSY)), 1),
+        (call(1, "of_a_later_rota"), told(BUSY), 1),
+        (call(1, "list_runs"), told({**BUSY, "status": 409}), 1),
+        ([PING, call(1, "create_agent")], ("503 Service Unavailable", of_problem(BUSY)), 1),
+    ],
+)  # fmt: skip
+async def test_it_asks_again_while_the_server_is_busy_unless_that_might_do_it_twice(
+    message: Any, first: tuple[str, dict[str, Any]], asked: int
+) -> None:
+    answers = [first, ("200 OK", DONE), ("200 OK", DONE)]
+    given: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        [size] = [int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length")]
+        status, body = answers[len(given)]
+        given.append(await reader.readexactly(size))
+        content = json.dumps(body)
+        writer.write(
+            f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n{content}".encode()
+        )
+        writer.close()
+
+    said: list[bytes] = []
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield json.dumps(message).encode()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await bridge_of.Bridge(url, "rota_x", write=said.append, warn=lambda _: None).run(lines())
+    assert len(given) == asked
+    assert len(set(given)) == 1
+    assert (json.loads(said[0]) == DONE) is (asked == 2)
+
+
+async def test_a_server_that_stays_busy_is_told_of_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, said = 0, list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        content = json.dumps(of_problem(BUSY))
+        writer.write(f"HTTP/1.1 503 Busy\r\nContent-Length: {len(content)}\r\n\r\n{content}".encode())
+        writer.close()
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield json.dumps(PING).encode()
+
+    monkeypatch.setattr(bridge_of, "PATIENCE", 0.5)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await bridge_of.Bridge(url, "rota_x", write=said.append, warn=lambda _: None).run(lines())
+    assert json.loads(said[0])["error"]["message"] == BUSY["detail"]
+    assert 2 <= asked <= 5
 
 
 async def test_what_is_not_answered_soon_after_the_input_has_ended_is_told_to_be_late(

@@ -57,16 +57,16 @@ class Rota:
         if page["next_cursor"]:
             click.secho(f"There are more: --limit {2 * len(page['items'])}, or --all.", dim=True, err=True)
 
-    def some_of(self, path: str, limit: int | None, **filters: Any) -> dict[str, Any]:
-        """The first so many items as one page, with the cursor of what follows. Every page but the last holds as many
-        as were asked for, whatever it is that the route counts."""
+    def some_of(self, path: str, limit: int | None, *, merges: bool = False, **filters: Any) -> dict[str, Any]:
+        """The first so many items as one page, with the cursor of what follows. A page of large ones holds fewer than
+        were asked for; so does each of a route that `merges`, which counts what it makes them of."""
         items: list[Item] = []
         cursor, left = None, limit
         while True:
             wanted = PAGE if left is None else min(PAGE, left)
             page: dict[str, Any] = self.ask("GET", path, limit=wanted, cursor=cursor, **filters)
             items += page["items"]
-            cursor, left = page["next_cursor"], left and left - wanted
+            cursor, left = page["next_cursor"], left and left - (wanted if merges else len(page["items"]))
             if cursor is None or left == 0:
                 if len(items) > len(page["items"]):
                     _tell("")

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,7 +31,7 @@ from rota.errors import Conflict, Invalid
 
 command = click.Group("sessions", help="List, show, open and follow sessions, speak in them, export and import them.")
 
-AT_ONCE = 500
+AT_ONCE, BYTES_AT_ONCE = 500, 500_000
 KINDS = ("interactive", "automation", "background")
 SESSIONS = [
     Column("id", "id", whole=True),
@@ -100,7 +99,7 @@ def show(rota: Rota, session: str) -> None:
 @asks_rota
 def transcript(rota: Rota, session: str, limit: int | None) -> None:
     """The session told as a conversation, oldest first. So many events are told as --limit says."""
-    page = rota.some_of(f"/sessions/{session}/transcript", limit)
+    page = rota.some_of(f"/sessions/{session}/transcript", limit, merges=True)
     page["items"] = _in_one_breath(page["items"])
     if rota.as_json:
         click.echo(showing.as_json(page))
@@ -336,13 +335,14 @@ def import_(rota: Rota, file: BinaryIO) -> None:
     rota.said(session, str(session["id"]))
 
 
-def _imported(rota: Rota, lines: Iterator[Any]) -> dict[str, Any]:
-    first = list(islice(lines, AT_ONCE))
+def _imported(rota: Rota, lines: Iterator[bytes]) -> dict[str, Any]:
+    groups = _groups(lines)
+    first = next(groups, None)
     if not first:
         raise Invalid("The file is empty: an export begins with a line about its session.", code="invalid_export")
     session: dict[str, Any] = rota.ask("POST", "/sessions/import", {"lines": first})
     number = len(first) + 1
-    while more := list(islice(lines, AT_ONCE)):
+    for more in groups:
         session = _more(rota.client, session, more, number)
         number += len(more)
     if not session["imported"]["complete"]:
@@ -358,13 +358,27 @@ def _size(file: BinaryIO) -> int:
         return 0
 
 
-def _lines(file: BinaryIO, told: Callable[[int], None]) -> Iterator[Any]:
-    for number, line in enumerate(file, start=1):
+def _lines(file: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:
+    for line in file:
+        yield line
+        told(len(line))
+
+
+def _groups(lines: Iterator[bytes]) -> Iterator[list[Any]]:
+    """As many as one request may carry."""
+    group: list[Any] = []
+    size = 0
+    for number, line in enumerate(lines, start=1):
+        if group and (len(group) == AT_ONCE or size + len(line) > BYTES_AT_ONCE):
+            yield group
+            group, size = [], 0
         try:
-            yield json.loads(line)
+            group.append(json.loads(line))
         except (ValueError, RecursionError):
             raise Invalid(f"Line {number}: this is no JSON.", code="invalid_export") from None
-        told(len(line))
+        size += len(line)
+    if group:
+        yield group
 
 
 def _more(client: Client, session: dict[str, Any], lines: list[Any], first: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -11,14 +12,16 @@ from typing import Any
 import httpx
 import orjson
 
-from rota.client.wire import address, bearer
-from rota.mcp import protocol
+from rota.client.wire import PASSING, TOO_MANY, address, asked_to_wait, bearer, pause_after
+from rota.mcp import forms, protocol
 from rota.mcp.protocol import INTERNAL_ERROR, METHOD_HEADER, NAME_HEADER, PARSE_ERROR, VERSION_HEADER
+from rota.mcp.tools import ADDS, BY_NAME
 
 PIECE = 65_536
 AT_ONCE = 32
 ANSWERS_WITHIN = httpx.Timeout(120.0, connect=10.0)
 KEPT = 2.0  # less than a server keeps an idle connection, or a request could be sent into one that it just closes
+PATIENCE = 5.0  # with a server that is busy: who started this waits too
 LAST_WORDS_WITHIN = 10.0  # for what is under way when the input ends
 LATE = "The input has ended, and the server has not answered since. Look whether it was done."
 
@@ -89,7 +92,7 @@ class Bridge:
 
     async def _answer(self, message: Any) -> Any:
         try:
-            answered = await self._http.post("/mcp", content=orjson.dumps(message), headers=self._headers(message))
+            answered = await self._send(message)
         except (httpx.ConnectError, httpx.ConnectTimeout) as failure:
             return self._failed(message, f"Nobody answers at {self._url}: {failure}. Is Rota up, and ROTA_URL right?")
         except httpx.HTTPError as failure:
@@ -105,6 +108,18 @@ class Bridge:
             return self._failed(message, told["message"], told["code"], told.get("data"))
         self._remember(message, answer)
         return answer
+
+    async def _send(self, message: Any) -> httpx.Response:
+        """Again while the server is busy, unless that might do it twice."""
+        until, tries = time.monotonic() + PATIENCE, 0
+        while True:
+            answered = await self._http.post("/mcp", content=orjson.dumps(message), headers=self._headers(message))
+            status, wait = _busy(answered)
+            may_repeat = status == TOO_MANY or _may_repeat(message)
+            if status not in PASSING or not may_repeat or time.monotonic() + wait >= until:
+                return answered
+            tries += 1
+            await asyncio.sleep(max(wait, pause_after(tries)))
 
     def _headers(self, message: Any) -> dict[str, str]:
         """What the protocol wants to see outside the body."""
@@ -155,6 +170,27 @@ def _read(answered: httpx.Response) -> Any:
         return None
     said = answer if isinstance(answer, list) else [answer]
     return answer if said and all(isinstance(each, dict) and each.get("jsonrpc") for each in said) else None
+
+
+def _busy(answered: httpx.Response) -> tuple[int, float]:
+    """The status of an answer, or of what a tool was answered, and how many seconds it asks to wait."""
+    match _read(answered):
+        case {"result": {"isError": True, "structuredContent": {"status": int(status), **told}}}:
+            wait = told.get("retry_after")
+            return status, float(wait) if isinstance(wait, int) else 0.0
+    return answered.status_code, asked_to_wait(answered)
+
+
+def _may_repeat(sent: Any) -> bool:
+    """Whether it does nothing more when it is done twice, or has a key by which it is done once."""
+    if isinstance(sent, list):
+        return all(map(_may_repeat, sent))
+    match sent:
+        case {"method": "tools/call", "params": {"arguments": {forms.KEY: str()}}}:
+            return True
+        case {"method": "tools/call", "params": {"name": str(name)}}:
+            return name in BY_NAME and BY_NAME[name].effect is not ADDS
+    return True
 
 
 def _waits(sent: Any) -> bool:

@@ -14,17 +14,22 @@ UNTITLED = "untitled"
 
 def slug_of(name: str) -> str:
     """The name in lower-case ASCII with hyphens, or "untitled" where nothing is left of it, or nothing but an id."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST].rstrip("-")
+    slug = _hyphenated(name)[:LONGEST].rstrip("-")
     return UNTITLED if not slug or as_uuid(slug) else slug
 
 
 def own_slug_of(name: str) -> str | None:
     """The slug by which a name is known. None where other names make the same one: letters that are not Latin have no
-    part in it."""
+    part in it, nor has what comes after its longest."""
     letters = filter(str.isalpha, unicodedata.normalize("NFKD", name))
     is_latin = all(unicodedata.name(each, "").startswith("LATIN ") for each in letters)
-    return slug if is_latin and (slug := slug_of(name)) != UNTITLED else None
+    slug = slug_of(name)
+    return slug if is_latin and slug != UNTITLED and slug == _hyphenated(name) else None
+
+
+def _hyphenated(name: str) -> str:
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def checked(slug: str) -> str:

@@ -13,7 +13,7 @@ import yaml
 
 from rota.cli.noun import standard_input
 from rota.errors import Invalid
-from rota.roster.slugs import own_slug_of
+from rota.roster.slugs import LONGEST, own_slug_of
 
 KINDS = {"agents": "agent", "automations": "automation"}
 STDIN = "-"
@@ -115,10 +115,8 @@ def _item(name: str, kind: str, number: int, body: Any) -> Item:
         raise _refuse(place, f"{kind} {number} has no name. Give it one as text, or a slug.")
     known = slug or own_slug_of(str(called))
     if not known:
-        told = (
-            f"the name of {kind} {number} makes no slug of its own, which has Latin letters and digits. Give it a slug."
-        )
-        raise _refuse(place, told)
+        own = f"makes no slug of its own, which has Latin letters and digits, {LONGEST} at most"
+        raise _refuse(place, f"the name of {kind} {number} {own}. Give it a slug.")
     return Item(kind, known, _plain(body, place), place)
 
 
