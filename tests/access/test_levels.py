@@ -353,8 +353,10 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     names = await things(theirs, asking)
     await theirs.leave()
     before = await theirs.count(*EVERYTHING)
-    confine, other = isolation.confine, office.caller.workspace_id
-    monkeypatch.setattr(isolation, "confine", lambda db, conn, _: confine(db, conn, other))
+    other = office.caller.workspace_id
+    for name in ("confine", "confinement"):
+        kept = getattr(isolation, name)
+        monkeypatch.setattr(isolation, name, lambda db, conn, _, kept=kept: kept(db, conn, other))
     told, elsewhere = isolation.told_workspace, f"SELECT set_config('rota.workspace', '{other}', true)"
     monkeypatch.setattr(isolation, "told_workspace", lambda role: [*told(role), elsewhere])
     monkeypatch.setattr(Record, "write_refusal", AsyncMock())  # it could not be told in their log either

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import resource
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +53,19 @@ async def test_nothing_is_added_to_a_session_that_can_only_be_read(office: Offic
     answer = await api.send("POST", path, params={"name": "late.md"}, content=b"late")
     refused(answer, 409, "session_archived")
     refused(await api.post(path, {"uri": "https://example.org/pull/7"}), 409, "session_archived")
+    assert made(await api.get(path), 200)["items"] == []
+
+
+async def test_who_uploads_is_told_where_the_disk_takes_no_more(office: Office, api: Api, path: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        answer = await api.send("POST", path, params={"name": "large.bin"}, content=b"x" * 1_000_001)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused(answer, 500, "content_unkept")
+    assert "File too large" in answer.json()["detail"]
+    assert files(office) == []
     assert made(await api.get(path), 200)["items"] == []
 
 

@@ -81,6 +81,38 @@ async def test_an_export_holds_the_whole_session_and_shows_it_again_elsewhere(
     ]
 
 
+WRITTEN = [
+    (1, "run", "00000000-0000-7000-8000-000000000001", 1, '{"status": "running"}', "2026-06-01 12:00:00+00"),
+    (2, "output", None, None, '{"text": "Swept,\u2028 “dusted”.\\n"}', "2026-06-01 14:00:00.1001+02"),
+    (5, "tool", None, None, '{"b": [1, 2.5, null, true], "a": {"deep": {}}}', "2026-06-01 12:00:00.000001+00"),
+]
+LINES = """\
+{"event":{"seq":1,"kind":"run","run_id":"00000000-0000-7000-8000-000000000001","attempt":1,"data":{"status":"running"},"created_at":"2026-06-01T12:00:00Z"}}
+{"event":{"seq":2,"kind":"output","run_id":null,"attempt":null,"data":{"text":"Swept,\u2028 “dusted”.\\n"},"created_at":"2026-06-01T12:00:00.100100Z"}}
+{"event":{"seq":5,"kind":"tool","run_id":null,"attempt":null,"data":{"a":{"deep":{}},"b":[1,2.5,null,true]},"created_at":"2026-06-01T12:00:00.000001Z"}}
+{"end":{"events":3}}
+"""
+
+
+async def test_an_export_is_written_so_and_not_otherwise(office: Office, api: Api) -> None:
+    session = made(await api.post("/sessions", {**GOAL, "draft": True}))["id"]
+    async with office.db.transaction() as conn:
+        await conn.execute("DELETE FROM events WHERE session_id = %s", [session])
+        for event in WRITTEN:
+            await conn.execute(
+                """INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data, created_at)
+                   VALUES (%s, %s, %s, %s, %s, %s, %s, %s)""",
+                [office.caller.workspace_id, session, *event],
+            )
+        await conn.execute("UPDATE sessions SET last_seq = 5 WHERE id = %s", [session])
+    answer = await api.get(f"/sessions/{session}/export")
+    head, role, *events = answer.content.decode().split("\n")
+    assert "\n".join(events) == LINES
+    assert role == '{"role":{"name":"worker","agent":"worker-bee"}}'
+    assert head.startswith('{"rota":"session","version":1,"exported_at":"')
+    assert f'"session":{{"id":"{session}","kind":"background","status":"draft","origin":"user","title":' in head
+
+
 async def test_an_imported_session_lists_what_was_left_in_it_with_content_where_that_is_known(
     office: Office, api: Api, site: Any
 ) -> None:
@@ -99,6 +131,28 @@ async def test_an_imported_session_lists_what_was_left_in_it_with_content_where_
     report = next(each["id"] for each in left if each["name"] == "report.md")
     assert (await api.get(f"/sessions/{here}/artifacts/{report}/content")).content == b"# All is well"
     refused(await elsewhere.get(f"/sessions/{there}/artifacts/{report}/content"), 404, "content_missing")
+
+
+async def test_an_imported_session_lists_the_messages_of_its_log(office: Office, api: Api) -> None:
+    session = made(await api.post("/sessions", GOAL))["id"]
+    for body in ({"body": {"plan": 1}}, {"body": "Only for you.", "to": "worker"}, {"body": "For me.", "to": "user"}):
+        made(await api.post(f"/sessions/{session}/messages", body))
+    lines = await exported(api, session)
+    odd = {"seq": 99, "kind": "message", "run_id": None, "attempt": None, "data": {"from": 1}}
+    lines[-1:] = [
+        {"event": {**odd, "created_at": "2026-06-01T09:00:00Z"}},
+        {"end": {"events": len(await log(api, session)) + 1}},
+    ]
+    imported = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    sent = [{**each, "deliveries": []} for each in await api.pages(f"/sessions/{session}/messages", 100)]
+    assert len(sent) == 3
+    path = f"/sessions/{imported}/messages"
+    assert await api.pages(path, 1) == sent
+    assert made(await api.get(path, after=sent[0]["id"], limit=1, wait="30s"), 200)["items"] == sent[1:2]
+    assert made(await api.get(path, role="worker"), 200)["items"] == sent[:2]
+    assert made(await api.get(path, role="user"), 200)["items"] == sent[2:]
+    assert made(await api.get(path, unacked="true", wait="30s"), 200)["items"] == []
+    refused(await api.get(path, role="judge"), 422, "unknown_role", "role")
 
 
 async def test_the_page_of_an_imported_session_shows_its_tasks(office: Office, api: Api, site: Any) -> None:

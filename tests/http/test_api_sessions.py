@@ -151,6 +151,20 @@ async def test_events_can_be_paged_by_number_and_by_cursor(office: Office, api: 
     assert by_number == by_cursor == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("told", ["events", "transcript"])
+async def test_a_page_of_large_events_ends_with_the_one_that_makes_it_a_megabyte(
+    office: Office, api: Api, told: str
+) -> None:
+    session = await session_of(api)
+    await say(office, session, *(f"{n}{'x' * 300_000}" for n in range(4)), "last")
+    path = f"/sessions/{session}/{told}"
+    page = made(await api.get(path, limit=100, after=1), 200)
+    rest = made(await api.get(path, limit=100, cursor=page["next_cursor"]), 200)
+    assert [len(json.dumps(each["items"])) // 1_000_000 for each in (page, rest)] == [1, 0]
+    assert [each["data"]["text"][:4] for each in rest["items"]] == ["last"]
+    assert rest["next_cursor"] is None
+
+
 @pytest.mark.parametrize("after", ["-1", "one", "1.5", str(2**63), "9" * 5000])
 async def test_what_events_come_after_is_a_whole_number(api: Api, after: str) -> None:
     refused(await api.get(f"/sessions/{UNKNOWN}/events", after=after), 422, "invalid", "after")

@@ -202,6 +202,19 @@ async def test_a_turn_with_a_key_is_taken_once_and_a_body_is_a_message_instead(o
     refused(await api.post(path, {"prompt": "  "}), 422, "invalid", "prompt")
 
 
+async def test_a_task_that_is_retried_goes_on_from_its_own_checkpoint(office: Office, api: Api) -> None:
+    await pursue(api, task("a"), task("b"))
+    a, b = await office.claim(), await office.claim()
+    for each in (a, b):
+        await each.desk.checkpoint(each.assignment.prompt.encode())  # type: ignore[union-attr]
+        await office.fail(each)
+    for _ in range(2):
+        run = made(await api.post(f"/runs/{b.id}/retry"))
+        b = await office.claim()
+        assert (str(b.id), b.assignment.attempt, b.assignment.checkpoint) == (run["id"], 1, b"Do b.")
+        await office.fail(b)
+
+
 async def test_a_retry_in_the_one_session_of_an_automation_shows_its_prompt(office: Office, api: Api) -> None:
     automation = made(await api.post("/automations", example(session="same", prompt="Count.")))
     run = made(await api.post(f"/automations/{automation['id']}/run"))

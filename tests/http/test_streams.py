@@ -6,13 +6,14 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
+from httpx import AsyncClient, Response
 
 from rota.access.signing_in import hashed
 from rota.http import streams
 from rota.trace import follow
 
 from . import api_client
-from .api_client import Api, Office
+from .api_client import Api, Office, made
 from .test_api_sessions import Reader, followed, forgotten, reading, say, session_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -80,3 +81,49 @@ async def test_many_readers_are_told_at_once(office: Office, api: Api, address: 
     await asyncio.gather(*(each.wait() for each in begun))
     await say(office, session, "to", "all")
     assert await asyncio.gather(*crowd) == [[1, 2, 3]] * 60
+
+
+# HEAD ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_asks_by_head_is_told_what_get_would_send(api: Api, address: str) -> None:
+    session = await session_of(api)
+    content = api.url(f"/sessions/{session}/artifacts/{await _artifact(api, session)}/content")
+    paths = ("/healthz", "/readyz", "/api/openapi.json", content, api.url("/agents"), api.url("/agents/nobody"))
+    async with AsyncClient(base_url=address, headers={"Authorization": f"Bearer {api.token}"}) as client:
+        for path in paths:
+            asked, answer = await client.head(path), await client.get(path)
+            assert (asked.status_code, _told(asked), asked.content) == (answer.status_code, _told(answer), b"")
+            assert int(asked.headers["Content-Length"]) == len(answer.content) > 0
+        assert (await client.head("/metrics")).headers["Content-Length"]
+
+
+async def test_a_stream_that_is_asked_for_by_head_ends_with_its_headers(office: Office, api: Api, address: str) -> None:
+
+    def heard() -> dict[str, int]:
+        return {channel: len(each) for channel, each in office.site.web.listener._handlers.items()}
+
+    session = await session_of(api)
+    before = heard()
+    async with AsyncClient(base_url=address, headers={"Authorization": f"Bearer {api.token}"}) as client:
+        for path in (
+            api.url(f"/sessions/{session}/trace"),
+            f"/w/{api.workspace}/top",
+            f"/w/{api.workspace}/runs?live=x",
+        ):
+            answer = await client.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            assert answer.headers["Cache-Control"] == "no-store"
+        assert (await client.get("/healthz")).text == "ok\n"  # on the same line
+        assert heard() == before
+
+
+async def _artifact(api: Api, session: str) -> str:
+    given = {"params": {"name": "notes.txt"}, "content": b"as they are"}
+    kept = await api.send("POST", f"/sessions/{session}/artifacts", **given)
+    return str(made(kept)["id"])
+
+
+def _told(answer: Response) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name != "date"}

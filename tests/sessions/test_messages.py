@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -57,7 +58,7 @@ class Hall(House):
         async with self.db.connection() as conn:
             asked = Asked(self.session_id, after, role, unacked)
             found = await rows.page(conn, self.caller.workspace_id, asked, limit=1000)
-        return [each.data["body"] for each in found]
+        return [each.data["body"] for each in found.messages]
 
     async def ack(self, role: str, *ids: int) -> None:
         async with self.db.transaction() as conn:
@@ -187,7 +188,7 @@ async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall) -> None:
     async def read(after: int) -> list[tuple[int, str]]:
         async with hall.db.connection() as conn:
             page = await rows.page(conn, hall.caller.workspace_id, Asked(hall.session_id, after), limit=100)
-        return [(each.id, each.data["body"]) for each in page]
+        return [(each.id, each.data["body"]) for each in page.messages]
 
     assert await _seen_despite_a_late_commit(hall, publish, read) == ["begun first", "begun second"]
 
@@ -408,6 +409,20 @@ async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(hall: Hall, 
         assert await asyncio.gather(*waiting) == [["live"], ["live"]]
 
 
+@pytest.mark.parametrize("kind", ["stored as it is", "stored far smaller"])
+async def test_large_messages_come_in_pages_of_a_megabyte_and_without_a_rest(
+    hall: Hall, post: Post, listener: Listener, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(messages, "POLL_SECONDS", 60.0)
+    large = Random(1).randbytes(150_000).hex() if kind == "stored as it is" else "x" * 300_000
+    for n in range(10):
+        await post.publish(hall.message(f"{n}{large}"))
+    pages = subscribe(hall.db, listener, hall.caller.workspace_id, hall.session_id, role="agent", until=asyncio.Event())
+    async with aclosing(pages), asyncio.timeout(30):
+        read = [[body[0] for body in await _first(pages)] for _ in range(3)]
+    assert read == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9"]]
+
+
 async def test_a_message_costs_its_subscriber_one_look(
     hall: Hall, post: Post, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,9 +430,9 @@ async def test_a_message_costs_its_subscriber_one_look(
     looks: list[int] = []
     look = rows.pages
 
-    async def counted(*args: Any, **given: Any) -> list[list[Message]]:
+    async def counted(*args: Any, **given: Any) -> list[rows.Page]:
         found = await look(*args, **given)
-        looks.append(len(found[0]))
+        looks.append(len(found[0].messages))
         return found
 
     monkeypatch.setattr(rows, "pages", counted)

@@ -198,7 +198,8 @@ async def test_it_ends_when_the_server_closes_and_listens_no_more(
 async def test_another_workspaces_session_shows_nothing(house: House, listener: Listener, session: SessionId) -> None:
     async with house.db.connection() as conn:
         elsewhere = house.caller.user_id  # any id that is not the workspace's
-        assert await events.page(conn, elsewhere, session, after=0, limit=10) == []  # type: ignore[arg-type]
+        [page] = await events.pages(conn, elsewhere, [(session, 0)], limit=10)  # type: ignore[arg-type]
+    assert page.events == []
 
 
 async def test_however_many_read_a_session_a_change_costs_one_query(

@@ -57,7 +57,8 @@ FIND = f"SELECT {COLUMNS} FROM approvals WHERE workspace_id = %(workspace_id)s A
 
 SHOWN = """
 -- As people see them: what nobody can answer any more is not pending, whether or not a sweep has been there.
-SELECT a.id, a.run_id, a.session_id, r.automation_id, r.agent_id, a.attempt, a.key, a.question, a.detail, a.options,
+SELECT a.id, a.run_id, a.session_id, r.automation_id, r.agent_id, a.attempt, a.key, a.question, a.detail,
+       a.detail IS NOT NULL AS has_detail, a.options,
        CASE WHEN a.status <> 'pending' THEN a.status WHEN r.finished_at IS NOT NULL THEN 'cancelled'
             WHEN a.expires_at <= now() THEN 'expired' ELSE 'pending' END AS status,
        a.option_id, a.answer_text AS text, a.answered_by, u.name AS answered_by_name, a.created_at, a.expires_at,
@@ -72,6 +73,12 @@ SELECT a.id, a.run_id, a.session_id, r.automation_id, r.agent_id, a.attempt, a.k
  WHERE a.workspace_id = %(workspace_id)s
 """
 
+# For pages that look again and again: a long detail stays where it is. Its packed size is known without reading it.
+BRIEF = SHOWN.replace(
+    "a.detail,",
+    "CASE WHEN pg_column_size(a.detail) > 4096 THEN NULL WHEN length(a.detail::text) <= 4096 THEN a.detail END AS detail,",
+)
+
 SHOW = f"SELECT * FROM ({SHOWN} AND a.id = %(id)s) shown"  # noqa: S608
 
 PAGE = """
@@ -80,24 +87,28 @@ PAGE = """
    AND (%(owner_id)s::uuid IS NULL OR %(owner_id)s IN (s.owner_id, m.owner_id))
 """
 
-EVERY = f"{SHOWN} {PAGE} ORDER BY a.id DESC LIMIT %(limit)s"
 
-UNSWEPT = f"""
-    (SELECT * FROM ({SHOWN} {PAGE} AND a.status = 'pending') waits WHERE status = %(status)s ORDER BY id DESC LIMIT %(limit)s)
+def _by_status(shown: str) -> dict[str | None, str]:
+    """Those that are stored so, and those that nobody has swept yet, which are few; both by the index
+    approvals_by_status. The status stands in the query itself: for one that any plan must serve, PostgreSQL would walk
+    through all there ever were. None: every one."""
+    unswept = f"""
+    (SELECT * FROM ({shown} {PAGE} AND a.status = 'pending') waits WHERE status = %(status)s ORDER BY id DESC LIMIT %(limit)s)
 """  # noqa: S608
-
-# Those that are stored so, and those that nobody has swept yet, which are few; both by the index approvals_by_status. The
-# status stands in the query itself: for one that any plan must serve, PostgreSQL would walk through all there ever were.
-STANDING = {
-    status.value: UNSWEPT
-    if status == ApprovalStatus.PENDING
-    else f"""
+    each: dict[str | None, str] = {
+        status.value: unswept
+        if status == ApprovalStatus.PENDING
+        else f"""
 SELECT * FROM (
-    ({SHOWN} {PAGE} AND a.status = '{status.value}' ORDER BY a.id DESC LIMIT %(limit)s) UNION ALL {UNSWEPT}) shown
+    ({shown} {PAGE} AND a.status = '{status.value}' ORDER BY a.id DESC LIMIT %(limit)s) UNION ALL {unswept}) shown
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
-    for status in ApprovalStatus
-}
+        for status in ApprovalStatus
+    }
+    return {None: f"{shown} {PAGE} ORDER BY a.id DESC LIMIT %(limit)s", **each}
+
+
+WHOLE, BRIEFLY = _by_status(SHOWN), _by_status(BRIEF)
 
 LOCK_RUN = """
 SELECT r.session_id FROM runs r JOIN approvals a ON a.workspace_id = r.workspace_id AND a.run_id = r.id
@@ -288,14 +299,16 @@ async def page(
     status: str | None = None,
     session_id: SessionId | None = None,
     owner_id: UserId | None = None,
+    brief: bool = False,
 ) -> list[dict[str, Any]]:
-    """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions."""
+    """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions. `brief` as pages list
+    them: of a long detail only that there is one (`has_detail`)."""
     given = {
         "workspace_id": workspace_id, "before": before, "limit": limit, "status": status, "session_id": session_id,
         "owner_id": owner_id,
     }  # fmt: skip
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute((STANDING[status] if status else EVERY).encode(), given)
+        await cursor.execute((BRIEFLY if brief else WHOLE)[status].encode(), given)
         return await cursor.fetchall()
 
 

@@ -7,10 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from psycopg.rows import class_row
+from psycopg.rows import args_row
 
 from rota.db.pool import Connection
+from rota.model.export import ImportedEvent
 from rota.model.ids import RunId, SessionId, WorkspaceId
+
+PAGE_BYTES = 1024 * 1024
 
 APPEND = """
 -- Sessions are locked in id order, so that writers over several sessions never deadlock. The chain goes by RETURNING:
@@ -54,21 +57,22 @@ ORDER BY r.workspace_id, r.id
    FOR SHARE OF r
 """
 
-PAGE = """
-SELECT seq, kind, run_id, attempt, data, created_at FROM events
- WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq > %(after)s
-ORDER BY seq LIMIT %(limit)s
-"""
-
 PAGES = """
--- As many bytes as are stored, which is known without reading them: what is large is compressed.
-SELECT given.number, e.bytes >= %(bytes)s, e.seq, e.kind, e.run_id, e.attempt, e.data, e.created_at
+-- As many bytes as are stored, which is known without reading them; and of those as many as they are when read, since what is
+-- large is compressed.
+SELECT given.number, e.more, e.seq, e.kind, e.run_id, e.attempt, e.data, e.created_at
   FROM json_to_recordset(%(asked)s::json) AS given(number integer, session_id uuid, after bigint)
        CROSS JOIN LATERAL (
-           SELECT e.*, sum(pg_column_size(e.data)) OVER (ORDER BY e.seq ROWS UNBOUNDED PRECEDING) AS bytes FROM events e
-            WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq > given.after
-         ORDER BY e.seq LIMIT %(limit)s) e
- WHERE e.bytes - pg_column_size(e.data) < %(bytes)s
+           SELECT *, sum(octet_length(data::text)) OVER before AS read
+             FROM (SELECT e.*, sum(pg_column_size(e.data)) OVER before AS stored,
+                          lead(e.seq) OVER (ORDER BY e.seq) IS NOT NULL AS more
+                     FROM events e
+                    WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq > given.after
+                   WINDOW before AS (ORDER BY e.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+                 ORDER BY e.seq LIMIT %(limit)s) e
+            WHERE coalesce(stored, 0) < %(bytes)s
+           WINDOW before AS (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) e
+ WHERE coalesce(e.read, 0) < %(bytes)s
 ORDER BY given.number, e.seq
 """
 
@@ -90,11 +94,42 @@ SELECT data ->> 'text'
 ORDER BY seq DESC LIMIT 20
 """
 
+FIND = """
+SELECT seq, kind, run_id, attempt, data, created_at FROM events
+ WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq = %(seq)s
+"""
+
 TAIL = """
-SELECT * FROM (
-    SELECT seq, kind, run_id, attempt, data, created_at FROM events
-     WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq < coalesce(%(before)s::bigint, 9223372036854775807)
-  ORDER BY seq DESC LIMIT %(limit)s) newest
+-- As PAGES, from the end.
+SELECT more, seq, kind, run_id, attempt, data, created_at
+  FROM (SELECT *, sum(octet_length(data::text)) OVER newer AS read
+          FROM (SELECT e.*, sum(pg_column_size(e.data)) OVER newer AS stored,
+                       lead(e.seq) OVER (ORDER BY e.seq DESC) IS NOT NULL AS more
+                  FROM events e
+                 WHERE e.workspace_id = %(workspace_id)s AND e.session_id = %(session_id)s
+                   AND e.seq < coalesce(%(before)s::bigint, 9223372036854775807)
+                WINDOW newer AS (ORDER BY e.seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+              ORDER BY e.seq DESC LIMIT %(limit)s) e
+         WHERE coalesce(stored, 0) < %(bytes)s
+        WINDOW newer AS (ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) e
+ WHERE coalesce(read, 0) < %(bytes)s
+ORDER BY seq
+"""
+
+EARLIER = """
+-- What others said in the session, the newest of it: as many bytes as are stored, which is known without reading them, and of
+-- those as many as they are when read, since what is large is compressed.
+SELECT seq, kind, run_id, attempt, data, created_at
+  FROM (SELECT *, sum(octet_length(data ->> CASE kind WHEN 'output' THEN 'text' ELSE 'prompt' END)) OVER newest AS bytes
+          FROM (SELECT *, sum(pg_column_size(data)) OVER newest AS stored
+                  FROM (SELECT * FROM events
+                         WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s
+                      ORDER BY seq DESC LIMIT %(limit)s) last
+                 WHERE kind IN ('output', 'run') AND run_id IS DISTINCT FROM %(run_id)s
+                WINDOW newest AS (ORDER BY seq DESC ROWS UNBOUNDED PRECEDING)) said
+         WHERE stored <= %(bytes)s
+        WINDOW newest AS (ORDER BY seq DESC ROWS UNBOUNDED PRECEDING)) told
+ WHERE coalesce(bytes, 0) <= %(bytes)s
 ORDER BY seq
 """
 
@@ -111,6 +146,8 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """As every query here shows it, column by column."""
+
     seq: int
     kind: str
     run_id: RunId | None
@@ -122,7 +159,7 @@ class Event:
 @dataclass(slots=True)
 class Page:
     events: list[Event] = field(default_factory=list)
-    more: bool = False  # may follow
+    more: bool = False  # than these, in the direction in which they were read
 
 
 async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
@@ -137,7 +174,7 @@ async def append(conn: Connection, events: Iterable[NewEvent]) -> None:
 
 
 async def restore(
-    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, events: list[dict[str, Any]]
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, events: Sequence[ImportedEvent]
 ) -> None:
     given = {"workspace_id": workspace_id, "session_id": session_id}
     await conn.execute(RESTORE, {**given, "events": orjson.dumps(events).decode()})
@@ -150,31 +187,28 @@ async def hold(conn: Connection, attempts: Iterable[tuple[WorkspaceId, RunId, in
     return {(w, r, a) for w, r, a in await rows.fetchall()}
 
 
-async def page(
-    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, after: int, limit: int
-) -> list[Event]:
-    async with conn.cursor(row_factory=class_row(Event)) as cursor:
-        await cursor.execute(
-            PAGE, {"workspace_id": workspace_id, "session_id": session_id, "after": after, "limit": limit}
-        )
-        return await cursor.fetchall()
-
-
 async def pages(
-    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[tuple[SessionId, int]], *, limit: int, size: int
+    conn: Connection, workspace_id: WorkspaceId, asked: Sequence[tuple[SessionId, int]], *, limit: int
 ) -> list[Page]:
-    """For each session and number asked for, the page after it: so many events, or those with which so many bytes are
+    """For each session and number asked for, the page after it: so many events, or those with which PAGE_BYTES are
     full."""
     given = [{"number": n, "session_id": session_id, "after": after} for n, (session_id, after) in enumerate(asked)]
     found = [Page() for _ in asked]
     rows = await conn.execute(
-        PAGES, {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit, "bytes": size}
+        PAGES,
+        {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit, "bytes": PAGE_BYTES},
     )
-    for number, full, *event in await rows.fetchall():
+    for number, more, *event in await rows.fetchall():
         page = found[number]
         page.events.append(Event(*event))
-        page.more = full or len(page.events) == limit
+        page.more = more
     return found
+
+
+async def find(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, seq: int) -> Event | None:
+    async with conn.cursor(row_factory=args_row(Event)) as cursor:
+        await cursor.execute(FIND, {"workspace_id": workspace_id, "session_id": session_id, "seq": seq})
+        return await cursor.fetchone()
 
 
 async def last_seq(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> int:
@@ -184,18 +218,21 @@ async def last_seq(conn: Connection, workspace_id: WorkspaceId, session_id: Sess
 
 
 async def tail(
-    conn: Connection,
-    workspace_id: WorkspaceId,
-    session_id: SessionId,
-    *,
-    limit: int,
-    before: int | None = None,
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, limit: int, before: int | None = None
+) -> Page:
+    """The newest events, oldest first: so many, or those with which PAGE_BYTES are full."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "before": before}
+    rows = await (await conn.execute(TAIL, {**given, "limit": limit, "bytes": PAGE_BYTES})).fetchall()
+    return Page([Event(*event) for _, *event in rows], bool(rows) and rows[0][0])
+
+
+async def earlier(
+    conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, run_id: RunId, *, limit: int, size: int
 ) -> list[Event]:
-    """The newest events, oldest first."""
-    async with conn.cursor(row_factory=class_row(Event)) as cursor:
-        await cursor.execute(
-            TAIL, {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit}
-        )
+    """What other runs asked and said among the newest `limit` events, oldest first: the newest that fit in `size` bytes."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "run_id": run_id, "limit": limit, "bytes": size}
+    async with conn.cursor(row_factory=args_row(Event)) as cursor:
+        await cursor.execute(EARLIER, given)
         return await cursor.fetchall()
 
 
@@ -210,6 +247,6 @@ async def last_words(
 async def of_run(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, run_id: RunId) -> list[Event]:
     """What became of one run, in order."""
     given = {"workspace_id": workspace_id, "session_id": session_id, "run_id": run_id}
-    async with conn.cursor(row_factory=class_row(Event)) as cursor:
+    async with conn.cursor(row_factory=args_row(Event)) as cursor:
         await cursor.execute(OF_RUN, given)
         return await cursor.fetchall()

@@ -1,6 +1,6 @@
 """Roles, tasks and artifacts of imported sessions: as they stood when they were exported, for reading only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +8,7 @@ import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
+from rota.model.export import ImportedPart
 from rota.model.ids import SessionId, WorkspaceId
 
 ADD = """
@@ -76,9 +77,9 @@ SELECT name, data -> 'depends_on' FROM imported_parts
 Where = tuple[WorkspaceId, SessionId]
 
 
-async def add(conn: Connection, where: Where, parts: Sequence[Mapping[str, Any]]) -> set[int]:
+async def add(conn: Connection, where: Where, parts: Sequence[ImportedPart]) -> set[int]:
     """Keep roles and tasks; the lines of those that were not there before."""
-    rows = await conn.execute(ADD, {**_given(where), "parts": orjson.dumps(list(parts)).decode()})
+    rows = await conn.execute(ADD, {**_given(where), "parts": orjson.dumps(parts).decode()})
     return {line for (line,) in await rows.fetchall()}
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
+from rota.db import at_once
 from rota.db.at_once import Step
 from rota.db.pool import Connection, Database
 from rota.model.ids import WorkspaceId
@@ -186,10 +187,11 @@ def told_workspace(role: str | None) -> list[Step]:
 
 @asynccontextmanager
 async def in_workspace(db: Database, workspace_id: WorkspaceId) -> AsyncIterator[Connection]:
-    """A transaction that sees and touches one workspace only."""
-    async with db.transaction() as conn:
-        await confine(db, conn, workspace_id)
-        yield conn
+    """A transaction that sees and touches one workspace only, from the round trip on with which it begins."""
+    async with db.connection() as conn:
+        confined = await confinement(db, conn, workspace_id)
+        async with at_once.transaction(conn, *confined):
+            yield conn
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Messages: events with a delivery for each recipient, written together under the session's row lock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -9,6 +9,7 @@ from uuid import UUID
 import orjson
 
 from rota.db import at_once
+from rota.db.events import PAGE_BYTES
 from rota.db.pool import Connection
 from rota.db.write_keys import Key
 from rota.model.ids import RunId, SessionId, WorkspaceId
@@ -57,7 +58,11 @@ SELECT now(), ARRAY(SELECT number FROM held),
                     LIMIT 1) k)
 """  # noqa: S608
 
-OF_SESSION = f"SELECT {SEATS} FROM sessions s WHERE s.workspace_id = %(workspace_id)s AND s.id = %(session_id)s"  # noqa: S608
+OF_SESSION = f"""
+SELECT {SEATS} || ARRAY(SELECT p.name FROM imported_parts p
+                         WHERE p.workspace_id = s.workspace_id AND p.session_id = s.id AND p.what = 'role' ORDER BY line)
+  FROM sessions s WHERE s.workspace_id = %(workspace_id)s AND s.id = %(session_id)s
+"""  # noqa: S608
 
 WRITE = """
 -- The sessions are locked and the messages numbered: event, deliveries and key of each go in together.
@@ -81,19 +86,43 @@ SELECT workspace_id, session_id, seq, unnest(recipients) FROM given
 """
 
 PAGES = """
--- A page is chosen among deliveries, whose indexes are in the order of the session, before events are looked up.
-SELECT given.number, e.seq, e.run_id, e.attempt, e.data, e.created_at, d.deliveries
-  FROM json_to_recordset(%(asked)s::json) AS given(number integer, session_id uuid, role text, after bigint)
-       CROSS JOIN LATERAL (
-           SELECT seq, json_agg(json_build_object('role', d.role, 'acked_at', acked_at) ORDER BY d.role) AS deliveries
-             FROM deliveries d
-            WHERE d.workspace_id = %(workspace_id)s AND d.session_id = given.session_id AND d.seq > given.after {chosen}
-         GROUP BY seq ORDER BY seq LIMIT %(limit)s) d
-       CROSS JOIN LATERAL (
-           SELECT * FROM events e
-            WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq = d.seq LIMIT 1) e
-ORDER BY given.number, e.seq
+-- A page is chosen among deliveries, whose indexes are in the order of the session, before events are looked up; and of these
+-- as many bytes as in events.PAGES.
+SELECT number, more, seq, run_id, attempt, data, created_at, deliveries
+  FROM (SELECT *, sum(octet_length(data::text)) OVER before AS read
+          FROM (SELECT given.number, d.more, e.*, d.deliveries, sum(pg_column_size(e.data)) OVER before AS stored
+                  FROM json_to_recordset(%(asked)s::json) AS given(number integer, session_id uuid, role text, after bigint)
+                       CROSS JOIN LATERAL (
+                           SELECT *, lead(seq) OVER (ORDER BY seq) IS NOT NULL AS more FROM ({chosen}) chosen
+                         ORDER BY seq LIMIT %(limit)s) d
+                       CROSS JOIN LATERAL (
+                           SELECT e.seq, e.run_id, e.attempt, e.data, e.created_at FROM events e
+                            WHERE e.workspace_id = %(workspace_id)s AND e.session_id = given.session_id AND e.seq = d.seq
+                            LIMIT 1) e
+                WINDOW before AS (PARTITION BY given.number ORDER BY e.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+               ) page
+         WHERE coalesce(stored, 0) < %(bytes)s
+        WINDOW before AS (PARTITION BY number ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) fitting
+ WHERE coalesce(read, 0) < %(bytes)s
+ORDER BY number, seq
 """
+
+DELIVERED = """
+SELECT seq, json_agg(json_build_object('role', d.role, 'acked_at', acked_at) ORDER BY d.role) AS deliveries
+  FROM deliveries d
+ WHERE d.workspace_id = %(workspace_id)s AND d.session_id = given.session_id AND d.seq > given.after {which}
+GROUP BY seq
+"""
+
+IMPORTED = """
+-- As the log tells of them: to whom they came is not in an export.
+SELECT seq, '[]'::json AS deliveries
+  FROM events m
+ WHERE m.workspace_id = %(workspace_id)s AND m.session_id = given.session_id AND m.seq > given.after AND m.kind = 'message'
+   AND jsonb_typeof(m.data -> 'from') = 'string' AND jsonb_typeof(m.data -> 'to') = 'string' {which}
+"""
+
+TO_ROLE = " AND (m.data ->> 'to' = given.role OR m.data ->> 'to' = 'all' AND m.data ->> 'from' <> given.role)"
 
 ACK = """
 -- Once only: a repeat finds the first acknowledgement and changes nothing.
@@ -142,20 +171,31 @@ class Message:
     deliveries: list[dict[str, Any]]
 
 
+@dataclass(slots=True)
+class Page:
+    messages: list[Message] = field(default_factory=list)
+    more: bool = False  # follow
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An inbox after a number: everybody's, or what one role got or has yet to acknowledge."""
+    """An inbox after a number: everybody's, or what one role got or has yet to acknowledge. In a session that was
+    imported nobody acknowledges anything."""
 
     session_id: SessionId
     after: int = 0
     role: str | None = None
     unacked: bool = False
+    imported: bool = False
 
     @property
     def chosen(self) -> str:
-        """A condition of its own for each make, so that each finds its index."""
+        """A query of its own for each make, so that each finds its index."""
+        if self.imported:
+            which = (TO_ROLE if self.role is not None else "") + (" AND false" if self.unacked else "")
+            return IMPORTED.replace("{which}", which)
         of_role = " AND d.role = given.role" if self.role is not None else ""
-        return of_role + (" AND acked_at IS NULL" if self.unacked else "")
+        return DELIVERED.replace("{which}", of_role + (" AND acked_at IS NULL" if self.unacked else ""))
 
 
 async def look(
@@ -207,26 +247,27 @@ async def pages(
     *,
     limit: int,
     confined: Sequence[at_once.Step] = (),
-) -> list[list[Message]]:
-    """For each inbox asked for, which are all of the same make, the page of messages after a number, oldest first. With
-    `confined`, in a transaction of its own that begins so."""
+) -> list[Page]:
+    """For each inbox asked for, which are all of the same make, the page of messages after a number, oldest first: so
+    many, or those with which PAGE_BYTES are full. With `confined`, in a transaction of its own that begins so."""
     given = [
         {"number": n, "session_id": each.session_id, "role": each.role, "after": each.after}
         for n, each in enumerate(asked)
     ]
-    found: list[list[Message]] = [[] for _ in asked]
+    found = [Page() for _ in asked]
     statement = PAGES.replace("{chosen}", asked[0].chosen)
-    values = {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit}
+    values = {"workspace_id": workspace_id, "asked": orjson.dumps(given).decode(), "limit": limit, "bytes": PAGE_BYTES}
     steps: list[at_once.Step] = (
         ["BEGIN", *confined, (statement, values), "COMMIT"] if confined else [(statement, values)]
     )
     rows = (await at_once.run(conn, *steps))[-2 if confined else -1]
-    for number, *message in rows:
-        found[number].append(Message(*message))
+    for number, more, *message in rows:
+        found[number].messages.append(Message(*message))
+        found[number].more = more
     return found
 
 
-async def page(conn: Connection, workspace_id: WorkspaceId, asked: Asked, *, limit: int) -> list[Message]:
+async def page(conn: Connection, workspace_id: WorkspaceId, asked: Asked, *, limit: int) -> Page:
     return (await pages(conn, workspace_id, [asked], limit=limit))[0]
 
 

@@ -6,8 +6,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -60,10 +60,11 @@ class Depot:
     @asynccontextmanager
     async def receive(self, pieces: AsyncIterator[bytes], *, sha256: str | None = None) -> AsyncIterator[Draft]:
         """The content as a file of its own, which is gone afterwards unless it was kept."""
-        await asyncio.to_thread(self._incoming.mkdir, mode=0o700, parents=True, exist_ok=True)
         file = self._incoming / secrets.token_hex(16)
         try:
-            draft = await self._write(file, pieces)
+            with _told_if_unkept():
+                await asyncio.to_thread(self._incoming.mkdir, mode=0o700, parents=True, exist_ok=True)
+                draft = await self._write(file, pieces)
             if sha256 is not None and sha256.lower() != draft.sha256.hex():
                 raise Invalid(
                     f"The content has the hash {draft.sha256.hex()}, not the one given; it was damaged on its way.",
@@ -72,7 +73,8 @@ class Depot:
                 )
             yield draft
         finally:
-            await asyncio.to_thread(file.unlink, missing_ok=True)
+            with suppress(OSError):  # what stays here is cleared away later
+                await asyncio.to_thread(file.unlink)
 
     async def _write(self, file: Path, pieces: AsyncIterator[bytes]) -> Draft:
         hashed, size = hashlib.sha256(), 0
@@ -94,11 +96,8 @@ class Depot:
         async with isolation.in_workspace(self._db, workspace_id) as conn:
             if not await artifacts.claim(conn, workspace_id, draft.sha256, draft.size):
                 raise Busy("The same content is being cleared away at this moment; try again.")
-        try:
+        with _told_if_unkept():
             await self._shelf.put(_key(workspace_id, draft.sha256), draft.file)
-        except OSError as failure:  # not the database's, which would come back by itself
-            log.warning("artifact.unkept", extra={"error": f"{type(failure).__name__}: {failure}"})
-            raise Broken("The content cannot be kept; the log has the details.", code="content_unkept") from failure
 
     async def content(self, workspace_id: WorkspaceId, artifact: dict[str, Any]) -> AsyncIterator[bytes]:
         """The content in pieces, checked against its hash: of damaged content the end is missing."""
@@ -179,6 +178,18 @@ async def find(conn: Connection, workspace_id: WorkspaceId, session_id: SessionI
     if not found:
         raise NotFound("There is no such artifact.")
     return found
+
+
+@contextmanager
+def _told_if_unkept() -> Iterator[None]:
+    """Around files, not around the database, which would come back by itself."""
+    try:
+        yield
+    except OSError as failure:
+        log.warning("artifact.unkept", extra={"error": f"{type(failure).__name__}: {failure}"})
+        why = f" ({failure.strerror})" if failure.strerror else ""
+        told = f"The content cannot be kept where artifacts are{why}; the log has the details."
+        raise Broken(told, code="content_unkept") from failure
 
 
 def _key(workspace_id: WorkspaceId, sha256: bytes) -> str:

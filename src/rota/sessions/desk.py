@@ -16,7 +16,7 @@ from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, Wakes, session_channel
 from rota.db.pool import MOST_OVERTAKEN, OVERTAKEN, PASSING, Connection, Database
-from rota.errors import Lost, TooLarge
+from rota.errors import Invalid, Lost, TooLarge
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
 from rota.model.artifact import check_uri, named
 from rota.model.budget import SECONDS
@@ -36,7 +36,7 @@ from rota.sessions.artifacts import Depot
 from rota.sessions.messages import Post
 from rota.sessions.seat import Seat
 from rota.sessions.shelves import PIECE
-from rota.trace.record import Recorder, RecordingDesk
+from rota.trace.record import TOO_MANY_UNITS, Recorder, RecordingDesk
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,8 @@ class AttemptDesk:
                 told = await events.last_words(conn, workspace_id, self.run.session_id, run_id, attempt)
         except PASSING:
             return self.last_line
-        last = next((line.strip() for line in reversed(told.splitlines()) if says_something(line)), "")
+        own = told.replace(TOO_MANY_UNITS, "\n")
+        last = next((line.strip() for line in reversed(own.splitlines()) if says_something(line)), "")
         return self.last_line if self.last_line.endswith(last) else last
 
     async def finish(self) -> None:
@@ -362,6 +363,9 @@ async def _pieces(content: bytes | Path) -> AsyncIterator[bytes]:
     if isinstance(content, bytes):
         yield content
         return
-    with await asyncio.to_thread(content.open, "rb") as file:
-        while piece := await asyncio.to_thread(file.read, PIECE):
-            yield piece
+    try:
+        with await asyncio.to_thread(content.open, "rb") as file:
+            while piece := await asyncio.to_thread(file.read, PIECE):
+                yield piece
+    except OSError as failure:
+        raise Invalid(f"The file {content.name!r} cannot be read: {failure.strerror}.", field="path") from failure

@@ -14,7 +14,7 @@ import psycopg
 
 from rota.db import at_once, isolation, messages
 from rota.db.listener import Listener, Wakes, session_channel
-from rota.db.messages import Asked, Attempt, Message, Seen, Where
+from rota.db.messages import Asked, Attempt, Message, Page, Seen, Where
 from rota.db.pool import Connection, Database
 from rota.db.together import Together
 from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError
@@ -33,7 +33,7 @@ PAGE = 100
 POLL_SECONDS = 1.0
 
 Published = Message | RotaError
-Look = Together[tuple[WorkspaceId, Asked], list[Message]]
+Look = Together[tuple[WorkspaceId, Asked], Page]
 _looks: WeakKeyDictionary[Database, Look] = WeakKeyDictionary()
 
 
@@ -258,12 +258,12 @@ async def subscribe(
         while not until.is_set():
             changed.clear()
             page = await look((workspace_id, Asked(session_id, after, role, unacked)))
-            if page:
-                after = page[-1].id
-                yield page
+            if page.messages:
+                after = page.messages[-1].id
+                yield page.messages
                 quiet_since = asyncio.get_running_loop().time()
-            # What was committed after the look has told so, or is found by the poll; only a full page has more.
-            if len(page) < PAGE and await _rest(changed, quiet_since, beat) and not until.is_set():
+            # What was committed after the look has told so, or is found by the poll.
+            if not page.more and await _rest(changed, quiet_since, beat) and not until.is_set():
                 yield []
                 quiet_since = asyncio.get_running_loop().time()
 
@@ -275,7 +275,7 @@ def _look(db: Database) -> Look:
     return _looks[db]
 
 
-async def _read(db: Database, asked: Sequence[tuple[WorkspaceId, Asked]]) -> list[list[Message]]:
+async def _read(db: Database, asked: Sequence[tuple[WorkspaceId, Asked]]) -> list[Page]:
     workspace_id = asked[0][0]
     async with db.connection() as conn, at_once.undone_if_it_fails(conn):
         confined = await isolation.confinement(db, conn, workspace_id)

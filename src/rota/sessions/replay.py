@@ -1,7 +1,6 @@
 """A whole session as lines of JSON, and back: an imported session shows the same story elsewhere, and only that."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -39,11 +38,11 @@ async def export(db: Database, workspace_id: WorkspaceId, session_id: SessionId)
     count, after = 0, 0
     while after < session["last_seq"]:
         async with isolation.in_workspace(db, workspace_id) as conn:
-            found = await events.page(conn, *where, after=after, limit=PAGE)
-        told = [event for event in found if event.seq <= session["last_seq"]]
+            [found] = await events.pages(conn, workspace_id, [(session_id, after)], limit=PAGE)
+        told = [event for event in found.events if event.seq <= session["last_seq"]]
         if not told:
             break  # the rest is older than events are kept
-        yield b"".join(_line({"event": asdict(event)}) for event in told)
+        yield b"".join(_line({"event": event}) for event in told)
         count, after = count + len(told), told[-1].seq
     yield _line({"end": {"events": count}})
 
@@ -122,7 +121,7 @@ async def _take(conn: Connection, where: tuple[WorkspaceId, SessionId], lines: S
             case ImportedPart() as part:
                 parts.append(part)
     counted = {"lines": imported["lines"] + len(lines), "events": imported["events"] + len(read)}
-    await events.restore(conn, *where, [asdict(event) for event in read])
+    await events.restore(conn, *where, read)
     await _keep(conn, where, parts)
     has_tasks = any(part.what == "task" for part in parts)
     await sessions.imported(conn, *where, {**imported, **counted}, last_seq=last, has_tasks=has_tasks)
@@ -131,7 +130,7 @@ async def _take(conn: Connection, where: tuple[WorkspaceId, SessionId], lines: S
 async def _keep(conn: Connection, where: tuple[WorkspaceId, SessionId], parts: Sequence[ImportedPart]) -> None:
     if not parts:
         return
-    kept = await imports.add(conn, where, [asdict(part) for part in parts])
+    kept = await imports.add(conn, where, parts)
     if again := next((part for part in parts if part.line not in kept), None):
         told = f"Line {again.line}: this {again.what} stands on an earlier line."
         raise Invalid(told, code="invalid_export", field="lines", line=again.line)

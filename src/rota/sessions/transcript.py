@@ -12,6 +12,7 @@ from rota.model.approval import PRE_APPROVAL
 from rota.model.executor import Turn
 from rota.model.ids import RunId
 from rota.model.reasons import FAILED, SKIPPED
+from rota.model.session import MOST_TASKS
 from rota.model.text import plain
 
 
@@ -42,15 +43,25 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
             case "approval":
                 yield _line(event, "rota", _of_approval(event.data))
             case "task":
-                yield _line(event, "rota", _of_task(event.data))
+                yield replace(_line(event, "rota", _of_task(event.data)), seq=span(event)[0])
             case "artifact":
                 yield _line(event, "rota", f"Left {event.data.get('name', 'an artifact')}.")
             case "session":
                 yield _line(event, "rota", _of_session(event.data))
 
 
+def span(event: Event) -> tuple[int, int]:
+    """The first and the last event of what its line tells, though not all of them may be at hand: many tasks that were
+    added together were written in one go."""
+    if event.kind != "task" or not _is_of_many(event.data):
+        return event.seq, event.seq
+    first = max(1, event.seq - int(event.data["place"]) + 1)
+    return first, max(event.seq, first + int(event.data["of"]) - 1)
+
+
 def merged(told: Iterable[Line]) -> list[Line]:
-    """Join what the agent said in several pieces of one attempt; at once, since each joint copies what is before."""
+    """Join what the agent said in several pieces of one attempt; at once, since each joint copies what is before. Many
+    tasks that were added together each say how many they are, so that one speaks for all, wherever a part begins."""
     breaths: list[list[Line]] = []
     for line in told:
         if breaths and _same_breath(breaths[-1][0], line):
@@ -61,10 +72,14 @@ def merged(told: Iterable[Line]) -> list[Line]:
 
 
 def _joined(breath: Sequence[Line]) -> Line:
-    return replace(breath[0], text="".join(line.text for line in breath)) if len(breath) > 1 else breath[0]
+    if len(breath) == 1 or breath[0].speaker == "rota":
+        return breath[0]
+    return replace(breath[0], text="".join(line.text for line in breath))
 
 
 def _same_breath(last: Line, line: Line) -> bool:
+    if line.speaker == last.speaker == "rota" and _is_of_many(last.data) and _is_of_many(line.data):
+        return bool(last.data["of"] == line.data["of"] and line.data["place"] > 1)
     pieces = "body" not in last.data and "body" not in line.data  # a message is whole
     same = (line.run_id, line.attempt) == (last.run_id, last.attempt)
     return line.speaker == last.speaker == "agent" and same and pieces
@@ -156,6 +171,8 @@ def _sentence(text: str, detail: str) -> str:
 def _of_task(data: dict[str, Any]) -> str:
     task, reason = f"Task {data.get('task')}", str(data.get("reason"))
     match data.get("status"):
+        case "pending" if _is_of_many(data):
+            return f"{data['of']:,} tasks were added."
         case "pending":
             return f"{task} was added for the {data.get('role')}."
         case "ready":
@@ -167,6 +184,12 @@ def _of_task(data: dict[str, Any]) -> str:
         case _:
             why = "the session was ended" if reason == "session_ended" else "a task before it failed"
             return f"{task} was skipped: {why}."
+
+
+def _is_of_many(data: dict[str, Any]) -> bool:
+    """A task that was added with many others. What was imported may say anything."""
+    place, of = data.get("place"), data.get("of")
+    return data.get("status") == "pending" and type(place) is int and type(of) is int and 0 < place <= of <= MOST_TASKS
 
 
 def _of_session(data: dict[str, Any]) -> str:

@@ -20,7 +20,6 @@ from rota.model.ids import SessionId, WorkspaceId
 log = logging.getLogger(__name__)
 
 PAGE = 500
-PAGE_BYTES = 1024 * 1024  # as they are stored
 KEPT = 2 * PAGE
 KEPT_BYTES = 4 * 1024 * 1024
 POLL_SECONDS = 1.0
@@ -69,7 +68,7 @@ class Readers:
         workspace_id = asked[0][0]
         async with isolation.in_workspace(self._db, workspace_id) as conn:
             after = [(session_id, seq) for _, session_id, seq in asked]
-            return await events.pages(conn, workspace_id, after, limit=PAGE, size=PAGE_BYTES)
+            return await events.pages(conn, workspace_id, after, limit=PAGE)
 
     async def follow(self, workspace_id: WorkspaceId, session_id: SessionId, *, after: int) -> AsyncGenerator[Told]:
         """What comes after this number; something empty when nothing came for BEAT_SECONDS, to keep the line alive.

@@ -17,6 +17,7 @@ from rota.db import isolation
 from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, session_channel
+from rota.db.messages import Asked
 from rota.db.pool import Connection
 from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
 from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
@@ -135,9 +136,8 @@ async def send_message(at: Seated, post: Posting, body: DeskMessageIn) -> Messag
 async def read_inbox(at: Seated, after: After = 0, wait: Wait = None, limit: Limit = DEFAULT_LIMIT) -> Page[MessageOut]:
     """Messages to the agent's role that it has not acknowledged, oldest first; with `wait` until one comes."""
     seat = at.seat
-    return await next_page(
-        at.shared, seat.workspace_id, seat.session_id, wait=wait, limit=limit, role=seat.role, after=after, unacked=True
-    )
+    asked = Asked(seat.session_id, after, seat.role, unacked=True)
+    return await next_page(at.shared, seat.workspace_id, asked, wait=wait, limit=limit)
 
 
 @router.post("/ack", status_code=204)

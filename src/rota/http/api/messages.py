@@ -2,7 +2,7 @@
 
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request
@@ -42,24 +42,25 @@ def check_wait(wait: timedelta | None) -> None:
 
 
 async def next_page(
-    shared: Web, workspace_id: WorkspaceId, session_id: SessionId, *, wait: timedelta | None, limit: int, **chosen: Any
+    shared: Web, workspace_id: WorkspaceId, asked: Asked, *, wait: timedelta | None, limit: int
 ) -> Page[MessageOut]:
     """What is there, or what comes within the time; no connection is held meanwhile."""
     check_wait(wait)
     async with isolation.in_workspace(shared.db, workspace_id) as conn:
-        found = await rows.page(conn, workspace_id, Asked(session_id, **chosen), limit=limit + 1)
-    if not found and wait:
-        found = await _first_that_comes(shared, workspace_id, session_id, wait=wait, **chosen)
-    items = [MessageOut.model_validate(messages.shown(each)) for each in found[:limit]]
-    return Page(items=items, next_cursor=cursor_of(items[-1].id) if len(found) > limit else None)
+        page = await rows.page(conn, workspace_id, asked, limit=limit)
+    found, more = page.messages, page.more
+    if not found and wait and not asked.imported:
+        came = await _first_that_comes(shared, workspace_id, asked, wait)
+        found, more = came[:limit], len(came) > limit
+    items = [MessageOut.model_validate(messages.shown(each)) for each in found]
+    return Page(items=items, next_cursor=cursor_of(items[-1].id) if more else None)
 
 
-async def _first_that_comes(
-    shared: Web, workspace_id: WorkspaceId, session_id: SessionId, *, wait: timedelta, **chosen: Any
-) -> list[Message]:
+async def _first_that_comes(shared: Web, workspace_id: WorkspaceId, asked: Asked, wait: timedelta) -> list[Message]:
     pages = messages.subscribe(
-        shared.db, shared.listener, workspace_id, session_id, until=shared.closing, beat=wait.total_seconds(), **chosen
-    )
+        shared.db, shared.listener, workspace_id, asked.session_id, role=asked.role, after=asked.after,
+        unacked=asked.unacked, until=shared.closing, beat=wait.total_seconds(),
+    )  # fmt: skip
     async with aclosing(pages):
         async for page in pages:
             return page
@@ -82,13 +83,11 @@ async def list_messages(
     comes again."""
     after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
     async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-        await find(conn, caller.workspace_id, session_id)
+        session = await find(conn, caller.workspace_id, session_id)
         if role is not None:
             await messages.check_role(conn, caller.workspace_id, SessionId(session_id), role)
-    return await next_page(
-        shared, caller.workspace_id, SessionId(session_id), wait=wait, limit=limit, role=role, after=after,
-        unacked=unacked,
-    )  # fmt: skip
+    asked = Asked(SessionId(session_id), after, role, unacked, imported=session["imported"] is not None)
+    return await next_page(shared, caller.workspace_id, asked, wait=wait, limit=limit)
 
 
 @router.post("", status_code=201)

@@ -254,11 +254,9 @@ async def list_events(
     cursor: Cursor = None,
 ) -> Page[EventOut]:
     """The session's log, oldest first: page on with `after` set to the last `seq` you have, or with the cursor."""
-    after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
-    await find(unit.conn, unit.caller.workspace_id, session_id)
-    found = await events.page(unit.conn, unit.caller.workspace_id, SessionId(session_id), after=after, limit=limit + 1)
-    shown = [EventOut.model_validate(each) for each in found[:limit]]
-    return Page(items=shown, next_cursor=cursor_of(shown[-1].seq) if len(found) > limit else None)
+    page = await _part_of_log(unit, session_id, after, limit, cursor)
+    shown = [EventOut.model_validate(each) for each in page.events]
+    return Page(items=shown, next_cursor=cursor_of(shown[-1].seq) if page.more else None)
 
 
 @router.get("/{session_id}/transcript")
@@ -266,12 +264,19 @@ async def get_transcript(
     unit: InUnit, session_id: UUID, after: After = 0, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[LineOut]:
     """The session told as a conversation, oldest first, in the words of its page. `limit` events are told at once; what
-    an agent said in several of them is one line."""
+    an agent said in several of them is one line, and so are many tasks that were added together."""
+    page = await _part_of_log(unit, session_id, after, limit, cursor)
+    told = [LineOut.model_validate(line) for line in transcript.conversation(page.events)]
+    return Page(items=told, next_cursor=cursor_of(transcript.span(page.events[-1])[1]) if page.more else None)
+
+
+async def _part_of_log(unit: Unit, session_id: UUID, after: int, limit: int, cursor: str | None) -> events.Page:
+    """Fewer where they are large: nobody waits for a page of a hundred megabytes."""
     after = read_number_cursor(cursor, largest=LARGEST_SEQ) or after
     await find(unit.conn, unit.caller.workspace_id, session_id)
-    found = await events.page(unit.conn, unit.caller.workspace_id, SessionId(session_id), after=after, limit=limit + 1)
-    told = [LineOut.model_validate(line) for line in transcript.conversation(found[:limit])]
-    return Page(items=told, next_cursor=cursor_of(found[limit - 1].seq) if len(found) > limit else None)
+    asked = [(SessionId(session_id), after)]
+    [page] = await events.pages(unit.conn, unit.caller.workspace_id, asked, limit=limit)
+    return page
 
 
 @router.get("/{session_id}/trace", response_class=EventStream, status_code=200)
