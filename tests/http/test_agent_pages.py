@@ -123,6 +123,24 @@ async def test_all_that_is_wrong_is_told_at_once_also_in_place(admin: AsyncClien
     assert made.headers["HX-Redirect"] == f"{HOME}/poet"
 
 
+async def test_the_newest_credentials_are_named_and_the_way_to_the_others(admin: AsyncClient) -> None:
+    async def hint() -> str:
+        page = (await admin.get(f"{HOME}/new?kind=command")).text
+        told = page.partition('id="credentials-new-hint">')[2].partition("</p>")[0]
+        return told.replace("<code>", "").replace("</code>", "")
+
+    settings = "/w/default/settings/credentials"
+    link = f'<a href="{settings}" target="_blank">settings</a>'
+    assert f"None is saved yet: that is done in the {link}." in await hint()
+    for number in range(1, 10):
+        if number == 9:
+            assert "Saved here: key-8, key-7, key-6, key-5, key-4, key-3, key-2, key-1." in await hint()
+        await submit(admin, settings, name=f"key-{number}", value="not a real one")
+    assert (
+        f"Saved here: key-9, key-8, key-7, key-6, key-5, key-4, key-3, key-2, and more in the {link}." in await hint()
+    )
+
+
 async def test_nobodys_change_is_overwritten_unseen(admin: AsyncClient, house: Any) -> None:
     home = f"{HOME}/worker-bee"
     await submit(admin, f"{home}/change", **fields(name="First"), revision="1")
@@ -203,6 +221,21 @@ async def test_a_workspace_without_an_agent_says_what_to_do(admin: AsyncClient, 
         assert f'An admin makes one on the page <a href="{HOME}">Agents</a>' in (await admin.get(path)).text
     await level(house, "viewer")
     assert "An admin of this workspace can make one." in (await admin.get(HOME)).text
+
+
+async def test_nothing_that_was_typed_is_lost_by_making_an_agent_first(admin: AsyncClient, house: Any) -> None:
+    begun = "/w/default/automations/new?starter=digest"
+    await submit(admin, f"{HOME}/worker-bee/delete")
+    blank = await admin.get(begun)
+    assert 'name="prompt"' not in blank.text  # nothing to type in yet
+    assert f'<a href="{HOME}/new?next={quote(begun)}">' in blank.text
+    made = await submit(admin, HOME, **fields(), next=begun)
+    assert made.headers["location"] == begun
+    assert "Summarise what changed since yesterday" in (await admin.get(begun)).text
+    await submit(admin, f"{HOME}/poet/delete")  # meanwhile, by somebody else
+    sent = await submit(admin, "/w/default/automations/new", name="Rain", prompt="Write of rain", agent="poet")
+    assert (sent.status_code, "Write of rain</textarea>" in sent.text) == (422, True)
+    assert f'<a href="{HOME}/new" target="_blank">Make one</a>' in sent.text
 
 
 async def test_another_kind_begins_with_its_example_and_no_strange_address_breaks(

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 from httpx import AsyncClient
+from psycopg.types.json import Jsonb
 
 from rota.model.approval import Option, Question
 from rota.model.ids import AutomationId
 from rota.roster import running
 from rota.sessions import approvals
+
+from .test_pages import UNKNOWN, live
 
 CLAIM = """
 UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
@@ -67,6 +70,35 @@ async def test_a_second_answer_is_told_that_somebody_was_first(admin: AsyncClien
     assert "Nothing needs to be done." in answer.text
 
 
+async def test_a_long_detail_is_shown_on_a_page_of_its_own_and_burdens_no_list(
+    admin: AsyncClient, house: Any, asked: tuple[str, str]
+) -> None:
+    approval_id, session_id = asked
+    lists, alone = (f"{ROOT}/approvals", f"{ROOT}/sessions/{session_id}"), f"{ROOT}/approvals/{approval_id}"
+    for told in ("the same line\n" * 20_000, "".join(map(str, range(2_000)))):  # packed well, and badly
+        await house.execute("UPDATE approvals SET detail = %s", Jsonb({"diff": f"{told} its end"}))
+        for path in lists:
+            page = await admin.get(path)
+            assert f'<a href="{alone}">Show what it is about</a>' in page.text
+            assert len(page.content) < 30_000
+        whole = await admin.get(alone)
+        assert (whole.status_code, "its end" in whole.text, 'name="answer"' in whole.text) == (200, True, True)
+    await house.execute("UPDATE approvals SET detail = %s", Jsonb({"to": "everybody"}))
+    for path in (*lists, alone):
+        page = await admin.get(path)
+        assert "&#34;everybody&#34;" in page.text
+        assert "Show what it is about" not in page.text
+
+
+async def test_a_question_that_stands_alone_is_answered_in_place(admin: AsyncClient, asked: tuple[str, str]) -> None:
+    alone = f"{ROOT}/approvals/{asked[0]}"
+    await admin.post(alone, data={"answer": "now"}, headers=live())
+    part = await admin.get(alone, headers=live())
+    assert part.text.lstrip().startswith('<div class="asked">')
+    assert "Approved by Local admin" in part.text
+    assert 'name="answer"' not in part.text
+
+
 async def test_who_may_not_answer_sees_the_question_without_the_form(
     admin: AsyncClient, house: Any, asked: tuple[str, str]
 ) -> None:
@@ -79,10 +111,12 @@ async def test_who_may_not_answer_sees_the_question_without_the_form(
     assert (await admin.post(f"{ROOT}/approvals/{asked[0]}", data={"answer": "now"})).status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/approvals?status=odd", "/approvals?cursor=odd"])
-async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, path: str) -> None:
-    answer = await admin.get(ROOT + path)
-    assert answer.status_code == 422
+@pytest.mark.parametrize(
+    ("path", "status"), [("?status=odd", 422), ("?cursor=odd", 422), ("/odd", 404), (f"/{UNKNOWN}", 404)]
+)
+async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, path: str, status: int) -> None:
+    answer = await admin.get(f"{ROOT}/approvals{path}")
+    assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
 
 

@@ -102,6 +102,13 @@ async def test_a_link_works_once(house: Any, visit: Callable[[], Any]) -> None:
         assert (again.status_code, again.headers["Location"]) == (303, "/")  # its own browser just goes on
 
 
+async def test_who_only_looks_whether_a_link_leads_anywhere_does_not_use_it_up(house: Any, guest: AsyncClient) -> None:
+    link = {"token": await house.link()}
+    looked = await guest.head("/sign-in", params=link)
+    assert (looked.status_code, "Set-Cookie" in looked.headers) == (200, False)
+    assert (await guest.get("/sign-in", params=link)).status_code == 303
+
+
 async def test_two_that_use_a_link_at_once_are_let_in_once(house: Any, visit: Callable[[], Any]) -> None:
     link = await house.link()
     async with visit() as first, visit() as second:
@@ -220,6 +227,13 @@ async def test_every_page_forbids_what_it_does_not_need(admin: AsyncClient, hous
         assert "unsafe" not in policy
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "same-origin"
+
+
+async def test_head_tells_what_get_would_and_sends_no_page(admin: AsyncClient, house: Any) -> None:
+    for path in await every_page(house):
+        asked, answer = await admin.head(path), await admin.get(path)
+        assert (asked.status_code, asked.headers, asked.content) == (answer.status_code, answer.headers, b""), path
+        assert answer.content
 
 
 async def test_no_page_needs_inline_code_or_a_foreign_file(admin: AsyncClient, house: Any) -> None:
@@ -383,6 +397,29 @@ async def test_money_is_told_with_its_currency(admin: AsyncClient, house: Any) -
         assert "Money, SEK<" in page.text, path
         for told in (">0.50<", ">1.08M<"):
             assert told in page.text, path
+
+
+SECOND_ACCOUNT = """
+INSERT INTO accounts (workspace_id, id, name, currency) SELECT workspace_id, gen_random_uuid(), 'Berlin', 'EUR' FROM accounts
+"""
+CHARGED = """
+INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
+SELECT r.workspace_id, r.id, 1, unit, amount, a.id
+  FROM runs r, accounts a, (VALUES ('money', 0.5), ('tokens', 1000)) AS spent(unit, amount)
+ WHERE r.id = %s AND a.currency = %s
+"""
+
+
+async def test_what_an_automation_spent_in_two_currencies_has_no_sum(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation()
+    await house.execute(SECOND_ACCOUNT)
+    for currency in ("USD", "EUR", "EUR"):  # it was given another account in between
+        run = await house.ended(automation_id)
+        await house.execute(CHARGED, run["id"], currency)
+    page = await admin.get(f"{LIST}/errand?view=calendar")
+    told = re.findall(r"(Money[^<]*) by day, ([\d.]+) in 30 days", page.text)
+    assert sorted(set(told)) == [("Money, EUR", "1.00"), ("Money, USD", "0.50")]
+    assert "Tokens by day, 3k in 30 days" in page.text
 
 
 async def test_pages_are_pages_whatever_is_accepted(admin: AsyncClient, guest: AsyncClient) -> None:
@@ -592,6 +629,19 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
     assert all(f"/w/default/runs?status={each}" in offered for each in Status)
 
 
+@pytest.mark.parametrize(("ready_at", "told"), [("now()", "a free place"), ("NULL", "the run before it")])
+async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
+    admin: AsyncClient, house: Any, ready_at: str, told: str
+) -> None:
+    run = await house.run(await house.automation())
+    await house.execute(f"UPDATE runs SET ready_at = {ready_at}")
+    session = f"/w/default/sessions/{run['session_id']}"
+    link = f'<a class="told" href="{session}">Waits for {told}</a>'
+    for path in ("/w/default/runs", f"{LIST}/errand", "/w/default/sessions?kind=automation"):
+        assert link in (await admin.get(path)).text
+    assert f"Waits for {told}" in Page(await admin.get(session)).text
+
+
 async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any) -> None:
     run = await house.ended(await house.automation(name="Morning digest"))
     page = await admin.get(f"/w/default/sessions/{run['session_id']}")
@@ -669,6 +719,7 @@ EVENTS = st.lists(
         st.tuples(st.just("output"), st.lists(PIECES, min_size=1, max_size=4).map("".join), st.integers(1, 2)),
         st.tuples(st.sampled_from(["tool", "message", "artifact"]), st.just("x"), st.integers(1, 2)),
         st.tuples(st.just("run"), st.sampled_from(["running", "succeeded", "queued"]), st.integers(1, 2)),
+        st.tuples(st.just("task"), st.sampled_from(["1 of 12", "2 of 12", "1 of 11", "2 of 11"]), st.just(1)),
     ),
     max_size=24,
 )  # fmt: skip
@@ -678,10 +729,15 @@ RUN = new_id()
 def logged(made: Sequence[tuple[str, str, int]]) -> list[Event]:
     def data(kind: str, text: str) -> dict[str, Any]:
         return {"output": {"text": text}, "tool": {"name": text}, "message": {"from": "planner", "text": text},
-                "run": {"status": text}}.get(kind, {})  # fmt: skip
+                "run": {"status": text}, "task": _of_many(text) if kind == "task" else {}}.get(kind, {})  # fmt: skip
 
     now = datetime.now(UTC)
     return [Event(seq, kind, RUN, attempt, data(kind, text), now) for seq, (kind, text, attempt) in enumerate(made, 1)]  # type: ignore[arg-type]
+
+
+def _of_many(place: str) -> dict[str, Any]:
+    at, _, count = place.partition(" of ")
+    return {"task": "sweep", "role": "worker", "status": "pending", "place": int(at), "of": int(count)}
 
 
 def test_what_was_said_in_many_pieces_is_joined_at_once() -> None:
@@ -819,6 +875,35 @@ async def test_a_transcript_is_paged_by_its_events(admin: AsyncClient, house: An
     assert told == [(1, "user", "Count."), (2, "agent", "One "), (3, "agent", "two three")]
     assert rest["next_cursor"] is None
     assert (await admin.get(path, params={"after": 2})).json() == rest
+
+
+async def test_many_tasks_that_are_added_together_are_one_line(admin: AsyncClient, house: Any) -> None:
+    tasks = [{"key": f"sweep-{at}", "role": "worker", "prompt": "Go"} for at in range(230)]
+    goal = {"kind": "background", "goal": "A clean house", "roles": [{"name": "worker", "agent": "worker-bee"}]}
+    api = "/api/v1/workspaces/default/sessions"
+    session = (await admin.post(api, json={**goal, "draft": True})).json()["id"]
+    for added in (tasks[:3], tasks[3:]):
+        await admin.post(f"{api}/{session}/tasks", json={"tasks": added})
+    newest = await admin.get(f"/w/default/sessions/{session}")
+    assert Transcript(newest).said == {4: "227 tasks were added."}
+    links = [str(each["href"]) for each in Page(newest).all("a") if "before=" in str(each.get("href"))]
+    assert links == [f"/w/default/sessions/{session}?before=4"]  # which tells the rest, and not of them again
+    earlier = Transcript(await admin.get(links[0])).said
+    assert earlier == {seq: f"Task sweep-{seq - 1} was added for the worker." for seq in (1, 2, 3)}
+    first = (await admin.get(f"{api}/{session}/transcript", params={"limit": 5})).json()
+    assert {each["seq"]: each["text"] for each in first["items"]} == earlier | {4: "227 tasks were added."}
+    rest = {"limit": 5, "cursor": first["next_cursor"]}
+    assert (await admin.get(f"{api}/{session}/transcript", params=rest)).json() == {"items": [], "next_cursor": None}
+    assert await house.value("SELECT count(*) FROM events WHERE kind = 'task'") == 230
+
+
+@pytest.mark.parametrize("said", [{"place": "1", "of": "x"}, {"of": 3}, {"place": 1, "of": 10**18}])
+async def test_a_task_that_was_imported_may_say_anything(admin: AsyncClient, house: Any, said: dict[str, Any]) -> None:
+    run = await house.started(await house.automation())
+    for _ in range(2):
+        await house.say(run, "task", task="odd", role="judge", status="pending", **said)
+    page = await admin.get(f"/w/default/sessions/{run['session_id']}")
+    assert page.text.count("Task odd was added for the judge.") == 2
 
 
 async def test_a_long_transcript_comes_in_parts(admin: AsyncClient, house: Any) -> None:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from httpx import ASGITransport, AsyncClient
 
+from rota.db import events
 from rota.http.app import create_app
 from rota.http.context import Web
 from rota.http.shapes.fields import LONGEST_PROMPT
@@ -167,6 +168,29 @@ async def test_no_line_is_torn_where_a_long_transcript_is_parted(
     assert [line for part in on for line in part] == lines
 
 
+@pytest.mark.parametrize("way", ["before", "after"])
+async def test_a_page_of_large_events_reads_few_of_them_and_leads_to_the_others(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A hundred tool calls of a megabyte each would be read for the one that fits."""
+    monkeypatch.setattr(events, "PAGE_BYTES", 50_000)
+    run = await house.started(await house.automation())
+    for number in range(6):
+        await house.say(run, "tool", name=f"tool-{number}", given="x" * 60_000)
+    async with house.db.connection() as conn:
+        found = await events.tail(conn, house.caller.workspace_id, run["session_id"], limit=100)
+    assert (len(found.events), found.more) == (1, True)
+    home, seen = f"{ROOT}/sessions/{run['session_id']}", []
+    address = home if way == "before" else f"{home}?after=0"
+    while address:
+        text = (await admin.get(address)).text
+        seen += re.findall(r"tool-\d", text)
+        link = re.search(rf'href="({home}\?{way}=(\d+))"', text)
+        address = link[1] if link and (way, link[2]) != ("before", "1") else ""
+    names = [f"tool-{number}" for number in range(6)]
+    assert list(dict.fromkeys(seen)) == (names if way == "after" else names[::-1])
+
+
 async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin: AsyncClient, house: Any) -> None:
     run = await house.run(await house.automation())
     for uri in ("https://example.org/pull/7", "ssh://host/x"):
@@ -277,6 +301,19 @@ async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient,
         first,
     )
     assert Page(await admin.get(f"{ROOT}/sessions")).text.count("Running") == 1  # so it stands in the list
+
+
+async def test_sessions_are_listed_as_they_were_started_and_say_so(admin: AsyncClient, house: Any) -> None:
+    for prompt in ("First", "Second"):
+        await submit(admin, f"{ROOT}/sessions", agent="worker-bee", prompt=prompt)
+    await house.execute("UPDATE sessions SET created_at = now() - interval '3 hours' WHERE title = 'First'")
+    page = await admin.get(f"{ROOT}/sessions")
+    second, first = re.findall(r'<tr id="s-.*?</tr>', page.text, re.DOTALL)
+    for row, title, started in ((second, "Second", ">now<"), (first, "First", ">3 h ago<")):
+        assert title in row
+        assert started in re.findall(r'data-label="Started".*?</td>', row)[0]
+    assert ">now<" in first  # what happened last
+    assert second.count("<time") == 1
 
 
 async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house: Any) -> None:

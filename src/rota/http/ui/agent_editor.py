@@ -20,7 +20,7 @@ from rota.model.agent_guide import Guide, guide_to
 from rota.model.caller import Level
 from rota.roster import agents
 
-OFFERED = 100
+NAMED = 8  # credentials, in one line
 STALE = "It was changed while you were writing. Look at what it is now, then save again to put yours in its place."
 WRONG = (*forms.WRONG, Forbidden)
 
@@ -94,7 +94,7 @@ async def _form(
     form: Form = UNTOUCHED,
     to: str = "",
 ) -> Response:
-    known = await credentials.page(unit.conn, unit.caller.workspace_id, before=None, limit=OFFERED)
+    known = await credentials.page(unit.conn, unit.caller.workspace_id, before=None, limit=NAMED + 1)
     root = f"/w/{unit.caller.workspace_slug}/agents"
     home = address_of(unit.caller, found) if found else root
     facts = {
@@ -103,7 +103,8 @@ async def _form(
         "of": str(found["id"]) if found else "new",
         "guide": guide_to(fields["executor"]),
         "kinds": await _kinds(unit, shared),
-        "credentials": sorted(each["name"] for each in known),
+        "credentials": [each["name"] for each in known[:NAMED]],
+        "more_credentials": len(known) > NAMED,
         "revision": form.fields.get("revision") or (str(found["revision"]) if found else ""),
         "action": f"{home}/change" if found else root,
         "start": f"{home}/edit?kind=" if found else _start(unit, to),

@@ -16,13 +16,14 @@ from rota.http.context import InUnit, Shared
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint
+from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part
 from rota.http.ui.words import APPROVALS
 from rota.model.caller import Caller
 from rota.model.ids import ApprovalId, as_uuid
 from rota.sessions import approvals
 
 LISTED = 50
+NONE = "There is no such approval."
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/approvals", include_in_schema=False)
 
@@ -44,7 +45,7 @@ async def list_page(
 
 
 async def _list(conn: Connection, caller: Caller, *, status: Standing, before: UUID | None) -> dict[str, Any]:
-    found = await rows.page(conn, caller.workspace_id, before=before, limit=LISTED + 1, status=status)
+    found = await rows.page(conn, caller.workspace_id, before=before, limit=LISTED + 1, status=status, brief=True)
     older, found = len(found) > LISTED, found[:LISTED]
     return {
         "approvals": [each | {"mine": approvals.may_answer(caller, each["owners"])} for each in found],
@@ -57,6 +58,18 @@ async def _list(conn: Connection, caller: Caller, *, status: Standing, before: U
     }
 
 
+@router.get("/{approval}")
+async def question_page(unit: InUnit, request: Request, approval: str) -> Response:
+    """One question with all that it is about, however long."""
+    found = await rows.show(unit.conn, unit.caller.workspace_id, _id(approval))
+    if not found:
+        raise NotFound(NONE)
+    found["mine"] = approvals.may_answer(unit.caller, found["owners"])
+    if is_live(request):  # it was answered
+        return part(unit, request, "approvals/_asked.html", approval=found, whole=True)
+    return await page(unit, request, "approvals/one.html", approval=found, whole=True)
+
+
 @router.post("/{approval}")
 async def answer(
     unit: InUnit,
@@ -66,10 +79,14 @@ async def answer(
     text: Annotated[str, Form(max_length=10_000)] = "",
     to: Next = "",
 ) -> Response:
-    found: UUID | None = as_uuid(approval)
-    if found is None:
-        raise NotFound("There is no such approval.")
-    answered = await approvals.answer(unit.conn, unit.caller, ApprovalId(found), given, text=text.strip() or None)
+    answered = await approvals.answer(unit.conn, unit.caller, _id(approval), given, text=text.strip() or None)
     tell(unit, answered)
     session = f"/w/{unit.caller.workspace_slug}/sessions/{answered.session_id}"
     return done(request, to or session, "Your answer is on its way to the agent.")
+
+
+def _id(ref: str) -> ApprovalId:
+    found: UUID | None = as_uuid(ref)
+    if found is None:
+        raise NotFound(NONE)
+    return ApprovalId(found)

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from rota.db import accounts, agents, memory, runs, triggers
+from rota.db import agents, memory, runs, triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
@@ -157,11 +157,10 @@ async def _pictures(conn: Connection, caller: Caller, found: Mapping[str, Any], 
     begin = id_at(datetime.combine(month[0], time(), load_zone(zone)))
     spent = await runs.spent_by_day(conn, caller.workspace_id, automation_id, since=begin, zone=zone, limit=SPENT)
     total = sum(row["count"] for row in counts)
-    currency = await accounts.currency(conn, caller.workspace_id, found["grant_id"])
     return {
         "calendar": charts.calendar(counts, today),
         "counted": total if total >= COUNTED else None,
-        "spent": [_spent(unit, spent, month, currency) for unit in _units(spent)],
+        "spent": [_spent(unit, spent, month) for unit in _units(spent)],
     }
 
 
@@ -170,13 +169,11 @@ def _units(spent: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(found, key=lambda unit: (unit != "run time", unit))[:4]
 
 
-def _spent(
-    unit: str, spent: Sequence[Mapping[str, Any]], month: Sequence[date], currency: str
-) -> tuple[str, str, charts.Chart]:
+def _spent(unit: str, spent: Sequence[Mapping[str, Any]], month: Sequence[date]) -> tuple[str, str, charts.Chart]:
     by_day = {row["day"]: row["amount"] for row in spent if row["unit"] == unit}
     total = charts.spent(sum(by_day.values()), unit)
     days = [(day, by_day.get(day, 0.0)) for day in month]
-    name = words.unit_named(unit, currency)
+    name = words.unit_named(unit)
     return (
         name,
         total,

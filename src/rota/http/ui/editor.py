@@ -143,6 +143,7 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
     others = await choosing.automations_offered(conn, caller)
     facts = {
         "draft": draft,
+        "typed": request.method == "POST",
         "automation": found,
         "action": f"{root}/{ref_of(found)}/edit" if found else f"{root}/new",
         "back": f"{root}/{ref_of(found)}" if found else root,

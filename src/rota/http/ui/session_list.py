@@ -39,7 +39,8 @@ async def list_page(
     live: Live = None,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Sessions of one kind, newest first."""
+    """Sessions of one kind, as they were started, newest first: an index of what changes with each event would cost
+    every run."""
     if kind == "automation" and status is not None:
         raise Invalid("Sessions of automations are told by their runs, which have statuses.", field="status")
     look = partial(_list, kind=kind, status=status, before=read_cursor(cursor))

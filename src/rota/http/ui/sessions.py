@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from rota.db import accounts, approvals, artifacts, events, isolation, runs, sessions, tasks
-from rota.db.events import Event
+from rota.db.events import Event, Page
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
@@ -33,6 +33,7 @@ from rota.model.run import TERMINAL
 from rota.model.session import STEPS, SessionStatus, Verb
 from rota.sessions import changing, chat
 from rota.sessions.approvals import may_answer
+from rota.sessions.transcript import span
 from rota.trace.follow import Told
 
 HEAD_CHANGES = {"run", "approval", "task", "session"}
@@ -147,34 +148,31 @@ class _Part(NamedTuple):
 async def _part(
     conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, before: int | None, after: int | None
 ) -> _Part:
-    where, limit = (workspace_id, session_id), speech.SHOWN_EVENTS + 2  # with those around it, whose lines may go on
+    where, limit = (workspace_id, session_id), speech.SHOWN_EVENTS + 1  # with the next, whose line may go on
     if after is None:
-        found = await events.tail(conn, *where, limit=limit, before=None if before is None else before + 1)
-        return _last_of(found, before)
-    return _first_of(await events.page(conn, *where, after=max(after - 1, 0), limit=limit), after, before)
+        found = await events.tail(conn, *where, limit=limit, before=before)
+        return _last_of(found, await events.find(conn, *where, before) if before else None, before)
+    [found] = await events.pages(conn, workspace_id, [(session_id, after)], limit=limit)
+    return _first_of(await events.find(conn, *where, after), found, after, before)
 
 
-def _last_of(found: Sequence[Event], before: int | None) -> _Part:
-    own, beyond = _parted(found, before)
+def _last_of(found: Page, beyond: Event | None, before: int | None) -> _Part:
+    own = found.events
     shown = speech.fitting(own[-speech.SHOWN_EVENTS :])
     left_out = own[: len(own) - len(shown)]
     whole = speech.whole_lines(left_out[-1] if left_out else None, shown, beyond)
-    return _Part(whole, whole[0].seq if left_out else None, before - 1 if before is not None else None)
+    begins = span(whole[0])[0] if left_out or found.more else 1
+    return _Part(whole, begins if begins > 1 else None, before - 1 if before is not None else None)
 
 
-def _first_of(found: Sequence[Event], after: int, before: int | None) -> _Part:
-    own, beyond = _parted([each for each in found if each.seq > after], before)
+def _first_of(prior: Event | None, found: Page, after: int, before: int | None) -> _Part:
+    own = [each for each in found.events if before is None or each.seq < before]
+    beyond = found.events[len(own)] if len(own) < len(found.events) else None
     shown = speech.fitting_first(own[: speech.SHOWN_EVENTS])
     left_out = own[len(shown) :]
-    prior = found[0] if found and found[0].seq <= after else None
     whole = speech.whole_lines(prior, shown, left_out[0] if left_out else beyond)
-    return _Part(whole, after + 1 if after else None, shown[-1].seq if left_out else None)
-
-
-def _parted(found: Sequence[Event], before: int | None) -> tuple[Sequence[Event], Event | None]:
-    """Those before this one, and the next."""
-    own = [each for each in found if before is None or each.seq < before]
-    return own, found[len(own)] if len(own) < len(found) else None
+    goes_on = left_out or (found.more and beyond is None)
+    return _Part(whole, after + 1 if after else None, span(shown[-1])[1] if goes_on else None)
 
 
 def _may_write(caller: Caller, session: dict[str, Any]) -> bool:
@@ -260,7 +258,9 @@ async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: Session
     if not session:
         raise NotFound("There is no such session.")
     run = (await runs.foremost_of_sessions(conn, workspace_id, [session_id])).get(session_id)
-    asked = await approvals.page(conn, workspace_id, before=None, limit=ASKED, status="pending", session_id=session_id)
+    asked = await approvals.page(
+        conn, workspace_id, before=None, limit=ASKED, status="pending", session_id=session_id, brief=True
+    )
     return {
         "session": session,
         "run": run,
@@ -305,7 +305,7 @@ async def session_stream(
             raise NotFound("There is no such session.")
         start = min(read_last_event_id(last_event_id, after), found["last_seq"])
         shown = await events.tail(conn, caller.workspace_id, session_id, limit=speech.SHOWN_EVENTS, before=start + 1)
-    teller = Teller(speech.fitting(shown))
+    teller = Teller(speech.fitting(shown.events))
     said = messages(shared, caller, session_id, start, teller, zone_of(request, caller))
     return EventStream(request, with_top(request, shared, caller, said))
 
@@ -357,7 +357,7 @@ class _Open:
         async with isolation.in_workspace(self._shared.db, self._caller.workspace_id) as conn:
             if await events.last_seq(conn, *where) - told.events[-1].seq < FAR:
                 return ()
-            found = await events.tail(conn, *where, limit=speech.SHOWN_EVENTS + 1)
+            found = (await events.tail(conn, *where, limit=speech.SHOWN_EVENTS + 1)).events
         shown = speech.fitting(found[-speech.SHOWN_EVENTS :])
         return speech.whole_lines(found[-len(shown) - 1] if len(shown) < len(found) else None, shown, None)
 
