@@ -2,10 +2,15 @@
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+
+GUESTS = "SELECT FROM pg_stat_activity WHERE datname = %s LIMIT 1"
+GONE_WITHIN = 0.1
 
 
 def database(server_url: str, template: str) -> Iterator[str]:
@@ -16,7 +21,7 @@ def database(server_url: str, template: str) -> Iterator[str]:
         try:
             yield make_conninfo(server_url, dbname=name)
         finally:
-            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            _drop(conn, name)
 
 
 def owned_database(server_url: str, rights: str) -> Iterator[str]:
@@ -28,6 +33,15 @@ def owned_database(server_url: str, rights: str) -> Iterator[str]:
         try:
             yield make_conninfo(server_url, dbname=name, user=name, password=name)
         finally:
-            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            _drop(conn, name)
             conn.execute(f"DROP ROLE IF EXISTS {name}_api")
             conn.execute(f"DROP ROLE {name}")
+
+
+def _drop(conn: psycopg.Connection[Any], name: str) -> None:
+    """Once those who were connected have gone, which takes milliseconds: PostgreSQL looks for them ten times a second,
+    and there are a thousand databases. Who stays is thrown out."""
+    until = time.monotonic() + GONE_WITHIN
+    while conn.execute(GUESTS, [name]).rowcount and time.monotonic() < until:
+        time.sleep(0.002)
+    conn.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -12,11 +12,11 @@ from faults.fleet import Fleet
 from faults.proxy import Proxy
 from faults.test_workers import LASTING
 from house import House
+from process.rota import furnished
 from psycopg.conninfo import make_conninfo
 from waiting import until
 
 from rota.db.embedded import EmbeddedPostgres
-from rota.db.migrate import migrate
 from rota.db.pool import Database
 
 TERMINATE = """
@@ -29,9 +29,8 @@ SELECT count(pg_terminate_backend(pid)) FROM (
 @pytest.fixture
 async def own_server(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedPostgres, str]]:
     """A server that this test may restart."""
-    server = EmbeddedPostgres(tmp_path / "postgres")
+    server = EmbeddedPostgres(await asyncio.to_thread(furnished, tmp_path / "postgres"))
     url = await asyncio.to_thread(server.start)
-    await migrate(url)
     yield server, url
     await asyncio.to_thread(server.stop)
 

@@ -25,7 +25,7 @@ from executors.openai_wire import MODEL, Provider, says
 from rota.db import embedded
 from rota.model.webhook import sign
 
-from .rota import Rota, request, until
+from .rota import Rota, furnished, request, until
 
 CANARY = "Zq7/canary+secret&9x"
 FORMS = [
@@ -127,7 +127,8 @@ def echo() -> Iterator[str]:
 @pytest.fixture
 def home() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="rota-canary-"))
-    yield made
+    made.chmod(0o711)  # the server of a root is somebody else
+    yield furnished(made / "home")
     shutil.rmtree(made, ignore_errors=True)
 
 
