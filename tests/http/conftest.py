@@ -62,6 +62,14 @@ class Rooms(House):
         async with self.db.transaction() as conn:
             return await signing_in.create_link(conn, self.caller.user_id)
 
+    async def worker(self, kinds: str = "{command}", pools: str = "{default}") -> None:
+        """A worker that lives, and claims nothing."""
+        await self.execute(
+            "INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES ('w', 'north', 1, 1, %s, %s)",
+            kinds,
+            pools,
+        )
+
     async def run(self, automation_id: UUID) -> dict[str, Any]:
         """A run that waits for a worker which never comes."""
         async with self.db.transaction() as conn:

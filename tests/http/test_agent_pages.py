@@ -259,10 +259,12 @@ async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house:
     kinds = (await admin.get(f"{HOME}/new")).text
     assert kinds.count("No worker serves it now") == len(KINDS)
     assert "pip install 'rota[llm]'" in kinds
+    assert "No worker is running" in (await admin.get(HOME)).text
+    assert "No worker is running now" in (await admin.get(f"{HOME}/worker-bee")).text
+    await house.worker(kinds="{oracle}")
     assert "Nobody serves this kind" in (await admin.get(HOME)).text
-    await house.execute(
-        "INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES ('w', 'north', 1, 1, '{command,oracle}', '{default}')"
-    )
+    assert "Nobody serves this kind" in (await admin.get(f"{HOME}/worker-bee")).text
+    await house.execute("UPDATE workers SET kinds = '{command,oracle}'")
     assert "Nobody serves" not in (await admin.get(f"{HOME}/worker-bee")).text
     await house.execute("UPDATE agents SET pool = 'gpu'")
     assert "Nobody serves this pool" in (await admin.get(HOME)).text

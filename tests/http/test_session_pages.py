@@ -252,6 +252,13 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
         tail = page.split('<div id="tail">')[1].split("</p>")[0]
         return " ".join(re.sub("<[^>]+>", "", tail).split())
 
+    assert await told() == "Waits for a worker: none is there now"
+    await house.worker(kinds="{oracle}")
+    assert await told() == "Waits for a worker that runs agents of the kind command: none is there now"
+    await house.execute("UPDATE workers SET kinds = '{command}', pools = '{gpu}'")
+    wanted = "Waits for a worker of the pool default that runs agents of the kind command"
+    assert (await told()).startswith(wanted)
+    await house.execute("UPDATE workers SET pools = '{gpu,default}'")
     assert await told() == "Waits for a free place"
     await house.execute("UPDATE runs SET tries = 1, ready_at = now() + interval '1 hour 1 minute'")
     assert await told() == "Tries again in 1 h"
@@ -292,7 +299,7 @@ async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient,
     session = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
     await submit(admin, f"{session}/messages", prompt="Two")
     page = (await admin.get(session)).text
-    assert "Waits for a free place" in page
+    assert "Waits for a worker" in page
     first = await house.value("SELECT id FROM runs ORDER BY id LIMIT 1")
     assert f"/runs/{first}/cancel" in page
     await house.execute(

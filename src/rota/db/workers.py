@@ -1,14 +1,14 @@
 """The fleet: one row for each worker process."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import WorkerId, WorkspaceId
+from rota.model.ids import RunId, WorkerId, WorkspaceId
 
 BEAT = """
 INSERT INTO workers AS w (id, host, pid, places, busy, kinds, pools, at_work)
@@ -27,6 +27,8 @@ SELECT id, host, pid, places, busy, kinds, pools, started_at, last_seen_at,
   FROM workers WHERE stopped_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 day'
 ORDER BY started_at DESC
 """
+
+OF_RUN = "SELECT executor, pool FROM runs WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s"
 
 SERVED = """
 SELECT kind, array_agg(DISTINCT pool) FROM workers, unnest(kinds) AS kind, unnest(pools) AS pool
@@ -67,3 +69,32 @@ async def all_of(conn: Connection, workspace_id: WorkspaceId, *, dead_after: tim
 async def served(conn: Connection, *, dead_after: timedelta) -> dict[str, list[str]]:
     """The kinds of agents that live workers serve, each with the pools in which they do."""
     return dict(await (await conn.execute(SERVED, {"dead_after": dead_after})).fetchall())
+
+
+Lacking = Literal["worker", "kind", "pool"]
+
+
+class Unserved(NamedTuple):
+    """What a run waits for in vain: any worker, one for its kind, or one for its kind in its pool."""
+
+    lacks: Lacking
+    kind: str
+    pool: str
+
+
+def lacking(served: Mapping[str, Collection[str]], kind: str, pool: str) -> Lacking | None:
+    if not served:
+        return "worker"
+    pools = served.get(kind, ())
+    return None if pool in pools else "pool" if pools else "kind"
+
+
+async def unserved(
+    conn: Connection, workspace_id: WorkspaceId, run_id: RunId, *, dead_after: timedelta
+) -> Unserved | None:
+    """None if a live worker could claim this run, as soon as it has a place."""
+    found = await (await conn.execute(OF_RUN, {"workspace_id": workspace_id, "run_id": run_id})).fetchone()
+    if not found:
+        return None
+    lacks = lacking(await served(conn, dead_after=dead_after), *found)
+    return Unserved(lacks, *found) if lacks else None

@@ -111,10 +111,9 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
     }
 
 
-def _unserved(agent: Mapping[str, Any], served: Mapping[str, Collection[str]]) -> str | None:
-    """What of it no live worker serves: its kind, or that in its pool."""
-    pools = served.get(agent["executor"], ())
-    return None if agent["pool"] in pools else "pool" if pools else "kind"
+def _unserved(agent: Mapping[str, Any], served: Mapping[str, Collection[str]]) -> workers.Lacking | None:
+    """What of it no live worker serves: its kind, or that in its pool; or that there is no worker."""
+    return workers.lacking(served, agent["executor"], agent["pool"])
 
 
 async def _refused(unit: Unit, request: Request, shared: Web, agent: str, form: Form) -> Response:

@@ -11,13 +11,13 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from rota.db import accounts, approvals, artifacts, events, isolation, runs, sessions, tasks
+from rota.db import accounts, approvals, artifacts, events, isolation, runs, sessions, tasks, workers
 from rota.db.events import Event, Page
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.sessions import LARGEST_SEQ, read_last_event_id
-from rota.http.context import InUnit, Shared, Signed, Unit, Web
+from rota.http.context import InUnit, Shared, Signed, Unit, Web, web
 from rota.http.shapes.fields import LONGEST_PROMPT
 from rota.http.streams import STILL_HERE, EventStream
 from rota.http.ui import choosing, forms, speech
@@ -77,7 +77,7 @@ async def session_page(
 ) -> Response:
     """The newest part of the transcript, which goes on live; with `before` an earlier part, with `after` a later one,
     which don't. For htmx that part alone, which is put among what is read."""
-    head, told = await _look(unit, id_of(session), before, after)
+    head, told = await _look(unit, web(request), id_of(session), before, after)
     if is_live(request) and not told["newest"]:
         template = "sessions/_earlier.html" if after is None else "sessions/_later.html"
         return part(unit, request, template, **head, **told, before=before)
@@ -86,7 +86,7 @@ async def session_page(
 
 async def refused(unit: Unit, request: Request, session_id: SessionId, form: Form) -> Response:
     """The page again, or for htmx the forms of its goal, with what was typed beside what is wrong with it."""
-    head, told = await _look(unit, session_id)
+    head, told = await _look(unit, web(request), session_id)
     facts = {**await _whole(unit, head), **told, "form": form}
     if is_live(request):
         response = part(unit, request, "sessions/_adding.html", **facts)
@@ -98,12 +98,12 @@ async def refused(unit: Unit, request: Request, session_id: SessionId, form: For
 
 
 async def _look(
-    unit: Unit, session_id: SessionId, before: int | None = None, after: int | None = None
+    unit: Unit, shared: Web, session_id: SessionId, before: int | None = None, after: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """How the session stands, and a part of what was said in it."""
     # First the events, then the run: so the run's status is never older than the last line shown.
     found = await _part(unit.conn, unit.caller.workspace_id, session_id, before, after)
-    head = await _head(unit.conn, unit.caller.workspace_id, session_id)
+    head = await _head(unit.conn, shared, unit.caller.workspace_id, session_id)
     newest = before is None and after is None
     told = {
         "blocks": speech.blocks(found.shown, live=newest and not head["ended"]),
@@ -252,7 +252,7 @@ def id_of(ref: str) -> SessionId:
     return SessionId(found)
 
 
-async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
+async def _head(conn: Connection, shared: Web, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any]:
     """The session with the run it is about, its tasks, and what its agents wait for."""
     session = await sessions.find(conn, workspace_id, session_id)
     if not session:
@@ -264,12 +264,21 @@ async def _head(conn: Connection, workspace_id: WorkspaceId, session_id: Session
     return {
         "session": session,
         "run": run,
+        "unserved": await _unserved(conn, shared, workspace_id, run) if run else None,
         "ended": run is not None and run["status"] in TERMINAL,
         "approvals": asked[::-1],
         "voice": session["agent_name"] or "Agent",
         "currency": await _currency(conn, workspace_id, run) if run else "",
         **(await _tasks(conn, workspace_id, session_id) if session["has_tasks"] else {"tasks": [], "seats": {}}),
     }
+
+
+async def _unserved(
+    conn: Connection, shared: Web, workspace_id: WorkspaceId, run: Mapping[str, Any]
+) -> workers.Unserved | None:
+    if run["status"] != "queued" or run["ready_at"] is None:
+        return None
+    return await workers.unserved(conn, workspace_id, run["id"], dead_after=shared.settings.timeouts.dead)
 
 
 async def _currency(conn: Connection, workspace_id: WorkspaceId, run: Mapping[str, Any]) -> str:
@@ -367,7 +376,7 @@ class _Open:
         self._teller = Teller()
         where = (self._caller.workspace_id, self._session_id)
         async with isolation.in_workspace(self._shared.db, self._caller.workspace_id) as conn:
-            head = self._seen(await _head(conn, *where))
+            head = self._seen(await _head(conn, self._shared, *where))
             left = await artifacts.page(conn, *where, before=None, limit=SHOWN_ARTIFACTS)
         skipped = {"count": newest[0].seq - shown - 1, "before": newest[0].seq}
         return self._message(newest, told=self._teller.tell(newest), left=left, head=head, skipped=skipped)
@@ -399,6 +408,6 @@ async def _head_once(shared: Web, caller: Caller, session_id: SessionId, told: T
 
     async def look() -> dict[str, Any]:
         async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
-            return await _head(conn, caller.workspace_id, session_id)
+            return await _head(conn, shared, caller.workspace_id, session_id)
 
     return await asyncio.shield(told.once("head", lambda: asyncio.ensure_future(look())))
