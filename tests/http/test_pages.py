@@ -633,6 +633,7 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
 async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     admin: AsyncClient, house: Any, ready_at: str, told: str
 ) -> None:
+    await house.worker()
     run = await house.run(await house.automation())
     await house.execute(f"UPDATE runs SET ready_at = {ready_at}")
     session = f"/w/default/sessions/{run['session_id']}"

@@ -243,7 +243,7 @@ async def test_the_verbs_that_apply_are_offered_to_who_may(admin: AsyncClient, h
     assert (await submit(admin, f"{session}/archive")).status_code == 403
 
 
-async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: Any) -> None:
+async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: Any, web: Web) -> None:
     automation_id = await house.automation()
     run = await house.run(automation_id)
 
@@ -253,6 +253,9 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
         return " ".join(re.sub("<[^>]+>", "", tail).split())
 
     assert await told() == "Waits for a worker: none is there now"
+    feed = sessions.messages(web, house.caller, run["session_id"], 0, speech.Teller())
+    assert "Waits for a worker: " in (await anext(feed)).decode()
+    await feed.aclose()
     await house.worker(kinds="{oracle}")
     assert await told() == "Waits for a worker that runs agents of the kind command: none is there now"
     await house.execute("UPDATE workers SET kinds = '{command}', pools = '{gpu}'")

@@ -386,7 +386,7 @@ class _Open:
         self._voices = {name: seen[name] for name in ("seats", "voice")}
         return seen
 
-    def _message(self, found: Sequence[Event], **facts: Any) -> bytes:
+    def _message(self, found: Sequence[Event], *, head: dict[str, Any] | None, **facts: Any) -> bytes:
         root = f"/w/{self._caller.workspace_slug}"
         known = {
             "root": root,
@@ -394,8 +394,10 @@ class _Open:
             "zone": self._zone,
             "skipped": None,
             "owns": self._caller.owns,
+            "head": head is not None,
         }
-        return message(found[-1].seq, render("sessions/_message.html", **known | self._voices | facts))
+        facts = known | self._voices | (head or {}) | facts
+        return message(found[-1].seq, render("sessions/_message.html", **facts))
 
 
 def _artifact(data: dict[str, Any]) -> dict[str, Any]:
