@@ -42,7 +42,7 @@ from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
 from rota.watch.tally import Tally
-from rota.worker import hire
+from rota.worker import choose_sandbox, hire
 
 log = logging.getLogger(__name__)
 
@@ -352,7 +352,11 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _worker(ready: Ready) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
-        worker, lease, recorder = hire(ready.settings, ready.db, ready.wakes, ready.vault, url=ready.url)
+        sandbox = await asyncio.to_thread(choose_sandbox, ready.settings)
+        log.info("worker.sandbox", extra={"sandbox": sandbox.name, "detail": sandbox.detail})
+        worker, lease, recorder = hire(
+            ready.settings, ready.db, ready.wakes, ready.vault, url=ready.url, sandbox=sandbox
+        )
         stack.push_async_callback(_end, asyncio.create_task(recorder.run()))
         await stack.enter_async_context(_looping(lease))
         stack.push_async_callback(lease.leave)

@@ -20,9 +20,7 @@ def open_many_files() -> None:
             _before = (soft, hard)
 
 
-def let_open_few_again(pid: int) -> None:
-    """Agents have what this process was started with: some programs close all files that they may have, or cannot tell
-    more than a thousand apart."""
-    if _before:
-        with suppress(OSError):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, _before)
+def original_limit() -> tuple[int, int] | None:
+    """The soft and hard limit that this process was started with, if it has raised them. Agents get these: some
+    programs close every descriptor that they may have, or cannot handle more than a thousand."""
+    return _before

@@ -101,6 +101,12 @@ def _standing(value: str) -> str:
     return value
 
 
+def _sandbox(value: str) -> str:
+    if value not in {"guard", "off"}:
+        raise ValueError
+    return value
+
+
 def _switch(value: str) -> bool:
     return {
         "1": True,
@@ -178,6 +184,12 @@ class Settings:
         (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http"
     )
     local_agents: bool = _setting(True, _switch, "on or off", "Whether agents may be programs on this server")
+    sandbox: str = _setting(
+        "guard", _sandbox, "guard or off", "How agents with a process on this machine are kept away from Rota"
+    )
+    sandbox_required: bool = _setting(
+        False, _switch, "on or off", "Refuse to start a worker where the sandbox does not work"
+    )
     kubernetes_config: str = _setting(
         "", _text, "a path", "Kubeconfig for agents of kind kubernetes; else the cluster around, or ~/.kube/config"
     )

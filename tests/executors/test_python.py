@@ -312,10 +312,10 @@ async def test_a_path_that_leads_to_no_file_is_refused_to_the_agent_which_goes_o
 async def test_a_file_is_kept_under_its_own_name_however_its_path_is_given(
     run: Run, desk: RecordingDesk, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[tuple[str, Path]] = []
+    kept: list[tuple[str, bytes]] = []
 
     async def keep(name: str, content: Path, media_type: str | None = None) -> dict[str, str]:
-        kept.append((name, content))
+        kept.append((name, content.read_bytes()))
         return {}
 
     monkeypatch.setattr(desk, "artifact", keep, raising=False)
@@ -328,7 +328,7 @@ async def test_a_file_is_kept_under_its_own_name_however_its_path_is_given(
                 context.artifact(path=path).result()
     """)
     assert outcome == Succeeded()
-    assert kept == 2 * [("poem.md", directory / "lines" / "poem.md")]
+    assert kept == 2 * [("poem.md", b"A poem.")]
 
 
 @pytest.mark.parametrize("nonsense", ["b'x' * 5_000_000", "b'hello\\\\n'"])

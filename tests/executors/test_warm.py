@@ -83,7 +83,7 @@ async def ready(libraries: warm.Libraries = (), env: Mapping[str, str] = MACHINE
 def _has(process: psutil.Process, libraries: warm.Libraries) -> bool:
     try:
         command = process.cmdline()
-        return warm.SCRIPT in command and tuple(command[command.index(warm.SCRIPT) + 3 :]) == libraries
+        return warm.SCRIPT in command and tuple(command[command.index(warm.SCRIPT) + 4 :]) == libraries
     except psutil.Error:  # somebody else's child that has just ended
         return False
 

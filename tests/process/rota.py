@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -51,10 +52,10 @@ def clean_environment(**more: str) -> dict[str, str]:
 class Rota:
     """`rota up` or `rota serve` in a process group of its own."""
 
-    def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, home: Path, *arguments: str, prefix: Sequence[str] = (), **environment: str) -> None:
         self.home = home
         self.said: list[str] = []
-        command = [str(ROTA), *(arguments or ("up",)), "--home", str(home), "--port", "0"]
+        command = [*prefix, str(ROTA), *(arguments or ("up",)), "--home", str(home), "--port", "0"]
         self.process = subprocess.Popen(
             command, env=clean_environment(**environment), stderr=subprocess.PIPE, text=True, start_new_session=True
         )

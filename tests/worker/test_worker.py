@@ -215,7 +215,7 @@ async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells
     assert {each.idempotency_key for each in at_work.executor.assignments} == {str(run_id)}
     assert [told for _, told in await story(house, run)] == ["queued", "running", "queued", "running", "succeeded"]
     async with house.db.connection() as conn:
-        told = attempts(await events.of_run(conn, house.caller.workspace_id, run["session_id"], run_id))
+        told = attempts(await events.of_run(conn, house.caller.workspace_id, run["session_id"], run_id), "scripted")
     assert [(each.attempt, each.ended_as, each.detail) for each in told] == [
         (1, "queued", "The tap was closed."),
         (2, "succeeded", None),
@@ -315,7 +315,7 @@ async def test_asking_to_cancel_stands_in_the_log_once_and_ends_no_attempt(
         async with house.db.connection() as conn:
             told = await events.of_run(conn, house.caller.workspace_id, run["session_id"], run_id)
         assert [event.data for event in told][2:] == [{"cancel_requested": "cancelled_by_user"}]
-        assert [each.ended_at for each in attempts(told)] == [None]
+        assert [each.ended_at for each in attempts(told, "scripted")] == [None]
         assert [line.text for line in lines(told) if line.speaker == "rota"] == ["Asked to stop."]
         await at_work.lease.once()
         await until(ended(house, run_id))

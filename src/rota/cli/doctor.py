@@ -20,6 +20,7 @@ from rota.db.migrate import missing, refuse_newer
 from rota.db.pool import Connection, check
 from rota.errors import CannotStart, RotaError
 from rota.settings import Settings
+from rota.worker import choose_sandbox
 
 LARGEST_SKEW = 5.0
 MOST_NAMED = 3
@@ -48,6 +49,7 @@ async def _examine(home: Path | None) -> list[Finding]:
     try:
         settings = options.settings_with(home=home)
         found.append(Finding(True, "settings", f"home {settings.home}"))
+        found.append(await _sandbox(settings))
         async for each in _database(settings):
             found.append(each)  # noqa: PERF401 — each as it comes, so that what was found before a failure is told too
     except RotaError as refused:
@@ -83,6 +85,14 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")
         yield Finding(seen.workers > 0, "workers", f"{seen.workers} alive")
+
+
+async def _sandbox(settings: Settings) -> Finding:
+    """Tried out on this machine, where workers of these settings would run."""
+    if not settings.local_agents:
+        return Finding(True, "sandbox", "not needed: ROTA_LOCAL_AGENTS is off")
+    sandbox = await asyncio.to_thread(choose_sandbox, settings)
+    return Finding(sandbox.name == "guard", "sandbox", sandbox.describe())
 
 
 def _pending(names: list[str]) -> str:

@@ -31,6 +31,7 @@ LEDGER = [RUNS[0], RUNS[1], RUNS[2], Column("slot", lambda run: brief(run["slot"
 ATTEMPTS = [
     Column("attempt", "attempt"),
     Column("worker", "worker_id"),
+    Column("sandbox", lambda attempt: attempt.get("sandbox") or "–"),
     Column("started", lambda attempt: brief(attempt["started_at"])),
     Column("took", lambda attempt: lasted(attempt["started_at"], attempt["ended_at"])),
     Column("ended as", "ended_as"),

@@ -821,7 +821,8 @@ CREATE TABLE workers (
     started_at timestamptz DEFAULT now() NOT NULL,
     last_seen_at timestamptz DEFAULT now() NOT NULL,
     stopped_at timestamptz,
-    at_work jsonb DEFAULT '[]'::jsonb NOT NULL
+    at_work jsonb DEFAULT '[]'::jsonb NOT NULL,
+    sandbox text
 );
 
 CREATE TABLE workspaces (

@@ -11,15 +11,15 @@ from rota.db.pool import Connection
 from rota.model.ids import RunId, WorkerId, WorkspaceId
 
 BEAT = """
-INSERT INTO workers AS w (id, host, pid, places, busy, kinds, pools, at_work)
-VALUES (%(id)s, %(host)s, %(pid)s, %(places)s, %(busy)s, %(kinds)s, %(pools)s, %(at_work)s)
+INSERT INTO workers AS w (id, host, pid, places, busy, kinds, pools, sandbox, at_work)
+VALUES (%(id)s, %(host)s, %(pid)s, %(places)s, %(busy)s, %(kinds)s, %(pools)s, %(sandbox)s, %(at_work)s)
     ON CONFLICT (id) DO UPDATE SET last_seen_at = clock_timestamp(), busy = excluded.busy, at_work = excluded.at_work
 """
 LEAVE = "UPDATE workers SET stopped_at = clock_timestamp(), busy = 0, at_work = '[]' WHERE id = %(id)s"
 
 LIST = """
 -- A worker serves every workspace; each sees only its own runs in its hands.
-SELECT id, host, pid, places, busy, kinds, pools, started_at, last_seen_at,
+SELECT id, host, pid, places, busy, kinds, pools, sandbox, started_at, last_seen_at,
        (SELECT coalesce(jsonb_agg(run - 'workspace_id'), '[]') FROM jsonb_array_elements(at_work) AS run
          WHERE run ->> 'workspace_id' = %(workspace_id)s::text) AS runs,
        CASE WHEN last_seen_at < clock_timestamp() - %(dead_after)s THEN 'dead'
@@ -36,6 +36,15 @@ SELECT kind, array_agg(DISTINCT pool) FROM workers, unnest(kinds) AS kind, unnes
 """
 
 
+SANDBOX_OF = "SELECT sandbox FROM workers WHERE id = %(id)s"
+
+SANDBOXES = """
+SELECT DISTINCT coalesce(sandbox, 'none') FROM workers
+ WHERE stopped_at IS NULL AND last_seen_at >= clock_timestamp() - %(dead_after)s
+   AND %(kind)s = ANY(kinds) AND %(pool)s = ANY(pools) ORDER BY 1
+"""
+
+
 async def beat(
     conn: Connection,
     worker_id: WorkerId,
@@ -47,11 +56,12 @@ async def beat(
     kinds: Sequence[str],
     pools: Sequence[str],
     at_work: Sequence[dict[str, Any]],
+    sandbox: str | None = None,
 ) -> None:
     """The worker lives, and these are the runs in its hands. Its first beat makes it known."""
     given = {
         "id": worker_id, "host": host, "pid": pid, "places": places, "busy": busy, "kinds": list(kinds),
-        "pools": list(pools), "at_work": orjson.dumps(at_work).decode(),
+        "pools": list(pools), "sandbox": sandbox, "at_work": orjson.dumps(at_work).decode(),
     }  # fmt: skip
     await conn.execute(BEAT, given)
 
@@ -69,6 +79,17 @@ async def all_of(conn: Connection, workspace_id: WorkspaceId, *, dead_after: tim
 async def served(conn: Connection, *, dead_after: timedelta) -> dict[str, list[str]]:
     """The kinds of agents that live workers serve, each with the pools in which they do."""
     return dict(await (await conn.execute(SERVED, {"dead_after": dead_after})).fetchall())
+
+
+async def sandboxes(conn: Connection, *, kind: str, pool: str, dead_after: timedelta) -> list[str]:
+    """The sandboxes that agents of this kind run in, on the live workers that serve the pool."""
+    rows = await conn.execute(SANDBOXES, {"kind": kind, "pool": pool, "dead_after": dead_after})
+    return [name for (name,) in await rows.fetchall()]
+
+
+async def sandbox_of(conn: Connection, worker_id: str) -> str | None:
+    row = await (await conn.execute(SANDBOX_OF, {"id": worker_id})).fetchone()
+    return row[0] if row else None
 
 
 Lacking = Literal["worker", "kind", "pool"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rota.executors.sandbox import Sandbox
 from rota.model.approval import as_json as answer_as_json
 from rota.model.executor import Assignment
 
@@ -14,8 +15,9 @@ from rota.model.executor import Assignment
 ALLOWED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
-def prepare_directory(assignment: Assignment) -> None:
+def prepare_directory(assignment: Assignment, sandbox: Sandbox) -> None:
     assignment.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sandbox.prepare(assignment.directory)
 
 
 def environment(assignment: Assignment, env: Mapping[str, str], allowed: Sequence[str] = ALLOWED) -> dict[str, str]:

@@ -10,8 +10,10 @@ from rota.errors import Invalid
 from rota.executors.briefing import ALLOWED, as_json, environment, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import Counter, Done, Error, EventStream
+from rota.executors.nursery import nursery_in
 from rota.executors.pipes import Pipe
 from rota.executors.process import GRACE, Ending, Exited, Program, Spec, attend, start
+from rota.executors.sandbox import UNCONFINED, Sandbox
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import CommandConfig, Stdin
@@ -25,8 +27,10 @@ class CommandExecutor:
     kind = "command"
     resumes = False
 
-    def __init__(self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED) -> None:
-        self._grace, self._allowed = grace, allowed
+    def __init__(
+        self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED, sandbox: Sandbox = UNCONFINED
+    ) -> None:
+        self._grace, self._allowed, self._sandbox = grace, allowed, sandbox
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
         return agent_config.check(self.kind, config, which=shutil.which)
@@ -45,9 +49,11 @@ class CommandExecutor:
         """Nothing: a program dies with its worker."""
 
     def _start(self, assignment: Assignment, config: CommandConfig) -> Program:
-        prepare_directory(assignment)
+        prepare_directory(assignment, self._sandbox)
         env = environment(assignment, config.env, self._allowed)
-        return start(Spec(config.argv, env, assignment.directory, config.limits, self._grace))
+        limits = self._sandbox.with_limits(config.limits)
+        spec = Spec(config.argv, env, assignment.directory, limits, self._grace)
+        return start(spec, nursery=nursery_in(self._sandbox))
 
 
 class _Attempt:

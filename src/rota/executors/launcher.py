@@ -7,6 +7,8 @@ worker sends what to run, then `T` (stop) or `K` (stop at once); the worker's ow
 something that there may be more of a little later), perhaps `left PIDS`.
 
 A nursery that has the libraries of Python agents loaded (`python_nursery.py`) is this one with another way to begin.
+
+In a sandbox each launcher is process 1 of a PID namespace: when it ends, the kernel kills whatever its program left.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ import time
 from contextlib import suppress
 
 TYPE_CHECKING = False  # as typing has it, which takes as long to import as all the above
+if TYPE_CHECKING or __package__:
+    from rota.executors.confinement import Confinement
+else:  # run as a script: Rota is not on the path
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from confinement import Confinement
+
+    sys.path.pop()
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
@@ -36,12 +45,12 @@ PATIENCE = 10.0
 STOP, AT_ONCE = b"T", b"K"
 READY = b"R"  # what a nursery says that has to load something first
 UNDER_TREE = sys.platform == "linux"  # elsewhere only the process group can be found
-CPU_WARNING = 5  # seconds between SIGXCPU and SIGKILL
 OOM_VICTIM = "500"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+# ENOSPC and EUSERS: the machine has no further namespace to give.
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.ENOSPC, errno.EUSERS)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -55,7 +64,13 @@ def execute(spec: dict[str, Any], _ours: Sequence[int]) -> NoReturn:
     os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # nosec B606 # noqa: S606
 
 
-def nurse(line: socket.socket, begin: Begin = execute, *, patience: float | None = None) -> None:
+def nurse(
+    line: socket.socket,
+    begin: Begin = execute,
+    *,
+    patience: float | None = None,
+    confinement: Confinement | None = None,
+) -> None:
     """Fork a launcher for each request, until the worker is gone, or has asked for none for as long as `patience`.
 
     `begin` is how a program begins, in its own process; it is told the descriptors that are not the program's."""
@@ -66,13 +81,15 @@ def nurse(line: socket.socket, begin: Begin = execute, *, patience: float | None
     line.set_inheritable(False)
     if UNDER_TREE:
         import ctypes  # noqa: F401, PLC0415 - so that no launcher has to
+    if confinement:
+        confinement.adopt_launchers()
     gc.collect()
     gc.freeze()  # what all launchers share stays shared
     line.settimeout(patience)
     while (request := receive(line)) is not None:
         fds, numbers = request
         if len(fds) == STANDARD + 1 + len(numbers):  # fewer if this process may not have as many open
-            fork_launcher(line, fds, numbers, begin)
+            fork_launcher(line, fds, numbers, begin, confinement)
         for fd in fds:
             os.close(fd)
 
@@ -89,7 +106,9 @@ def receive(line: socket.socket) -> tuple[list[int], Sequence[int]] | None:
     return fds, numbers[:count]
 
 
-def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int], begin: Begin) -> None:
+def fork_launcher(
+    line: socket.socket, fds: list[int], numbers: Sequence[int], begin: Begin, confinement: Confinement | None
+) -> None:
     try:
         launcher = os.fork()
     except OSError as failure:
@@ -99,9 +118,26 @@ def fork_launcher(line: socket.socket, fds: list[int], numbers: Sequence[int], b
         try:
             line.close()
             os.setsid()
-            launch(arrange(fds, numbers), numbers, begin)
+            control = arrange(fds, numbers)
+            if confinement and confinement.namespaces:
+                fork_into_namespaces(control, confinement)
+            else:
+                tell(control, f"launcher {os.getpid()}")
+            launch(control, numbers, begin, confinement)
         finally:
             os._exit(0)  # there is nothing to tidy up, and the worker waits
+
+
+def fork_into_namespaces(control: int, confinement: Confinement) -> None:
+    """Return in process 1 of new namespaces only. The worker is told the process id that it can use itself."""
+    try:
+        launcher = confinement.enter_namespaces()
+    except OSError as failure:
+        refuse(control, failure)
+        os._exit(0)
+    if launcher:
+        tell(control, f"launcher {launcher}")
+        os._exit(0)
 
 
 def arrange(fds: list[int], numbers: Sequence[int]) -> int:
@@ -117,14 +153,15 @@ def arrange(fds: list[int], numbers: Sequence[int]) -> int:
     return control
 
 
-def launch(control: int, shared: Sequence[int], begin: Begin) -> None:
-    tell(control, f"launcher {os.getpid()}")
+def launch(control: int, shared: Sequence[int], begin: Begin, confinement: Confinement | None) -> None:
     adopt_orphans()
     wake, waker = watch_children()
     spec = read_spec(control)
     if spec is not None:
         try:
-            program = start(spec, control, begin, (control, wake, waker))
+            if confinement and confinement.namespaces:
+                confinement.mount_own_view(spec["directory"])
+            program = start(spec, control, begin, (control, wake, waker), confinement)
         except OSError as failure:
             refuse(control, failure)
             return
@@ -148,17 +185,21 @@ def read_exactly(fd: int, size: int) -> bytes | None:
     return bytes(data)
 
 
-def start(spec: dict[str, Any], control: int, begin: Begin, ours: Sequence[int]) -> int:
+def start(
+    spec: dict[str, Any], control: int, begin: Begin, ours: Sequence[int], confinement: Confinement | None
+) -> int:
     launcher = os.getpid()
     program = os.fork()
     if program == 0:
-        become(spec, control, launcher, lambda: begin(spec, ours))
+        become(spec, control, launcher, lambda: begin(spec, ours), confinement)
     with suppress(OSError):
         os.setpgid(program, program)  # in both processes: neither may go on before it is so
     return program
 
 
-def become(spec: dict[str, Any], control: int, launcher: int, begin: Callable[[], NoReturn]) -> NoReturn:
+def become(
+    spec: dict[str, Any], control: int, launcher: int, begin: Callable[[], NoReturn], confinement: Confinement | None
+) -> NoReturn:
     try:
         os.setpgid(0, 0)
         tell(control, f"started {os.getpid()}")  # here, so that the worker knows before the program can do harm
@@ -166,6 +207,8 @@ def become(spec: dict[str, Any], control: int, launcher: int, begin: Callable[[]
         die_with(launcher)
         apply_limits(spec["limits"])
         os.chdir(spec["directory"])
+        if confinement:
+            confinement.drop_privileges()
         begin()
     except BaseException as failure:  # this process is a copy: nothing may unwind into the launcher
         refuse(control, failure)
@@ -179,12 +222,12 @@ def restore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def apply_limits(limits: list[tuple[int, int]]) -> None:
-    for kind, wanted in limits:
+def apply_limits(limits: list[tuple[int, int, int]]) -> None:
+    """Set each kind's soft and hard limit, or the highest that this process may set."""
+    for kind, soft, hard in limits:
         highest = resource.getrlimit(kind)[1]
-        hard = wanted + CPU_WARNING if kind == resource.RLIMIT_CPU else wanted
-        hard = hard if highest == resource.RLIM_INFINITY else min(hard, highest)
-        resource.setrlimit(kind, (min(wanted, hard), hard))
+        highest = hard if highest == resource.RLIM_INFINITY else min(hard, highest)
+        resource.setrlimit(kind, (min(soft, highest), highest))
 
 
 def adopt_orphans() -> None:
@@ -352,4 +395,4 @@ def tell(control: int, line: str) -> None:
 
 
 if __name__ == "__main__":
-    nurse(socket.socket(fileno=int(sys.argv[1])))
+    nurse(socket.socket(fileno=int(sys.argv[1])), confinement=Confinement.parse("".join(sys.argv[2:3])))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from rota.executors import launcher
-from rota.open_files import let_open_few_again
+from rota.executors.sandbox import UNCONFINED, Sandbox
 
 ANSWER_SECONDS = 1.0
 GOODBYE_SECONDS = 5.0
@@ -19,12 +19,19 @@ GOODBYE_SECONDS = 5.0
 
 class Nursery:
     """Started when it is first needed, and again if somebody has killed it. What runs goes on without it. Its command
-    is given the number of its end of the line as the next argument."""
+    runs inside the sandbox; the next arguments are its descriptor of the line, and how to confine programs."""
 
     def __init__(
-        self, command: Sequence[str], arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        sandbox: Sandbox = UNCONFINED,
     ) -> None:
-        self._command, self._arguments, self._env = command, arguments, env or {}
+        self._command, self._env = (*sandbox.prefix, *command), env or {}
+        self._arguments = (sandbox.confinement, *arguments)
+        self.has_namespaces = sandbox.has_namespaces
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._answered_at = 0.0
@@ -71,7 +78,6 @@ class Nursery:
                 env={**_FOR_PYTHON, **self._env},
                 start_new_session=True,
             )
-        let_open_few_again(self._process.pid)
         ours.settimeout(ANSWER_SECONDS)
         self._line = ours
         return ours
@@ -88,5 +94,15 @@ class Nursery:
 
 
 _FOR_PYTHON = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
-THE_NURSERY = Nursery([sys.executable, "-I", "-S", launcher.__file__])
-atexit.register(THE_NURSERY.end)
+_nurseries: dict[Sandbox, Nursery] = {}
+
+
+def nursery_in(sandbox: Sandbox) -> Nursery:
+    """The one nursery of this process for programs in this sandbox."""
+    if sandbox not in _nurseries:
+        _nurseries[sandbox] = Nursery([sys.executable, "-I", "-S", launcher.__file__], sandbox=sandbox)
+        atexit.register(_nurseries[sandbox].end)
+    return _nurseries[sandbox]
+
+
+THE_NURSERY = nursery_in(UNCONFINED)

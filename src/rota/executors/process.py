@@ -19,9 +19,11 @@ from rota.executors.nursery import THE_NURSERY, Nursery
 from rota.executors.pipes import Pipe
 from rota.executors.strays import kill_strays
 from rota.model.agent_config import Limits
+from rota.open_files import original_limit
 
 GRACE = timedelta(seconds=5)
 LAST_WORDS = 1.0
+CPU_WARNING = 5  # seconds between SIGXCPU and SIGKILL
 
 Farewell = Callable[[], Awaitable[None]]
 
@@ -209,7 +211,9 @@ class Program:
         return self._spec.grace.total_seconds() + 2 * launcher.PATIENCE
 
     def _kill_orphans(self) -> None:
-        """Without its launcher nobody else looks after what the program started."""
+        """Kill what the program started, since its launcher is gone. In a PID namespace the kernel has done so."""
+        if self._nursery.has_namespaces:
+            return
         for word, pid in self._reports():
             if word == "started":
                 with suppress(ProcessLookupError, PermissionError):
@@ -277,17 +281,23 @@ def _pipe(on_failure: ExitStack, theirs: ExitStack, *, ours_reads: bool) -> tupl
     return our, their
 
 
-def _rlimits(limits: Limits) -> list[tuple[int, int]]:
+def _rlimits(limits: Limits) -> list[tuple[int, int, int]]:
+    """Each kind with its soft and hard limit."""
     # The address space would count what Go, Java and V8 only reserve; Linux's data limit does not.
     memory = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     wanted = {
         resource.RLIMIT_CORE: 0,
         memory: limits.memory,
-        resource.RLIMIT_CPU: limits.cpu_seconds,
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_FSIZE: limits.file_size,
+        resource.RLIMIT_NPROC: limits.processes,
     }
-    return [(kind, value) for kind, value in wanted.items() if value is not None]
+    found = [(kind, value, value) for kind, value in wanted.items() if value is not None]
+    if limits.cpu_seconds is not None:
+        found.append((resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + CPU_WARNING))
+    if limits.open_files is None and (original := original_limit()):
+        found.append((resource.RLIMIT_NOFILE, *original))
+    return found
 
 
 def _bytes(text: str) -> bytes:

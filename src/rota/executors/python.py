@@ -17,10 +17,11 @@ from rota.errors import Broken, Invalid, Lost, Refused
 from rota.executors.briefing import ALLOWED, as_json, environment, of_machine, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import EVENTS, Counter, Done, Error, Event, Shapes, decode, is_whole
-from rota.executors.nursery import THE_NURSERY, Nursery
+from rota.executors.nursery import Nursery, nursery_in
 from rota.executors.pipes import Pipe
 from rota.executors.process import GRACE, Ending, Exited, Farewell, Program, Spec, attend, start
 from rota.executors.requests import LATER, REQUESTS, Requests
+from rota.executors.sandbox import UNCONFINED, Sandbox
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.executors.warm import PYTHON, Libraries, nursery_with
 from rota.model import agent_config
@@ -48,8 +49,10 @@ class PythonExecutor:
     kind = "python"
     resumes = True
 
-    def __init__(self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED) -> None:
-        self._grace, self._allowed = grace, allowed
+    def __init__(
+        self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED, sandbox: Sandbox = UNCONFINED
+    ) -> None:
+        self._grace, self._allowed, self._sandbox = grace, allowed, sandbox
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
         return agent_config.check(self.kind, config)
@@ -71,16 +74,18 @@ class PythonExecutor:
         return Child(agent_config.read_python(assignment.config))
 
     def _start(self, assignment: Assignment, child: Child) -> tuple[Program, Pipe]:
-        prepare_directory(assignment)
+        prepare_directory(assignment, self._sandbox)
         env = environment(assignment, child.config.env, self._allowed)
-        nursery = self._nursery(assignment, child)
-        return start_child(CHILD, env, assignment.directory, child.config.limits, self._grace, nursery)
+        nursery, limits = self._nursery(assignment, child), self._sandbox.with_limits(child.config.limits)
+        return start_child(CHILD, env, assignment.directory, limits, self._grace, nursery)
 
     def _nursery(self, assignment: Assignment, child: Child) -> Nursery:
         """Whoever has variables of its own begins in a new Python: it, or a library, may read them as it is loaded."""
         machine = of_machine(self._allowed)
         early = any(name in machine or name.startswith(READ_EARLY) for name in assignment.environment)
-        return THE_NURSERY if early or child.config.env else nursery_with(child.libraries, machine)
+        if early or child.config.env:
+            return nursery_in(self._sandbox)
+        return nursery_with(child.libraries, machine, self._sandbox)
 
 
 def start_child(
@@ -89,7 +94,7 @@ def start_child(
     directory: Path,
     limits: Limits,
     grace: timedelta,
-    nursery: Nursery = THE_NURSERY,
+    nursery: Nursery,
 ) -> tuple[Program, Pipe]:
     """Start a script of ours under a launcher, with a line to it."""
     ours, theirs = socket.socketpair()

@@ -1,7 +1,8 @@
 """A nursery for Python agents: it has their libraries loaded, and what it forks goes on as `python_child` at once.
 
-Runs as `python python_nursery.py FD PATIENCE MODULE…`. Once it is ready it says so by one byte. If it cannot be (a
-module is missing, or has begun a thread, which no fork would have) it ends, and agents begin in a new Python.
+Runs as `python python_nursery.py FD CONFINEMENT PATIENCE MODULE…`. Once it is ready it says so by one byte. If it
+cannot be (a module is missing, or has begun a thread, which no fork would have) it ends, and agents begin in a new
+Python.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ AS_IN_A_NEW_PYTHON = frozenset(sys.modules)  # so far all is what `python_child`
 import atexit  # noqa: E402
 import socket  # noqa: E402
 from contextlib import suppress  # noqa: E402
+from functools import partial  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 from rota.executors import launcher, python_child  # noqa: E402
+from rota.executors.confinement import Confinement  # noqa: E402
 from rota.executors.strays import LONGEST_MARK, MARKS  # noqa: E402
 
 IF_THERE = "?"  # before a module that may be missing
@@ -47,14 +50,16 @@ _DEFAULT_IN_PYTHON: dict[int, Any] = {
 }
 
 
-def main(fd: int, patience: float, modules: Sequence[str]) -> int:
+def main(fd: int, confinement: Confinement | None, patience: float, modules: Sequence[str]) -> int:
     line = socket.socket(fileno=fd)
     for name in (*OF_EVERY_AGENT, *modules):
         _load(name)
     if not _can_be_forked(fd):
         return 1
     line.sendall(launcher.READY)
-    launcher.nurse(line, begin, patience=patience)
+    # In a PID namespace of its own nothing of an agent outlives its launcher, so nobody searches for marks.
+    marked = not (confinement and confinement.namespaces)
+    launcher.nurse(line, partial(begin, marked=marked), patience=patience, confinement=confinement)
     return 0
 
 
@@ -72,7 +77,7 @@ def _can_be_forked(line: int) -> bool:
     return opened == {"0", "1", "2", str(line)} and len(os.listdir("/proc/self/task")) == 1
 
 
-def begin(spec: dict[str, Any], ours: Sequence[int]) -> NoReturn:
+def begin(spec: dict[str, Any], ours: Sequence[int], *, marked: bool) -> NoReturn:
     """What a new Python would find: its arguments, environment and signals, and no file that is not its own."""
     signal.set_wakeup_fd(-1)  # asyncio does so at each fork since Python 3.12
     for fd in ours:
@@ -81,7 +86,8 @@ def begin(spec: dict[str, Any], ours: Sequence[int]) -> NoReturn:
         signal.signal(number, how)
     os.environb.clear()
     os.environb.update(spec["env"])
-    _mark(spec["env"])
+    if marked:
+        _mark(spec["env"])
     importlib.invalidate_caches()
     python_child.loaded_ahead = frozenset(sys.modules) - AS_IN_A_NEW_PYTHON
     sys.argv = [os.fsdecode(each) for each in spec["argv"][-2:]]
@@ -122,4 +128,4 @@ def _end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), Confinement.parse(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))

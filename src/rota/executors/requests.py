@@ -3,10 +3,11 @@
 import base64
 import json
 import os
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rota.errors import Invalid
 from rota.executors.events import Event, Shapes
@@ -73,23 +74,46 @@ class Requests:
     async def _keep(self, event: Event) -> Any:
         if event.get("uri") is not None:
             return await self._desk.link(event["uri"], name=event.get("name"))
-        content: bytes | Path = base64.b64decode(event.get("data") or "")
-        if event.get("path") is not None:
-            content = self._inside(event["path"])
-        return await self._desk.artifact(event.get("name") or "", content, media_type=event.get("media_type"))
+        name, media_type = event.get("name") or "", event.get("media_type")
+        if event.get("path") is None:
+            data = base64.b64decode(event.get("data") or "")
+            return await self._desk.artifact(name, data, media_type=media_type)
+        with open_inside(self._directory, event["path"]) as file:
+            name, content = name or Path(event["path"]).name, Path(f"/dev/fd/{file.fileno()}")
+            return await self._desk.artifact(name, content, media_type=media_type)
 
-    def _inside(self, path: str) -> Path:
-        """A file of the agent's own, and no way out of its directory."""
-        try:
-            found = (self._directory / path).resolve()
-            is_ours = found.is_relative_to(self._directory.resolve()) and found.is_file()
-        except (OSError, RuntimeError):  # a name that no file can have, a link that leads to itself
-            is_ours = False
-        if not is_ours:
-            raise Invalid(f"There is no file {path!r} in the directory of this session.", field="path")
-        if not os.access(found, os.R_OK):
-            raise Invalid(f"The file {path!r} may not be read.", field="path")
-        return found
+
+def open_inside(directory: Path, path: str) -> BinaryIO:
+    """Open a file of the agent's own directory. The agent may change the directory meanwhile, so no link is followed
+    once the path is resolved: it could lead this process, which sees more than the agent, to anything else."""
+    try:
+        inside = directory.resolve()
+        target = (inside / path).resolve()
+        below = target.relative_to(inside)
+        return _open_below(inside, below.parts)
+    except PermissionError:
+        raise Invalid(f"The file {path!r} may not be read.", field="path") from None
+    except (OSError, RuntimeError, ValueError):  # also a name that no file can have, or a link that leads to itself
+        raise Invalid(f"There is no file {path!r} in the directory of this session.", field="path") from None
+
+
+def _open_below(directory: Path, parts: Sequence[str]) -> BinaryIO:
+    """Open step by step without following any link, as they may have been put there after the path was resolved."""
+    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for each in parts[:-1]:
+            following = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = following
+        name = parts[-1] if parts else "."
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
+    opened = os.fdopen(file, "rb", closefd=True) if stat.S_ISREG(os.fstat(file).st_mode) else None
+    if opened is None:
+        os.close(file)
+        raise FileNotFoundError
+    return opened
 
 
 def plain(value: Any) -> Any:

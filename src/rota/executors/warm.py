@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rota.executors import launcher
-from rota.executors.nursery import THE_NURSERY, Nursery
+from rota.executors.nursery import Nursery, nursery_in
+from rota.executors.sandbox import UNCONFINED, Sandbox
 from rota.executors.strays import LONGEST_MARK, MARKS
 
 SCRIPT = str(Path(__file__).with_name("python_nursery.py"))
@@ -28,8 +29,10 @@ Installed = tuple[tuple[str, int], ...]
 class WarmNursery(Nursery):
     """Of use once it is ready. Until then, and whenever something is wrong with it, agents begin in a new Python."""
 
-    def __init__(self, libraries: Libraries, env: Mapping[str, str]) -> None:
-        super().__init__([*PYTHON, SCRIPT], [str(PATIENCE_SECONDS), *libraries], {**env, **_ROOM_FOR_MARKS})
+    def __init__(self, libraries: Libraries, env: Mapping[str, str], sandbox: Sandbox) -> None:
+        arguments = [str(PATIENCE_SECONDS), *libraries]
+        super().__init__([*PYTHON, SCRIPT], arguments, {**env, **_ROOM_FOR_MARKS}, sandbox=sandbox)
+        self._cold = nursery_in(sandbox)
         self._ready = False
         self._of: Installed = ()
         self._not_before = 0.0
@@ -80,7 +83,7 @@ class WarmNursery(Nursery):
             self._ask(standard, control, share)
         except OSError:  # it was killed, or stopped
             self.end()
-            return THE_NURSERY.launch(standard, control, share)
+            return self._cold.launch(standard, control, share)
         return self
 
     def _start(self) -> socket.socket:
@@ -95,19 +98,19 @@ class WarmNursery(Nursery):
 
 
 _ROOM_FOR_MARKS = dict.fromkeys(MARKS, LONGEST_MARK * "-")
-_warm: dict[tuple[Libraries, tuple[tuple[str, str], ...]], WarmNursery] = {}
+_warm: dict[tuple[Libraries, tuple[tuple[str, str], ...], Sandbox], WarmNursery] = {}
 
 
-def nursery_with(libraries: Libraries, env: Mapping[str, str]) -> Nursery:
+def nursery_with(libraries: Libraries, env: Mapping[str, str], sandbox: Sandbox = UNCONFINED) -> Nursery:
     """One that has these loaded, in an environment like this; while it is not ready, the common one."""
     if not launcher.UNDER_TREE:
-        return THE_NURSERY
-    key = libraries, tuple(sorted(env.items()))
-    found = _warm.pop(key) if key in _warm else WarmNursery(libraries, env)
+        return nursery_in(sandbox)
+    key = libraries, tuple(sorted(env.items())), sandbox
+    found = _warm.pop(key) if key in _warm else WarmNursery(libraries, env, sandbox)
     _warm[key] = found  # behind those that were asked before
     while len(_warm) > MOST:
         _warm.pop(next(iter(_warm))).end()
-    return found if found.is_ready() else THE_NURSERY
+    return found if found.is_ready() else nursery_in(sandbox)
 
 
 def lines() -> set[int]:

@@ -28,12 +28,13 @@ async def claim(
     places: int,
     lease: timedelta,
     token_hashes: Sequence[bytes] = (),
+    sandbox: str | None = None,
 ) -> list[Claimed]:
     """Claim up to `places` runs. A run whose grant no longer holds is skipped with the reason instead, or fails if it
     had begun before; and one whose row cannot be read fails, so that the others go on."""
     for _ in range(PASSES):
         claimed, unreadable = await run_status.claim(
-            conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes
+            conn, worker_id, queues=queues, places=places, lease=lease, token_hashes=token_hashes, sandbox=sandbox
         )
         refused = [run for run in claimed if run.refused]
         if unreadable or refused:

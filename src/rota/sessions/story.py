@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rota.db.events import Event
+from rota.model.agent_config import LOCAL_KINDS
 
 
 @dataclass(slots=True)
@@ -15,15 +16,20 @@ class AttemptStory:
     ended_at: datetime | None = None
     ended_as: str | None = None
     detail: str | None = None
+    sandbox: str | None = None
 
 
-def attempts(events: Iterable[Event]) -> list[AttemptStory]:
-    """One entry for each claim. An attempt ends with the next status that the log gives its run."""
+def attempts(events: Iterable[Event], kind: str) -> list[AttemptStory]:
+    """One entry for each claim. An attempt ends with the next status that the log gives its run.
+
+    Only kinds that run a process on the worker's machine have a sandbox."""
     stories: list[AttemptStory] = []
     for event in events:
         status = event.data.get("status")
         if status == "running" and event.attempt:
-            stories.append(AttemptStory(event.attempt, event.data.get("worker_id", ""), event.created_at))
+            sandbox = event.data.get("sandbox") if kind in LOCAL_KINDS else None
+            worker_id = event.data.get("worker_id", "")
+            stories.append(AttemptStory(event.attempt, worker_id, event.created_at, sandbox=sandbox))
         elif status and stories and stories[-1].ended_at is None:
             stories[-1].ended_at = event.created_at
             stories[-1].ended_as = status

@@ -84,6 +84,7 @@ class Lease:
             busy=worker.busy,
             kinds=worker.kinds,
             pools=worker.pools,
+            sandbox=worker.sandbox,
             at_work=at_work,
         )
 

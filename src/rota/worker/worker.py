@@ -82,8 +82,11 @@ class Worker:
         poll: timedelta = timedelta(seconds=5),
         vault: Vault | None = None,
         depot: Depot | None = None,
+        sandbox: str | None = None,
     ) -> None:
+        """`sandbox` names the one that agents with a process here run in, as `executors.sandbox` found it."""
         self.id = new_worker_id()
+        self.sandbox = sandbox
         self.places = places
         self.pools = tuple(pools)
         self.kinds = tuple(executors)
@@ -203,7 +206,13 @@ class Worker:
         if queues:
             hashes = [each.hash for each in offered]
             claimed = await claiming.claim(
-                conn, self.id, queues=queues, places=free, lease=self._lease, token_hashes=hashes
+                conn,
+                self.id,
+                queues=queues,
+                places=free,
+                lease=self._lease,
+                token_hashes=hashes,
+                sandbox=self.sandbox,
             )
         given = {run.number for run in claimed}
         self._tokens.unused(each for number, each in enumerate(offered) if number not in given)

@@ -142,10 +142,12 @@ async def claim(
     places: int,
     lease: timedelta,
     token_hashes: Sequence[bytes],
+    sandbox: str | None = None,
 ) -> tuple[list[Claimed], list[Unreadable]]:
     """Claim up to `places` runs, each with one of the hashes; whoever knows what was hashed is that attempt's agent."""
     given = {"worker_id": worker_id, "places": places, "lease": lease, "token_hashes": b"".join(token_hashes)}
-    given["told"] = orjson.dumps({"status": Status.RUNNING, "worker_id": worker_id}).decode()
+    told = {"status": Status.RUNNING, "worker_id": worker_id}
+    given["told"] = orjson.dumps(told | {"sandbox": sandbox} if sandbox else told).decode()
     one_queue = len(queues) == 1
     given |= queues[0] if one_queue else {"queues": orjson.dumps(queues).decode()}
     async with conn.cursor(binary=True) as cursor:

@@ -17,13 +17,15 @@ from rota.errors import Invalid
 from rota.executors.briefing import ALLOWED, as_json, environment, prepare_directory
 from rota.executors.ending import failure, misconfigured, unprepared
 from rota.executors.events import EVENTS, Event, Shapes
+from rota.executors.nursery import nursery_in
 from rota.executors.pipes import Pipe
 from rota.executors.process import GRACE, Ending, Farewell, Program
 from rota.executors.python import Attendant, start_child
 from rota.executors.requests import REQUESTS
+from rota.executors.sandbox import UNCONFINED, Sandbox
 from rota.executors.strays import MARKS
 from rota.model import agent_config
-from rota.model.agent_config import AcpConfig, Limits, fill_server, read_acp
+from rota.model.agent_config import AcpConfig, fill_server, read_acp
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
@@ -40,8 +42,10 @@ class AcpExecutor:
     kind = "acp"
     resumes = True
 
-    def __init__(self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED) -> None:
-        self._grace, self._allowed = grace, allowed
+    def __init__(
+        self, *, grace: timedelta = GRACE, allowed: Sequence[str] = ALLOWED, sandbox: Sandbox = UNCONFINED
+    ) -> None:
+        self._grace, self._allowed, self._sandbox = grace, allowed, sandbox
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
         return agent_config.check(self.kind, config, which=shutil.which)
@@ -50,8 +54,11 @@ class AcpExecutor:
         try:
             config = read_acp(assignment.config)
             brief = self._brief(assignment, config)
-            prepare_directory(assignment)
-            program, line = start_child(CHILD, _environment(brief["env"]), assignment.directory, Limits(), self._grace)
+            prepare_directory(assignment, self._sandbox)
+            # The child is in the sandbox too, so that all it does for the agent is. Its limits bound the agent's.
+            env, limits = _environment(brief["env"]), self._sandbox.at_least(config.limits)
+            nursery = nursery_in(self._sandbox)
+            program, line = start_child(CHILD, env, assignment.directory, limits, self._grace, nursery)
         except Invalid as mistake:
             return misconfigured(mistake)
         except OSError as shortage:

@@ -1,6 +1,6 @@
 """Runs: what became of a slot, a run now, a task or a chat turn."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
@@ -26,11 +26,15 @@ router = APIRouter(prefix=API + "/runs", tags=["runs"], route_class=Repeatable)
 RunStatus = Literal["queued", "running", "awaiting_approval", "succeeded", "failed", "skipped", "cancelled"]
 
 
-async def _find(unit: Unit, run_id: UUID) -> RunOut:
+async def _row(unit: Unit, run_id: UUID) -> dict[str, Any]:
     found = await rows.find(unit.conn, unit.caller.workspace_id, RunId(run_id))
     if not found:
         raise NotFound("There is no such run.")
-    return RunOut.model_validate(found)
+    return found
+
+
+async def _find(unit: Unit, run_id: UUID) -> RunOut:
+    return RunOut.model_validate(await _row(unit, run_id))
 
 
 @router.get("")
@@ -59,12 +63,12 @@ async def list_runs(
 @router.get("/{run_id}")
 async def get_run(unit: InUnit, run_id: UUID) -> RunStory:
     """One run, with the story of each attempt: its worker, its times and how it ended."""
-    run = await _find(unit, run_id)
-    told = []
+    found = await _row(unit, run_id)
+    run, told = RunOut.model_validate(found), []
     if run.session_id:
         session_id = SessionId(run.session_id)
         told = await events.of_run(unit.conn, unit.caller.workspace_id, session_id, RunId(run_id))
-    attempts = [AttemptOut.model_validate(each) for each in story.attempts(told)]
+    attempts = [AttemptOut.model_validate(each) for each in story.attempts(told, found["executor"])]
     return RunStory(**run.model_dump(), attempts=attempts)
 
 

@@ -3,6 +3,8 @@
 from datetime import datetime
 from uuid import UUID
 
+from pydantic import Field
+
 from rota.http.shapes.fields import Out
 
 
@@ -21,6 +23,9 @@ class WorkerOut(Out):
     busy: int
     kinds: list[str]
     pools: list[str]
+    sandbox: str | None = Field(
+        description="The sandbox that agents with a process there run in: `guard`, `user`, `none` or `off`"
+    )
     runs: list[RunAtWork]
     started_at: datetime
     last_seen_at: datetime

@@ -56,6 +56,10 @@ class AttemptOut(Out):
     ended_at: datetime | None
     ended_as: str | None = Field(description="The status it led to; `queued` if another attempt follows")
     detail: str | None
+    sandbox: str | None = Field(
+        description="The sandbox that its agent ran in: `guard` (bubblewrap), `user` (an unprivileged user), `none` or "
+        "`off`; null for a kind that has no process on the worker's machine"
+    )
 
 
 class RunStory(RunOut):

@@ -22,6 +22,7 @@ from rota.http.ui.automations import ref_of as automation_ref
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part
+from rota.model.agent_config import LOCAL_KINDS
 from rota.model.caller import Caller, Level
 from rota.roster import agents, running
 
@@ -97,18 +98,28 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
     subjects = await runs.subjects(conn, caller.workspace_id, [each["id"] for each in recent])
     served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     unserved = _unserved(found, served)
+    sandboxes = await _sandboxes(conn, shared, found)
     doubts = await agents.doubts(conn, found) if caller.is_admin else []
     return {
         "agent": {**found, "ref": ref_of(found), "unserved": unserved},
         "automations": [{**each, "ref": automation_ref(each)} for each in used[:NAMED]],
         "more": len(used) > NAMED,
         "doubts": doubts,
+        "sandboxes": sandboxes,
         "runs": recent,
         "subjects": subjects,
         "form": UNTOUCHED,
         "lives": True,
-        "seen": fingerprint(found, used, recent, subjects, unserved, doubts),
+        "seen": fingerprint(found, used, recent, subjects, unserved, doubts, sandboxes),
     }
+
+
+async def _sandboxes(conn: Connection, shared: Web, agent: Mapping[str, Any]) -> list[str]:
+    """The sandboxes in force on the workers that would run it; none for a kind without a process on their machine."""
+    if agent["executor"] not in LOCAL_KINDS:
+        return []
+    dead_after = shared.settings.timeouts.dead
+    return await workers.sandboxes(conn, kind=agent["executor"], pool=agent["pool"], dead_after=dead_after)
 
 
 def _unserved(agent: Mapping[str, Any], served: Mapping[str, Collection[str]]) -> workers.Lacking | None:

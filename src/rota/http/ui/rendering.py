@@ -183,6 +183,7 @@ templates.globals |= {
     "places": PLACES,
     "shortcuts": SHORTCUTS,
     "kind_words": words.AGENT_KINDS,
+    "sandbox_words": words.SANDBOXES,
     "sources": words.SOURCES,
     "session_words": words.SESSIONS,
     "task_words": words.TASK_WORDS,

@@ -27,6 +27,7 @@ from rota.http.ui.live import message, with_top
 from rota.http.ui.rendering import PageRoute, done, is_live, page, part, render, zone_of
 from rota.http.ui.speech import Teller
 from rota.http.ui.words import TASK_WORDS
+from rota.model.agent_config import LOCAL_KINDS
 from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId, as_uuid
 from rota.model.run import TERMINAL
@@ -268,6 +269,7 @@ async def _head(conn: Connection, shared: Web, workspace_id: WorkspaceId, sessio
         "ended": run is not None and run["status"] in TERMINAL,
         "approvals": asked[::-1],
         "voice": session["agent_name"] or "Agent",
+        "sandbox": await _sandbox(conn, run) if run else None,
         "currency": await _currency(conn, workspace_id, run) if run else "",
         **(await _tasks(conn, workspace_id, session_id) if session["has_tasks"] else {"tasks": [], "seats": {}}),
     }
@@ -279,6 +281,13 @@ async def _unserved(
     if run["status"] != "queued" or run["ready_at"] is None:
         return None
     return await workers.unserved(conn, workspace_id, run["id"], dead_after=shared.settings.timeouts.dead)
+
+
+async def _sandbox(conn: Connection, run: Mapping[str, Any]) -> str | None:
+    """What the run's latest attempt ran in, while its worker is remembered. The API has it for every attempt."""
+    if run["executor"] not in LOCAL_KINDS or not run["worker_id"]:
+        return None
+    return await workers.sandbox_of(conn, run["worker_id"])
 
 
 async def _currency(conn: Connection, workspace_id: WorkspaceId, run: Mapping[str, Any]) -> str:

@@ -72,6 +72,12 @@ AGENT_KINDS = {
     "langgraph": "Graph",
     "kubernetes": "Container",
 }
+SANDBOXES = {
+    "guard": "Guard: it cannot see Rota's files, keys and processes",
+    "user": "Separate user: it cannot read Rota's files; it can see other processes",
+    "none": "None: it can read what Rota's user can read, including Rota's keys",
+    "off": "Turned off: it can read what Rota's user can read, including Rota's keys",
+}
 SESSION_KINDS = {"interactive": "Chats", "background": "Background", "automation": "Automations"}
 SESSIONS = {
     "active": "Active",

@@ -22,15 +22,17 @@ class Limits:
     cpu_seconds: int | None = None
     open_files: int | None = None
     file_size: int | None = None
+    processes: int | None = None  # of the whole run; needs the sandbox
 
 
 def read_limits(value: object, at: str) -> Limits:
-    fields = Fields(value, "memory cpu_seconds open_files file_size", at)
+    fields = Fields(value, "memory cpu_seconds open_files file_size processes", at)
     return Limits(
         memory=fields.read("memory", read_size),
         cpu_seconds=fields.read("cpu_seconds", read_count),
         open_files=fields.read("open_files", read_count),
         file_size=fields.read("file_size", read_size),
+        processes=fields.read("processes", read_count),
     )
 
 
