@@ -39,7 +39,7 @@ up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 test soak: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.dev ## Install and run the whole test suite
-	@sh scripts/chromium.sh
+	@sh scripts/system_packages.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/soak $(ARGS)
 
 soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises, for every kind in full
@@ -67,7 +67,7 @@ schema: $(VENV)/.dev ## Write src/rota/db/schema.sql from the migrations
 	$(BIN)/python scripts/schema.py
 
 screenshots: $(VENV)/.dev ## Take pictures of every page into docs/images/
-	@sh scripts/chromium.sh
+	@sh scripts/system_packages.sh
 	$(BIN)/python scripts/screenshots.py
 
 format: $(VENV)/.dev ## Format the code and mend what can be mended
@@ -77,7 +77,7 @@ format: $(VENV)/.dev ## Format the code and mend what can be mended
 lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(PIP) uv
 	$(LOCK) requirements/build.in -o requirements/build.txt
-	$(LOCK) pyproject.toml -o requirements/run.txt
+	$(LOCK) pyproject.toml --extra sandbox -o requirements/run.txt
 	$(LOCK) -c requirements/run.txt pyproject.toml --group test --group check -o requirements/dev.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --all-extras -o requirements/all.txt

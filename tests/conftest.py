@@ -45,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Who was started in the background does not hear Ctrl-C, nor would what is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not config.option.basetemp and (memory := in_memory()):
-        config.option.basetemp = config.stash[TEMPORARY] = tempfile.mkdtemp(prefix="rota-test-", dir=memory)
+    if not config.option.basetemp:  # not in /dev/shm: an agent in a sandbox has one of its own
+        config.option.basetemp = config.stash[TEMPORARY] = tempfile.mkdtemp(prefix="rota-test-")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

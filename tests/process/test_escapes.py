@@ -81,7 +81,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
     root = os.geteuid() == 0
     if request.param == "root" and not root:
         pytest.skip("only root can test what root's agents reach")
-    directory = Path(tempfile.mkdtemp(prefix="rota-escape-", dir="/var/tmp"))  # noqa: S108
+    directory = Path(tempfile.mkdtemp(prefix="rota-escape-", dir="/var/tmp"))
     directory.chmod(0o711)
     prefix: list[str] = []
     home = directory / "home"

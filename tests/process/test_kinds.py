@@ -16,7 +16,7 @@ from executors import clusters
 from executors.acp_agent import config as acp_config
 from executors.kinds import KINDS
 from executors.openai_wire import MODEL, Provider, calls, hangs, says
-from executors.stand_ins import lives, read_pids
+from executors.stand_ins import lives, read_pids, seen_from_here
 
 from rota.model.agent_config import LOCAL_KINDS
 
@@ -194,8 +194,7 @@ class House:
 
     def at_work(self, run: dict[str, Any]) -> list[int]:
         place = self.directory(run)
-        pids: list[int] = until(lambda: read_pids(place))
-        return pids
+        return seen_from_here(until(lambda: read_pids(place)), place)
 
     def notes(self, run: dict[str, Any]) -> dict[str, str]:
         names = ("done.txt", "counted", "sent")

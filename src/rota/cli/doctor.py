@@ -2,8 +2,11 @@
 
 import asyncio
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +94,11 @@ async def _sandbox(settings: Settings) -> Finding:
     """Tried out on this machine, where workers of these settings would run."""
     if not settings.local_agents:
         return Finding(True, "sandbox", "not needed: ROTA_LOCAL_AGENTS is off")
-    sandbox = await asyncio.to_thread(choose_sandbox, settings)
+    with ExitStack() as stack:
+        if not (settings.home / "sessions").is_dir():  # nothing is made in a home by looking at it
+            elsewhere = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rota-doctor-")))
+            settings = replace(settings, home=elsewhere)
+        sandbox = await asyncio.to_thread(choose_sandbox, settings)
     return Finding(sandbox.name == "guard", "sandbox", sandbox.describe())
 
 

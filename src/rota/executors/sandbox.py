@@ -139,7 +139,7 @@ def _find_bubblewrap() -> Iterator[str]:
 
 def _guard(bwrap: str, home: Path, also_hide: Iterable[Path]) -> Sandbox:
     sessions, all_sessions = home / "sessions", home / HIDDEN_SESSIONS
-    sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sessions.mkdir(mode=0o700, exist_ok=True)
     argument = {
         "namespaces": True, "uid": os.geteuid(), "gid": os.getegid(),
         "sessions": str(sessions), "all_sessions": str(all_sessions),
