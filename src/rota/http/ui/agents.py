@@ -97,7 +97,7 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
     subjects = await runs.subjects(conn, caller.workspace_id, [each["id"] for each in recent])
     served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     unserved = _unserved(found, served)
-    doubts = await agents.doubts(conn, found) if caller.is_admin else []
+    doubts = await agents.doubts(conn, found, shared.http_allow) if caller.is_admin else []
     return {
         "agent": {**found, "ref": ref_of(found), "unserved": unserved},
         "automations": [{**each, "ref": automation_ref(each)} for each in used[:NAMED]],
