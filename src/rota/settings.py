@@ -190,7 +190,10 @@ class Settings:
     max_concurrent: int = _number(5, COUNT, "Places of one worker")
     pools: tuple[str, ...] = _setting(("default",), _names, "names with commas", "Pools that this worker serves")
     http_allow: tuple[str, ...] = _setting(
-        (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http; set it alike for API and workers"
+        (),
+        _names,
+        "hosts, addresses or networks, with or without :port",
+        "Private targets for agents of kind http; set it alike for API and workers",
     )
     local_agents: bool = _setting(True, _switch, "on or off", "Whether agents may be programs on this server")
     kubernetes_config: str = _setting(
