@@ -12,6 +12,9 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 # A registry that fails to answer once looks like one that never had the package: it is asked again.
 AGAIN_AFTER ?= 5
 FETCH = $(PIP) --require-hashes $(1) || { echo "Once more in $(AGAIN_AFTER) s …"; sleep $(AGAIN_AFTER); $(PIP) --require-hashes $(1); }
+# Where the advisory database cannot be reached, the audit warns; STRICT=1 makes it fail.
+STRICT ?=
+AUDIT = $(if $(STRICT),--strict)
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 
 help: ## Show what can be made
@@ -47,13 +50,17 @@ soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and
 	ROTA_TEST_EVERY_KIND=1 $(BIN)/python -m pytest tests/executors/test_conformance_*.py $(ARGS)
 	$(BIN)/python -m pytest --hypothesis-profile anew tests/model tests/http/test_pages.py tests/executors/test_events.py $(ARGS)
 
-check: $(VENV)/.dev ## Format, lint, types, import contract, dead code, security
+check: $(VENV)/.dev ## Format, lint, types, import contract, dead code, security, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
 	$(BIN)/bandit -q -c pyproject.toml -r src
+	$(BIN)/python scripts/audit.py $(AUDIT)
+
+audit: $(VENV)/.dev ## Look for known vulnerabilities in the locked dependencies; STRICT=1 fails if that is impossible
+	$(BIN)/python scripts/audit.py $(AUDIT)
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 	@echo "Installing what the benchmark compares with into $(VENV) …"
@@ -82,4 +89,4 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --all-extras -o requirements/all.txt
 
-.PHONY: help setup up test soak check bench schema screenshots format lock
+.PHONY: help setup up test soak check audit bench schema screenshots format lock

@@ -87,6 +87,11 @@ def test_names_that_agents_and_tests_find_in_their_environment_are_not_taken_for
         *[("ROTA_PREPARED_STATEMENTS", value) for value in ("maybe", "2")],
         *[("ROTA_WORKSPACE", value) for value in ("My Team", "-a", "a" * 64, "Ops")],
         *[("ROTA_URL", value) for value in ("rota.example", "ftp://rota.example", "http://", "http://[")],
+        *[
+            ("ROTA_OIDC_ISSUER", f"https://{value}")
+            for value in ("a b", "a\n", "a:0", "a:65536", "a:x", "me:pw@a", "@a", "a\\@b", ":443", "a\u2028")
+        ],
+        *[("ROTA_ARTIFACTS_URL", value) for value in ("s3:/bucket", "bucket", "s3:bucket", "s3://a b", "file://\n")],
         ("ROTA_POOLS", ","),
         ("ROTA_DEAD_AFTER", "0"),
         ("ROTA_MAX_BODY_BYTES", "0"),

@@ -21,7 +21,8 @@ FOREIGN = (
 )
 FOREIGN_PREFIX = "ROTA_TEST_"
 MOST = 1_000_000_000
-URL = "a URL that begins with http:// or https://"
+URL = "a URL that begins with http:// or https://, without blanks, a user name or a password"
+STORE_URL = "a URL for fsspec, such as s3://bucket/path or file:///srv/rota"
 SLUG = "a slug: up to 63 lower-case letters, digits and hyphens, which begins with no hyphen"
 LABEL = "a name of Kubernetes: up to 63 lower-case letters, digits and hyphens, which begins and ends with no hyphen"
 
@@ -47,8 +48,22 @@ def _label(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    parts = urlsplit(_without_blanks(value))
+    right = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0  # a port beyond 65535 raises
+    if not right or "@" in parts.netloc or "\\" in value:
+        raise ValueError
+    return value
+
+
+def _store_url(value: str) -> str:
+    """Anything else fsspec takes for a path below the directory that Rota was started in."""
+    if not re.match(r"/|[a-z][a-z0-9+.-]*(::|://)", _without_blanks(value), re.IGNORECASE):
+        raise ValueError
+    return value
+
+
+def _without_blanks(value: str) -> str:
+    if not value.isprintable() or " " in value:
         raise ValueError
     return value
 
@@ -181,7 +196,10 @@ class Settings:
     max_concurrent: int = _number(5, COUNT, "Places of one worker")
     pools: tuple[str, ...] = _setting(("default",), _names, "names with commas", "Pools that this worker serves")
     http_allow: tuple[str, ...] = _setting(
-        (), _names, "hosts, addresses or networks, with or without :port", "Private targets for agents of kind http"
+        (),
+        _names,
+        "hosts, addresses or networks, with or without :port",
+        "Private targets for agents of kind http; set it alike for API and workers",
     )
     local_agents: bool = _setting(True, _switch, "on or off", "Whether agents may be programs on this server")
     sandbox: str = _setting(
@@ -219,7 +237,7 @@ class Settings:
     keep_notifications_days: timedelta = _number(timedelta(days=90), DAYS, "How long notifications are kept")
     max_body_bytes: int = _number(1_048_576, BYTES, "Largest request body")
     max_artifact_bytes: int = _number(104_857_600, BYTES, "Largest content of an artifact")
-    artifacts_url: str = _setting("", _text, "a URL for fsspec", "Where artifacts are kept; else in the home")
+    artifacts_url: str = _setting("", _store_url, STORE_URL, "Where artifacts are kept; else in the home")
     keep_artifacts_days: timedelta = _number(timedelta(days=90), DAYS, "How long artifacts are kept")
     log_level: str = _setting("info", _level, "debug, info, warning or error", "How much is logged")
     log_file: str = _setting("", _text, "a path", "Where JSON logs go besides the standard error")

@@ -165,7 +165,17 @@ SERVER = {"name": "notes", "command": "notes-mcp"}
         ({**ARGV, "mcp_servers": [{"command": "a"}]}, "config.mcp_servers[0].name"),
         ({**ARGV, "mcp_servers": [{"name": "a"}]}, "config.mcp_servers[0].url"),
         ({**ARGV, "mcp_servers": [{**SERVER, "headers": {}}]}, "config.mcp_servers[0].headers"),
-        ({**ARGV, "mcp_servers": [{"name": "a", "url": "ftp://a"}]}, "config.mcp_servers[0].url"),
+        *[
+            ({**ARGV, "mcp_servers": [{"name": "a", "url": url}]}, "config.mcp_servers[0].url")
+            for url in (
+                "ftp://a",
+                "https://",
+                "https://a b/",
+                "https://me:secret@a/",
+                "https://a:65536/",
+                "https://a\\b/",
+            )
+        ],
         ({**ARGV, "mcp_servers": [{"name": "a", "url": "https://a", "env": {}}]}, "config.mcp_servers[0].env"),
         ({**ARGV, "mcp_servers": [{"name": "a", "url": "https://a", "type": "ws"}]}, "config.mcp_servers[0].type"),
         ({**ARGV, "mcp_servers": [SERVER, SERVER]}, "config.mcp_servers"),

@@ -32,6 +32,7 @@ from rota.model.executor import Assignment, Turn
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "security.json").read_text())
+URLS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "http_urls.json").read_text())
 SECRET = VECTORS["standard_webhooks_vector"]["secret"]
 HERE = "127.0.0.1:*"
 # Those who are to be given up say so themselves; nobody else is, however busy the machine.
@@ -799,10 +800,37 @@ def test_a_wrong_configuration_is_refused_with_its_field(config: dict[str, Any],
     assert refusal.value.field == field
 
 
-def test_a_target_that_only_an_operator_can_open_is_a_warning() -> None:
-    assert HttpExecutor().check({"url": "https://a.example/"}) == []
-    [warning] = HttpExecutor().check({"url": "http://127.0.0.1:8080/"})
-    assert "only workers whose ROTA_HTTP_ALLOW includes 127.0.0.1:8080 call it" in warning
+BAD_URLS = [url for urls in URLS["bad"].values() for url in urls]
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+async def test_a_url_that_cannot_be_saved_is_not_called_and_its_name_is_not_resolved(url: str, call: Call) -> None:
+    names, dial = Names([PUBLIC]), Dial()
+    with pytest.raises(Invalid):
+        HttpExecutor().check({"url": url})
+    unreached(await call(url, allow=[], resolve=names, dial=dial), retryable=False)
+    assert (names.asked, dial.called) == ([], [])
+
+
+@pytest.mark.parametrize("url", URLS["good"])
+async def test_a_url_that_can_be_saved_is_called(url: str, call: Call) -> None:
+    names, dial = Names([PUBLIC]), Dial()
+    assert HttpExecutor().check({"url": url}) == []
+    unreached(await call(url, allow=[], resolve=names, dial=dial))
+    assert dial.called
+
+
+@pytest.mark.parametrize(("url", "allow"), URLS["allowed"])
+async def test_a_private_target_can_be_saved_and_called_where_the_operator_allows_it(
+    url: str, allow: str, call: Call
+) -> None:
+    names, dial = Names([PUBLIC]), Dial()
+    assert HttpExecutor(allow=[allow]).check({"url": url}) == []
+    unreached(await call(url, allow=[allow], resolve=names, dial=dial))
+    assert dial.called
+    with pytest.raises(Invalid, match=r"may not be called: .* ROTA_HTTP_ALLOW") as refusal:
+        HttpExecutor().check({"url": url})
+    assert (refusal.value.code, refusal.value.field) == ("target_not_allowed", "config.url")
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-Api-Key", "Cookie", "x-auth-token"])

@@ -315,7 +315,7 @@ async def test_a_file_is_kept_under_its_own_name_however_its_path_is_given(
     kept: list[tuple[str, bytes]] = []
 
     async def keep(name: str, content: Path, media_type: str | None = None) -> dict[str, str]:
-        kept.append((name, content.read_bytes()))
+        kept.append((name, content.read_bytes()))  # noqa: ASYNC240
         return {}
 
     monkeypatch.setattr(desk, "artifact", keep, raising=False)

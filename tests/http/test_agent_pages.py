@@ -255,6 +255,23 @@ async def test_another_kind_begins_with_its_example_and_no_strange_address_break
         assert answer.headers["content-type"].startswith("text/html")
 
 
+async def test_the_form_says_which_urls_may_be_called_and_the_operator_can_allow_more(
+    admin: AsyncClient, house: Any, web: Web
+) -> None:
+    private = fields(name="Service", executor="http", config='{"url": "http://10.0.0.7/"}')
+    sent = await submit(admin, HOME, **private)
+    assert (sent.status_code, "10.0.0.7 may not be called" in sent.text) == (422, True)
+    assert "http://10.0.0.7/" in sent.text
+    object.__setattr__(web.settings, "http_allow", ("10.0.0.0/8",))
+    assert (await submit(admin, HOME, **private)).status_code == 303
+    assert "may not be called" not in (await admin.get(f"{HOME}/service")).text
+    object.__setattr__(web.settings, "http_allow", ())
+    assert "10.0.0.7 may not be called" in (await admin.get(f"{HOME}/service")).text
+    other = fields(name="Service", executor="http", config='{"url": "http://10.0.0.8/"}')
+    changed = await submit(admin, f"{HOME}/service/change", **other, revision="1")
+    assert (changed.status_code, "10.0.0.8 may not be called" in changed.text) == (422, True)
+
+
 async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house: Any, web: Web) -> None:
     kinds = (await admin.get(f"{HOME}/new")).text
     assert kinds.count("No worker serves it now") == len(KINDS)

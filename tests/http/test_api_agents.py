@@ -1,15 +1,18 @@
 """Agents over HTTP: who works, and how a change of one reaches the automations that use it."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from httpx import ASGITransport, AsyncClient
 
+from rota.http.app import create_app
 from rota.model.agent_config import EXTRAS, KINDS
 from rota.roster import agents
 
 from . import api_client
-from .api_client import UNKNOWN, Api, Office, example, made, refused
+from .api_client import UNKNOWN, Api, Office, Site, example, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -41,6 +44,59 @@ async def test_each_kind_tells_what_it_needs_with_an_agent_that_can_be_saved_as_
             made(await api.post("/credentials", {"name": name, "value": "sk-example"}))
         saved = made(await api.post("/agents", each["example"]))
         assert (saved["executor"], saved["config"]) == (kind, each["example"]["config"])
+
+
+SERVICE = {"name": "Service", "executor": "http", "config": {"url": "https://agents.example.com/"}}
+PRIVATE = {"url": "http://127.0.0.1:8700/"}
+
+
+async def test_a_url_that_no_run_would_call_is_refused_when_it_is_saved(api: Api) -> None:
+    told = refused(await api.post("/agents", {**SERVICE, "config": PRIVATE}), 422, "target_not_allowed", "config.url")
+    assert "port 8700 is not open" in told["detail"]
+    assert "ROTA_HTTP_ALLOW" in told["detail"]
+    for url in ("http://169.254.169.254/", "http://localhost/", "https://example.com:22/", "http://[::ffff:10.0.0.1]/"):
+        wrong = {**SERVICE, "config": {"url": url}}
+        refused(await api.post("/agents", wrong), 422, "target_not_allowed", "config.url")
+    for url in ("example.com", "https://a b/", "https://me:pw@a.example/", "http://127.1/", "https://a.example:/"):
+        refused(await api.post("/agents", {**SERVICE, "config": {"url": url}}), 422, "invalid", "config.url")
+    refused(await api.get("/agents/service"), 404, "not_found")
+
+
+async def test_a_url_that_no_run_would_call_cannot_replace_one_that_works(api: Api) -> None:
+    saved = made(await api.post("/agents", SERVICE))
+    refused(await api.patch("/agents/service", {"config": PRIVATE}), 422, "target_not_allowed", "config.url")
+    assert (await api.get("/agents/service")).json() == saved
+
+
+async def test_a_private_url_can_be_saved_where_the_operator_allows_it(site: Site, office: Office, api: Api) -> None:
+    settings = site.web.settings.with_options(http_allow=("127.0.0.1:8700",))
+    web = replace(site.web, settings=settings)
+    async with AsyncClient(transport=ASGITransport(create_app(web)), base_url="http://rota.test") as client:
+        allowed = Api(client, api.workspace, api.token)
+        agent = made(await allowed.post("/agents", {**SERVICE, "config": PRIVATE}))
+        assert (agent["config"], agent["warnings"]) == (PRIVATE, [])
+        made(await allowed.patch("/agents/service", {"config": {**PRIVATE, "timeout": "5s"}}), 200)
+        refused(
+            await allowed.patch("/agents/service", {"config": {"url": "http://127.0.0.1:8701/"}}),
+            *(422, "target_not_allowed", "config.url"),
+        )
+
+
+async def test_an_agent_whose_url_is_no_longer_allowed_can_be_paused_renamed_and_mended(
+    api: Api, office: Office
+) -> None:
+    made(await api.post("/agents", SERVICE))
+    await office.execute(
+        "UPDATE agents SET config = jsonb_build_object('url', 'http://127.0.0.1:8700/') WHERE slug = 'service'"
+    )
+    changed = made(await api.patch("/agents/service", {"status": "paused", "name": "Renamed"}), 200)
+    [warning] = changed["warnings"]
+    assert warning.startswith("config.url: 127.0.0.1:8700 may not be called: port 8700 is not open.")
+    refused(
+        await api.patch("/agents/service", {"config": {**PRIVATE, "timeout": "5s"}}),
+        *(422, "target_not_allowed", "config.url"),
+    )
+    assert made(await api.patch("/agents/service", {"config": SERVICE["config"]}), 200)["warnings"] == []
 
 
 async def test_a_name_that_is_taken_gets_a_numbered_slug_and_a_slug_that_is_taken_is_refused(api: Api) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rota.errors import Invalid
 from rota.model.address import OPEN_PORTS, AllowList, Target, read_target
 
+URLS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "http_urls.json").read_text())
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "security.json").read_text())
 PUBLIC = ip_address("93.184.216.34")
 
@@ -24,7 +25,10 @@ def verdict(url: str, *allow: str) -> str | None:
         return refusal.message
 
 
-@pytest.mark.parametrize("url", VECTORS["deny"])
+BAD_URLS = [url for urls in URLS["bad"].values() for url in urls]
+
+
+@pytest.mark.parametrize("url", [*VECTORS["deny"], *BAD_URLS])
 def test_what_must_not_be_called_is_refused_before_any_name_is_looked_up(url: str) -> None:
     assert verdict(url)
 
@@ -45,7 +49,7 @@ def test_what_the_library_takes_for_public_and_is_not_is_refused(network: str) -
         assert verdict(f"http://{host}/")
 
 
-@pytest.mark.parametrize("url", VECTORS["allow"])
+@pytest.mark.parametrize("url", [*VECTORS["allow"], *URLS["good"]])
 def test_what_is_public_may_be_called(url: str) -> None:
     assert verdict(url) is None
 
@@ -97,6 +101,57 @@ def test_what_readers_could_disagree_about_is_no_url(url: object) -> None:
     with pytest.raises(Invalid) as refusal:
         read_target(url, "config.url")
     assert refusal.value.field == "config.url"
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("example.com", "must start with https:// or http://"),
+        ("https://b\u00fccher.example/", "xn--"),
+        ("https://me:pw@a.example/", "send them in a header"),
+        ("https:///path", "write https://host/path"),
+        ("https://[fe80::1%25eth0]/", "without %"),
+        ("https://ex%61mple.com/", "write the name itself"),
+        ("https://a.example:/", "leave out the colon or give a port"),
+        ("https://a.example:x/", "a number from 1 to 65535"),
+        ("https://a.example:65536/", "ports are 1 to 65535"),
+        ("https://[2606:4700::1]:x/", "a number from 1 to 65535"),
+        ("https://a.example/100%", "write %25"),
+        ("https://a.example/{id}", "percent-encode"),
+        ("https://127.1/", "such as 192.0.2.1"),
+        ("https://a..example/", "labels of 1 to 63"),
+        ("https://xn--a.example/", "not the xn--… form"),
+        ("https://" + "a" * 3000 + "/", "aaa…' is not a host name"),
+        ("https://a.example/" + "x" * 4000, "at most 4,000 characters"),
+    ],
+)
+def test_a_refusal_says_what_would_be_right(url: str, advice: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        read_target(url, "config.url")
+    assert advice in refusal.value.message
+    assert len(refusal.value.message) < 250
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "b\u00fccher",
+        "\u4e2d\u56fd",
+        "\u043f\u0440\u0438\u043c\u0435\u0440",
+        "\U0001f4a9",
+        "fa\u00df",
+        "\u0646\u0627\u0645\u0647\u200c\u0627\u06cc",
+    ],
+)
+def test_an_international_name_can_be_saved_in_its_ascii_form(name: str) -> None:
+    label = "xn--" + name.encode("punycode").decode()
+    assert read_target(f"https://{label}.example/", "url").host == f"{label}.example"
+
+
+@pytest.mark.parametrize("name", ["ab\u202ec", "a\u200bb", "a\u00a0b", "a\u0085b"])
+def test_an_international_name_has_no_invisible_characters(name: str) -> None:
+    with pytest.raises(Invalid, match="xn--"):
+        read_target(f"https://xn--{name.encode('punycode').decode()}.example/", "url")
 
 
 @given(st.text(max_size=30), st.sampled_from(["", "http://", "https://", "https://8.8.8.8"]))

@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import time
 from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.model.redaction import MASK, Redactor, Stream
-from rota.model.text import plain
+from rota.model.redaction import LONGEST_REENCODED, MASK, MOST_UNSEEN, Redactor, Stream
+from rota.model.text import plain, seen
 
 SECRET = 'sk-"live"/7f3a+Zü=?&9c'
 
@@ -123,6 +124,179 @@ def test_base64_is_found_wherever_the_secret_stands_in_what_was_encoded(encode: 
     assert len(shown) - len(MASK) <= len(encode(noise)) + 4
     for cut in range(len(encoded)):
         assert in_pieces(redactor, [encoded[:cut], encoded[cut:]]) == shown
+
+
+def hexadecimal(text: str, separator: str = "") -> str:
+    return separator.join(f"{byte:02x}" for byte in text.encode())
+
+
+def escaped(text: str, style: str) -> str:
+    return "".join(style.format(ord(each)) for each in text)
+
+
+PLAIN = "sk-live-7f3aK9c00Zq"
+REENCODED = {
+    **{f"hex with {separator!r}": hexadecimal(PLAIN, separator) for separator in ("", ":", "-", " ")},
+    **{f"HEX with {separator!r}": hexadecimal(PLAIN, separator).upper() for separator in ("", ":", "-", " ")},
+    "every character of a URL": escaped(PLAIN, "%{:02x}"),
+    "every CHARACTER of a URL": escaped(PLAIN, "%{:02X}"),
+    "a string of a program": escaped(PLAIN, "\\x{:02x}"),
+    "a STRING of a program": escaped(PLAIN, "\\x{:02X}"),
+    "escapes of JSON": escaped(PLAIN, "\\u{:04x}"),
+    "ESCAPES of JSON": escaped(PLAIN, "\\u{:04X}"),
+    "numbers of HTML": escaped(PLAIN, "&#{};"),
+    "hexadecimal numbers of HTML": escaped(PLAIN, "&#x{:x};"),
+    "HEXADECIMAL numbers of HTML": escaped(PLAIN, "&#x{:X};"),
+}
+
+
+@pytest.mark.parametrize("form", REENCODED)
+def test_a_secret_that_was_encoded_in_another_way_is_found_at_every_cut(form: str) -> None:
+    redactor = Redactor([PLAIN, "another secret"])
+    text = f"key: {REENCODED[form]}; done"
+    for cut in range(len(text)):
+        assert in_pieces(redactor, [text[:cut], text[cut:]]) == f"key: {MASK}; done"
+    assert redactor.text(text) == in_pieces(redactor, list(text)) == f"key: {MASK}; done"
+
+
+TWICE = {
+    "JSON in JSON": json.dumps(json.dumps(SECRET)[1:-1])[1:-1],
+    "a URL in a URL": quote(quote(SECRET, safe=""), safe=""),
+    "a form in a URL": quote(quote_plus(SECRET), safe=""),
+    "bytes of Python": repr(SECRET.encode())[2:-1],
+    "hex of its bytes": hexadecimal(SECRET),
+    "a pair of escapes for a character": json.dumps("\U0001f511")[1:-1] + escaped("secret key", "\\u{:04x}"),
+}
+
+
+@pytest.mark.parametrize("form", TWICE)
+def test_a_secret_that_was_escaped_twice_is_found(form: str) -> None:
+    redactor = Redactor([SECRET, "\U0001f511secret key"])
+    text = f"key: {TWICE[form]}; done"
+    assert redactor.text(text) == in_pieces(redactor, list(text)) == f"key: {MASK}; done"
+
+
+@pytest.mark.parametrize("outer", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("inner", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("before", range(3))
+@pytest.mark.parametrize("further", range(3))
+def test_base64_of_base64_is_found(inner: Any, outer: Any, unpadded: bool, before: int, further: int) -> None:
+    secret = "\xff\xfe~~secret~~\xff??"
+    once = inner(b"x" * before + secret.encode()).decode()
+    twice = outer(b"y" * further + (once.rstrip("=") if unpadded else once).encode()).decode()
+    twice = twice.rstrip("=") if unpadded else twice
+    redactor = Redactor([secret])
+    shown = redactor.text(twice)
+    assert MASK in shown
+    assert len(shown) - len(MASK) <= 16  # what stands before it, padding, and characters with bits of both
+    for cut in range(0, len(twice), 5):
+        assert in_pieces(redactor, [twice[:cut], twice[cut:]]) == shown
+
+
+@pytest.mark.parametrize("gap", ["\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u200b\x1b[0m\u2060"])
+@pytest.mark.parametrize("form", [PLAIN, hexadecimal(PLAIN), base64.b64encode(PLAIN.encode()).decode().rstrip("=")])
+def test_characters_without_width_do_not_save_a_secret(gap: str, form: str) -> None:
+    redactor = Redactor([PLAIN])
+    text = f"key: {gap.join(form)}; done"
+    shown = redactor.text(text)
+    assert shown in {f"key: {MASK}; done", f"key: {MASK}{gap}{form[-1]}; done"}  # the last has bits of its neighbour
+    for cut in range(len(text)):
+        assert in_pieces(redactor, [text[:cut], text[cut:]]) == shown
+
+
+@pytest.mark.parametrize("gap", ["\u200b", "\u00ad\ufeff"])
+def test_characters_without_width_do_not_save_a_secret_that_another_process_completes(gap: str) -> None:
+    text = f"key: {gap.join(PLAIN)}; done"
+    for cut in range(len(text)):
+        first = Stream(Redactor([PLAIN]))
+        told = first.feed(text[:cut])
+        second = Stream(Redactor([PLAIN]), first.held)
+        assert seen(told + second.feed(text[cut:]) + second.end())[0] == f"key: {MASK}; done"
+
+
+def test_text_with_characters_without_width_stays_as_it_is() -> None:
+    text = "A family \U0001f468\u200d\U0001f469\u200d\U0001f467, a he\ufe0fart, a syl\u00adlable, \u202bright\u202c to left. "
+    assert Redactor([PLAIN]).text(text) == in_pieces(Redactor([PLAIN]), list(text)) == text
+
+
+def test_a_secret_with_characters_without_width_is_found_with_and_without_them() -> None:
+    secret = "correct\u200b horse\ufeff battery"
+    redactor = Redactor([secret])
+    assert redactor.text(f"> {secret}!") == redactor.text("> correct horse battery!") == f"> {MASK}!"
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\x1b[1m", "\u2060\x1b[0m"])
+def test_what_nobody_sees_is_not_held_back_for_ever(unseen: str) -> None:
+    stream = Stream(Redactor([PLAIN]))
+    shown = stream.feed("key: sk-li")
+    for _ in range(200):
+        shown += stream.feed(unseen * 100)
+        assert len(stream._held) <= 2 * MOST_UNSEEN
+    shown += stream.feed("ve-7f3aK9c00Zq; done") + stream.end()
+    assert seen(shown)[0] == f"key: {MASK}; done"
+
+
+def test_a_short_secret_is_not_found_in_ordinary_words_and_numbers() -> None:
+    redactor = Redactor(["12345678", "password", "deadbeef"])
+    for text in (
+        "31323334 31:32:33:34 31 32 33 34 70617373 70:61:73:73 64656164",  # half of it in hex
+        "&#49;&#50;&#51; %31%32%33%34 \\u0031\\u0032 passwor 1234567",
+        "MTIzND cGFzc3 TVRJek5EVT",
+    ):
+        assert redactor.text(text) == text
+    assert redactor.text("3132333435363738") == MASK
+
+
+def test_a_value_too_short_to_be_hidden_is_not_looked_for_in_any_form() -> None:
+    assert not Redactor(["1234567", "\u200b".join("abc")])
+
+
+def test_a_secret_of_many_characters_is_found_in_its_first_forms_only() -> None:
+    long = "".join(random.Random(1).choices("abcdefgh", k=LONGEST_REENCODED + 1))
+    assert Redactor([long]).text(long) == MASK
+    assert Redactor([long]).text(hexadecimal(long)) == hexadecimal(long)
+    assert Redactor([long[1:]]).text(hexadecimal(long[1:])) == MASK
+
+
+def test_forms_that_an_earlier_version_counted_keep_their_numbers() -> None:
+    """`held_words` has numbers of forms, also while a server is being replaced by one of another version."""
+    redactor = Redactor(["first secret", "second/secret"], exactly=["rota_run_token"])
+    numbers = [
+        redactor.form_of(each) for each in ("first secret", "first%20secret", "second/secret", "second%2Fsecret")
+    ]
+    token = redactor.form_of("rota_run_token")
+    assert token is not None
+    assert all(number is not None and number < token for number in numbers)
+    assert (redactor.form_of(hexadecimal("first secret")) or 0) > token
+
+
+ADVERSARIAL = {
+    "the beginning of the secret": PLAIN[:9],
+    "the beginning of its hex": hexadecimal(PLAIN)[:18],
+    "one character of the secret": "s",
+    "characters without width": "\u200b",
+    "a secret with characters without width": "\u200b".join(PLAIN) + "\u200b",
+    "commands to a terminal that never end": "\x1b]",
+    "commands to a terminal": "s\x1b[1m",
+    "escapes": "\\u0073",
+    "signs of escapes": "%&\\",
+}
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_no_text_takes_more_than_time_in_proportion_to_its_length(kind: str) -> None:
+    redactor, unit = Redactor([PLAIN, "s" * 40]), ADVERSARIAL[kind]
+
+    def seconds(size: int) -> float:
+        text = (unit * (size // len(unit) + 1))[:size]
+        began = time.process_time()
+        in_pieces(redactor, [text[at : at + 1000] for at in range(0, size, 1000)])
+        redactor.text(text)
+        return time.process_time() - began
+
+    short, long = (min(seconds(size) for _ in range(3)) for size in (8_000, 128_000))
+    assert long < 16 * 4 * short + 0.05  # 16 times as long; the square of that would be 256
 
 
 def test_colours_within_a_secret_do_not_save_it() -> None:

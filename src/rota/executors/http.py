@@ -71,7 +71,7 @@ class HttpExecutor:
         self._patience, self._grace = patience, grace
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
-        return agent_config.check(self.kind, config)
+        return agent_config.check(self.kind, config, allow=self._outbound.allowed)
 
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
         try:

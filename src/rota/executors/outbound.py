@@ -45,7 +45,7 @@ class Outbound:
         dial: Dial = asyncio.open_connection,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        self._allowed = AllowList(allow)
+        self.allowed = AllowList(allow)
         self._resolve, self._dial, self._trust = resolve, dial, trust
 
     @asynccontextmanager
@@ -67,10 +67,10 @@ class Outbound:
 
     async def _addresses(self, target: Target) -> list[Address]:
         """Those that are called. One that may not be called speaks against the name, whatever the others are."""
-        _refuse(target, self._allowed.objection(target))
+        _refuse(target, self.allowed.objection(target))
         addresses = [target.address] if target.address is not None else await self._look_up(target)
         for address in addresses:
-            _refuse(target, self._allowed.objection_to(target, address))
+            _refuse(target, self.allowed.objection_to(target, address))
         return addresses[:MOST_ADDRESSES]
 
     async def _look_up(self, target: Target) -> list[Address]:

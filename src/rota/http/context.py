@@ -25,6 +25,7 @@ from rota.http.limiting import LOGIN_COOKIE, Limits, bearer_of
 from rota.http.repeating import Repeated, Taken, take
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
+from rota.model.address import AllowList
 from rota.model.caller import Caller
 from rota.model.scope import READING
 from rota.sessions.artifacts import Depot
@@ -55,6 +56,11 @@ class Web:
         limits = Limits(self.db, rate=settings.rate_limit, workspace_rate=settings.workspace_rate_limit)
         object.__setattr__(self, "limits", limits)
         object.__setattr__(self, "readers", Readers(self.db, self.listener, self.closing))
+
+    @property
+    def http_allow(self) -> AllowList:
+        """Targets that agents of the kind `http` may have."""
+        return AllowList(self.settings.http_allow)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,11 @@
-"""Where an agent may be called: URLs read strictly, addresses judged, exceptions only by an operator. Pure."""
+"""Which URLs Rota may request: a strict parser, the address rules, and the operator's exceptions. Pure.
+
+Saving an agent and running it both call `read_target` and `AllowList.objection`, so that a URL that a run would refuse
+is refused when it is saved. Names are resolved only by the run.
+"""
 
 import re
+import unicodedata
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -22,11 +27,19 @@ _URL = re.compile(
     rf"(?P<path>/{_PATH})?(?P<query>\?(?:{_PATH}|\?)*)?(?:#.*)?",
     re.IGNORECASE | re.ASCII,
 )
+# Frequent mistakes, each with what would be right. `_URL` refuses everything else that is not a URL.
 _MISTAKES = {
-    r".*[^\x21-\x7e]|.*\\": "holds a character that a URL cannot have; write it percent-encoded, and names as xn--…",
-    r"(?!https?://)": "must begin with https:// or http://",
-    r"https?://[^/?#]*@": "must not hold a name or a password",
-    r"https?://([/?#:]|\Z)": "names no host",
+    r".*[^\x21-\x7e]|.*\\": "contains a character that is not allowed in a URL; percent-encode it, and write an "
+    "international host name in its xn--… form",
+    r"(?!https?://)": "must start with https:// or http://",
+    r"https?://[^/?#]*@": "must not contain a user name or password; send them in a header",
+    r"https?://([/?#:]|\Z)": "has no host; write https://host/path",
+    r"https?://\[[^\]/?#]*%": "must not have an IPv6 zone; write the address without %…",
+    r"https?://[^/?#]*%": "must not have a percent-encoded host; write the name itself",
+    r"https?://(\[[^\]/?#]*\]|[^:/?#\[]*):([/?#]|\Z)": "has an empty port; leave out the colon or give a port",
+    r"https?://(\[[^\]/?#]*\]|[^:/?#\[]*):(?![0-9]{1,5}([/?#]|\Z))": "has a port that is not a number from 1 to 65535; "
+    "write https://host:port/path, with an IPv6 address in brackets",
+    r"[^#]*%(?![0-9a-f]{2})": "has a % that is not followed by two hexadecimal digits; write %25 for a literal %",
 }
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -79,7 +92,7 @@ class Target:
 
 
 def read_target(value: object, at: str) -> Target:
-    """Where a URL leads; `Invalid` unless every reader of it would agree."""
+    """Parse a URL. Raises `Invalid` for anything that two parsers could understand differently."""
     if not isinstance(value, str) or len(value) > LONGEST_URL:
         raise Invalid(f"must be a URL of at most {LONGEST_URL:,} characters", field=at)
     for mistake, words in _MISTAKES.items():
@@ -87,15 +100,17 @@ def read_target(value: object, at: str) -> Target:
             raise Invalid(words, field=at)
     match = _URL.fullmatch(value)
     if match is None:
-        raise Invalid("is not a URL", field=at)
+        raise Invalid("is not a URL; write https://host/path and percent-encode special characters", field=at)
     scheme = match["scheme"].lower()
     port = _port(match["port"], at) if match["port"] else DEFAULT_PORTS[scheme]
     return Target(scheme, _host(match["host"], at), port, (match["path"] or "/") + (match["query"] or ""))
 
 
 class AllowList:
-    """What an operator opens beyond the public network and its ports: `host`, `address` or `network`, each with an
-    optional `:port` or `:*`; without one the ports 80 and 443 are meant."""
+    """Targets that may be called: public addresses on ports 80 and 443, and what the operator's entries add.
+
+    An entry is a host, an address or a network, with an optional `:port` or `:*`. Without one it adds ports 80 and 443.
+    """
 
     def __init__(self, entries: Iterable[str] = (), *, setting: str = SETTING) -> None:
         self._openings = [_opening(entry, setting) for entry in entries]
@@ -119,7 +134,7 @@ class AllowList:
         return _about_address(address) if port in ports else f"port {port} is not open"
 
     def objection(self, target: Target) -> str | None:
-        """Why a target may not be called, as far as can be told before its name is looked up."""
+        """Return why a target may not be called, as far as is known without resolving its name; None if it may."""
         if target.address is not None:
             return self.objection_to(target, target.address)
         if any(opening.names(target) for opening in self._openings):
@@ -135,6 +150,9 @@ class AllowList:
         if target.port not in OPEN_PORTS:
             return f"port {target.port} is not open"
         return _about_address(address)
+
+
+PUBLIC_ONLY = AllowList()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +232,7 @@ def _ports(text: str | None) -> Container[int]:
 
 def _port(text: str, at: str) -> int:
     if (port := int(text)) not in EVERY_PORT:
-        raise Invalid(f"there is no port {port}", field=at)
+        raise Invalid(f"port {port} is out of range; ports are 1 to 65535", field=at)
     return port
 
 
@@ -226,10 +244,39 @@ def _host(text: str, at: str) -> str:
         if _ends_in_a_number(host):
             return str(IPv4Address(host))  # which takes neither 127.1 nor 0177.0.0.1, unlike getaddrinfo
     except ValueError:
-        raise Invalid(f"{text!r} is no address, or not in its usual notation", field=at) from None
+        raise Invalid(
+            f"{_shorten(text)} is not an IP address in its usual notation, such as 192.0.2.1 or [2001:db8::1]", field=at
+        ) from None
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in host.split(".")):
-        raise Invalid(f"{text!r} is not the name of a host", field=at)
+        raise Invalid(
+            f"{_shorten(text)} is not a host name: labels of 1 to 63 letters, digits and inner hyphens, "
+            "253 characters in all",
+            field=at,
+        )
+    for label in host.split("."):
+        if label.startswith("xn--") and not _is_international(label):
+            raise Invalid(f"{_shorten(label)} is not the xn--… form of any international name", field=at)
     return host
+
+
+def _is_international(label: str) -> bool:
+    """Whether an `xn--` label encodes a name with characters that a name may have."""
+    encoded = label.removeprefix("xn--")
+    try:
+        name = encoded.encode().decode("punycode")
+        round_trip = name.encode("punycode").decode()
+    except UnicodeError:
+        return False
+    return round_trip == encoded and not name.isascii() and not any(map(_is_invisible, name))
+
+
+def _is_invisible(character: str) -> bool:
+    """Controls, blanks and halves of characters; some scripts need the two joiners."""
+    return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"} and character not in "\u200c\u200d"
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:77]}…")
 
 
 def _ends_in_a_number(host: str) -> bool:

@@ -38,7 +38,7 @@ GUIDES = (
     Guide(
         "http",
         "a web service that is posted to",
-        "a service that answers; workers call private addresses only if ROTA_HTTP_ALLOW names them",
+        "a service that answers; a private address only if ROTA_HTTP_ALLOW names it",
         {"name": "Service", "executor": "http", "config": {"url": "https://agents.example.com/"}},
     ),
     Guide(

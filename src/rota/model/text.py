@@ -17,8 +17,14 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
 _BEGUN = re.compile(r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}\x1b?|\x1b[ -/]*)\Z")
-_OBEYED = re.compile("[\x1b\x9b]")
-_UNSEEN = re.compile(f"{_SEQUENCE.pattern}|{_BEGUN.pattern}")
+# Characters without width: a soft hyphen, joiners, marks of direction, the selector of a coloured emoji.
+_NO_WIDTH = (
+    "\u00ad\u034f\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2060\u2061\u2062\u2063\u2064\u2066\u2067\u2068\u2069\ufe0f\ufeff"
+)
+_OBEYED = re.compile(f"[\x1b\x9b]|[{_NO_WIDTH}]+")
+_UNSEEN = re.compile(f"{_SEQUENCE.pattern}|{_BEGUN.pattern}|[{_NO_WIDTH}]+")
+_WHOLLY_UNSEEN = re.compile(f"{_SEQUENCE.pattern}|[{_NO_WIDTH}]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _MARKS = "`~*_-=#|:+> "  # of which alone the fences, rules and table lines of Markdown are made
@@ -70,19 +76,33 @@ def named(text: str) -> str:
     return name
 
 
-def obeyed_by_terminals(text: str) -> bool:
-    """Whether something in it may be."""
-    return "\x1b" in text or "\x9b" in text
+def has_unseen(text: str) -> bool:
+    """Whether it may contain something that nobody sees: what a terminal obeys, or characters without width."""
+    return "\x1b" in text or "\x9b" in text or (not text.isascii() and _has_no_width(text))
+
+
+@lru_cache(maxsize=1)
+def _has_no_width(text: str) -> bool:
+    return any(map(text.__contains__, _NO_WIDTH))  # faster than a regular expression
 
 
 @lru_cache(maxsize=1)  # who looks for the beginning of a secret looks for whole ones next
 def seen(text: str) -> tuple[str, Sequence[int]]:
-    """Text without what a terminal obeys, also at its end if that is only begun; and where each character of it stands
-    in what was given."""
+    """Text without what a terminal obeys, also at its end if that is only begun, and without characters that have no
+    width; and where each character of it stands in what was given."""
+    return _leave_out(_UNSEEN, text)
+
+
+def without_unseen(text: str) -> tuple[str, Sequence[int]]:
+    """The same, but the end is kept if it begins what a terminal obeys."""
+    return _leave_out(_WHOLLY_UNSEEN, text)
+
+
+def _leave_out(pattern: re.Pattern[str], text: str) -> tuple[str, Sequence[int]]:
     pieces, where, at = [], list[int](), 0
     for begins in _OBEYED.finditer(text):  # much faster than to try at every character
         start = begins.start()
-        if start >= at and (unseen := _UNSEEN.match(text, start)):
+        if start >= at and (unseen := pattern.match(text, start)):
             pieces.append(text[at:start])
             where += range(at, start)
             at = unseen.end()

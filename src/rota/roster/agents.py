@@ -13,6 +13,7 @@ from rota.db import agents, queues, workers
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model import agent_config
+from rota.model.address import PUBLIC_ONLY, AllowList
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
 from rota.model.ids import AgentId, new_id
@@ -29,10 +30,13 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-    """Save a new agent; the agent, and warnings about its configuration."""
+async def create(
+    conn: Connection, caller: Caller, values: Mapping[str, Any], *, allow: AllowList = PUBLIC_ONLY
+) -> tuple[dict[str, Any], Sequence[str]]:
+    """Save a new agent. Returns it with warnings about its configuration. `allow` are the targets that an agent of the
+    kind `http` may call."""
     caller.must_be(Level.ADMIN, "create an agent")
-    warnings = await _check(conn, {**DEFAULTS, **values})
+    warnings = await _check(conn, {**DEFAULTS, **values}, allow)
     uses = await credentials.check_uses(conn, caller, values.get("credentials", {}))
     agent_id = AgentId(new_id())
     slug = await slugs.free(
@@ -53,17 +57,17 @@ async def create(conn: Connection, caller: Caller, values: Mapping[str, Any]) ->
 
 
 async def change(
-    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any]
+    conn: Connection, caller: Caller, ref: str, values: Mapping[str, Any], *, allow: AllowList = PUBLIC_ONLY
 ) -> tuple[dict[str, Any], Sequence[str]]:
     """Save a change: a new revision of the agent and of every automation that uses it, unless it only pauses, resumes
     or caps it, which no revision tells."""
     caller.must_be(Level.ADMIN, "change an agent")
     found = await find(conn, caller, ref, lock=True)
     if not values:
-        return found, await doubts(conn, found)  # no revision of what is not changed
+        return found, await doubts(conn, found, allow)  # no revision of what is not changed
     agent = {**found, **values, "workspace_id": caller.workspace_id}
     as_before = all(agent[name] == found[name] for name in ("executor", "config", "credentials"))
-    warnings = await (doubts if as_before else _check)(conn, agent)
+    warnings = await (doubts if as_before else _check)(conn, agent, allow)
     agent["credentials"] = await credentials.check_uses(conn, caller, agent["credentials"])
     if agent["slug"] != found["slug"]:
         await slugs.free(
@@ -117,20 +121,20 @@ async def find(conn: Connection, caller: Caller, ref: str, *, lock: bool = False
     return agent
 
 
-async def doubts(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
+async def doubts(conn: Connection, agent: Mapping[str, Any], allow: AllowList) -> Sequence[str]:
     """What may not work about an agent that is saved, as saving it would say now."""
     try:
-        return await _check(conn, agent)
+        return await _check(conn, agent, allow)
     except Invalid as wrong:
         return [f"{wrong.field}: {wrong.message}"]
 
 
-async def _check(conn: Connection, agent: Mapping[str, Any]) -> Sequence[str]:
+async def _check(conn: Connection, agent: Mapping[str, Any], allow: AllowList) -> Sequence[str]:
     """Kinds that we don't know are for those workers to judge that serve them."""
     check_http_secret(agent["executor"], agent["credentials"])
     served = await workers.served(conn, dead_after=SERVED_LATELY)
     return agent_config.check(
-        agent["executor"], agent["config"], which=shutil.which, has=_has_module, also=sorted(served)
+        agent["executor"], agent["config"], which=shutil.which, has=_has_module, also=sorted(served), allow=allow
     )
 
 

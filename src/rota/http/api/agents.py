@@ -46,7 +46,7 @@ async def create_agent(
 
     async def make() -> AgentId:
         nonlocal warnings
-        agent, warnings = await agents.create(unit.conn, unit.caller, values)
+        agent, warnings = await agents.create(unit.conn, unit.caller, values, allow=shared.http_allow)
         return AgentId(agent["id"])
 
     agent = await agents.find(unit.conn, unit.caller, str(await once(body, make)))
@@ -69,7 +69,7 @@ async def change_agent(
         unit.only_try(response)
     if "executor" in body.model_fields_set:
         refuse_barred(unit, shared, body.executor)
-    changed, warnings = await agents.change(unit.conn, unit.caller, agent, body.given())
+    changed, warnings = await agents.change(unit.conn, unit.caller, agent, body.given(), allow=shared.http_allow)
     return AgentOut.model_validate({**changed, "warnings": warnings})
 
 

@@ -130,7 +130,8 @@ async def create(unit: InUnit, request: Request, shared: Shared) -> Response:
     try:
         async with unit.conn.transaction():
             refuse_barred(unit, shared, typed["executor"])
-            saved, _ = await agents.create(unit.conn, unit.caller, agent_fields.read(typed))
+            values = agent_fields.read(typed)
+            saved, _ = await agents.create(unit.conn, unit.caller, values, allow=shared.http_allow)
     except WRONG as wrong:
         return await _form(unit, request, shared, None, typed, forms.rejected(request, wrong, "new", typed), to)
     unit.about(saved["id"])
@@ -150,7 +151,8 @@ async def change(unit: InUnit, request: Request, shared: Shared, agent: str) -> 
                 raise Conflict(STALE)
             if typed["executor"] != found["executor"]:
                 refuse_barred(unit, shared, typed["executor"])
-            saved, _ = await agents.change(unit.conn, unit.caller, str(found["id"]), agent_fields.read(typed))
+            values, ref = agent_fields.read(typed), str(found["id"])
+            saved, _ = await agents.change(unit.conn, unit.caller, ref, values, allow=shared.http_allow)
     except WRONG as wrong:
         return await _form(unit, request, shared, found, typed, forms.rejected(request, wrong, found["id"], typed))
     return forms.gone(request, address_of(unit.caller, saved))

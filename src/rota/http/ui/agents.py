@@ -99,7 +99,7 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
     served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     unserved = _unserved(found, served)
     sandboxes = await _sandboxes(conn, shared, found)
-    doubts = await agents.doubts(conn, found) if caller.is_admin else []
+    doubts = await agents.doubts(conn, found, shared.http_allow) if caller.is_admin else []
     return {
         "agent": {**found, "ref": ref_of(found), "unserved": unserved},
         "automations": [{**each, "ref": automation_ref(each)} for each in used[:NAMED]],

@@ -8,6 +8,7 @@ from typing import Any
 
 from rota.errors import Invalid
 from rota.model.acp_presets import PRESETS, Preset
+from rota.model.address import read_target
 from rota.model.agent_config.headers import HEADER_NAME, fill, read_header_value
 from rota.model.agent_config.programs import Limits, Which, missing_program, read_limits, read_words
 from rota.model.config_fields import (
@@ -131,9 +132,9 @@ def _mcp_type(value: object, at: str) -> str:
 
 
 def _url(value: object, at: str) -> str:
+    """An agent may reach servers that Rota cannot, so that any host is right."""
     text = read_name(value, at)
-    if not text.startswith(("http://", "https://")):
-        raise Invalid("must begin with http:// or https://", field=at)
+    read_target(text, at)
     return text
 
 

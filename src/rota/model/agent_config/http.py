@@ -9,7 +9,6 @@ from typing import Any
 from rota.errors import Invalid
 from rota.model.address import SETTING, AllowList, Target, read_target
 from rota.model.agent_config.headers import HEADER_NAME, read_header_value
-from rota.model.agent_config.programs import Which
 from rota.model.config_fields import OUTPUT_LIMIT, Fields, open_secrets, otherwise, read_object, read_size, read_wait
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
@@ -51,17 +50,17 @@ def read_http(config: Mapping[str, Any]) -> HttpConfig:
     )
 
 
-def check_http(config: Mapping[str, Any], _which: Which | None) -> list[str]:
+def check_http(config: Mapping[str, Any], allow: AllowList) -> list[str]:
+    """Refuse a URL that every run would refuse before it resolves the name, and warn about secrets in headers."""
     read = read_http(config)
-    return [*_unopened(read.target), *open_secrets(read.headers, "headers")]
-
-
-def _unopened(target: Target) -> list[str]:
-    """Only a warning: which targets are open is known to the workers alone."""
-    objection = AllowList().objection(target)
-    if objection is None:
-        return []
-    return [f"config.url: only workers whose {SETTING} includes {target.authority} call it, others do not: {objection}"]
+    if objection := allow.objection(read.target):
+        raise Invalid(
+            f"{read.target.authority} may not be called: {objection}. Use a public address on port 80 or 443, or ask "
+            f"an operator to add this one to {SETTING}.",
+            code="target_not_allowed",
+            field="config.url",
+        )
+    return open_secrets(read.headers, "headers")
 
 
 def _headers(value: object, at: str) -> dict[str, str]:

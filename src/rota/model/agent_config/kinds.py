@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rota.errors import Invalid
+from rota.model.address import PUBLIC_ONLY, AllowList
 from rota.model.agent_config.acp import check_acp
 from rota.model.agent_config.command import check_command
 from rota.model.agent_config.http import check_http
@@ -23,7 +24,6 @@ Has = Callable[[str], bool]
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Which | None], list[str]]] = {
     "command": check_command,
     "python": check_python,
-    "http": check_http,
     "acp": check_acp,
     "llm": check_llm,
     "langgraph": check_langgraph,
@@ -38,12 +38,16 @@ def check(
     which: Which | None = None,
     has: Has | None = None,
     also: Iterable[str] = (),
+    allow: AllowList = PUBLIC_ONLY,
 ) -> list[str]:
     """Warnings for a configuration that may not work; `Invalid`, with the field, for one that cannot.
 
     `which` finds programs on this machine, and `has` tells whether a module is installed. `also` are kinds that
-    workers serve and this file doesn't know: their own workers check them.
+    workers serve and this file doesn't know: their own workers check them. `allow` are the targets that agents of the
+    kind `http` may call.
     """
+    if kind == "http":
+        return check_http(config, allow)
     if kind in _CHECKS:
         return [*_CHECKS[kind](config, which), *_missing_extra(kind, has)]
     if kind in also:
