@@ -39,7 +39,7 @@ SELECT g.user_id, r.workspace_id, r.session_id, r.id AS run_id, r.attempt
 SEAT = """
 -- The role is that of its task, else the one that a person gave its agent in the session; where none is declared, `agent`.
 -- Those that an agent named, for tasks, are no seats: neither it nor a later turn of it becomes one of them.
-SELECT r.session_id, r.source,
+SELECT r.session_id, r.source, r.budget IS NOT NULL AS budgeted,
        coalesce(r.automation_id, (SELECT s.automation_id FROM sessions s
                                    WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id)) AS automation_id,
        coalesce((SELECT t.role FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.run_id = r.id),

@@ -19,7 +19,7 @@ from rota.db.approvals import Approval
 from rota.db.listener import RUNS, session_channel
 from rota.db.messages import Asked
 from rota.db.pool import Connection
-from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
+from rota.errors import Conflict, Forbidden, Lost, NotFound, TooLarge, Unauthenticated
 from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
@@ -59,10 +59,12 @@ class AtDesk:
     key: str | None
     redactor: Redactor
 
-    async def write(self, verb: str, request: dict[str, Any], work: Work, *, event: str | None = None) -> Any:
+    async def write(
+        self, verb: str, request: dict[str, Any], work: Work, *, event: str | None = None, alone: bool = False
+    ) -> Any:
         """Do it in one transaction, fenced by the attempt, once for its key; then wake who follows the session."""
         async with _fenced(), isolation.in_workspace(self.shared.db, self.seat.workspace_id) as conn:
-            await desk.hold(conn, self.seat, event=event)
+            await desk.hold(conn, self.seat, event=event, alone=alone)
             answer = await repeats.once(
                 conn, self.seat.workspace_id, self.seat.run_id, self.key, {"desk": verb, **request}, work
             )
@@ -117,11 +119,17 @@ async def use_tool(at: Seated, body: ToolIn) -> None:
 
 @router.post("/usage", status_code=204)
 async def spend(at: Seated, body: UsageIn) -> None:
-    """Charge the account of the run's grant with so much more of a unit. A run that has spent what its budget allows is
-    stopped and fails `budget_exceeded`. Running time (`seconds`) is measured, so what is sent of it does not count."""
-    if await at.write("usage", body.model_dump(), lambda conn: desk.spend(conn, at.seat, body.unit, body.amount)):
-        async with at.reading() as conn:
-            await desk.stop_over_budget(conn, at.seat)
+    """Charge the account of the run's grant with so much more of a unit. The report that reaches a cap of the budget
+    counts and stops the run, which fails `budget_exceeded`; later ones are refused, 409 `budget_exceeded`, and do not
+    count. Running time (`seconds`) is measured, so what is sent of it does not count."""
+    refusal = await at.write(
+        "usage",
+        body.model_dump(),
+        lambda conn: desk.spend(conn, at.seat, body.unit, body.amount),
+        alone=at.seat.budgeted,
+    )
+    if refusal:
+        raise Conflict(f"{refusal} This report was not recorded, and the run is being stopped.", code="budget_exceeded")
 
 
 @router.post("/message", status_code=201)
