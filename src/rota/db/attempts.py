@@ -53,6 +53,15 @@ SELECT r.session_id, r.source, r.budget IS NOT NULL AS budgeted,
 
 STOPPING = "SELECT cancel_requested_at IS NOT NULL FROM runs WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s"
 
+COUNT_REFUSED_TASKS = """
+-- By error code; whether these are the first.
+   UPDATE runs
+      SET refused_tasks = coalesce(refused_tasks, '{}') || jsonb_build_object(
+              %(code)s::text, coalesce((refused_tasks ->> %(code)s)::bigint, 0) + %(count)s)
+    WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s
+RETURNING (refused_tasks ->> %(code)s)::bigint = %(count)s
+"""
+
 GRANTED_LEVEL = """
 SELECT m.level FROM runs r
        JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
@@ -90,6 +99,13 @@ async def seat(conn: Connection, workspace_id: UUID, run_id: UUID) -> dict[str, 
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(SEAT, {"workspace_id": workspace_id, "run_id": run_id})
         return await cursor.fetchone()
+
+
+async def count_refused_tasks(conn: Connection, workspace_id: UUID, run_id: UUID, *, code: str, count: int) -> bool:
+    """Count tasks that the run's agent wanted to add; whether they are the first that were refused with this code."""
+    given = {"workspace_id": workspace_id, "run_id": run_id, "code": code, "count": count}
+    found = await (await conn.execute(COUNT_REFUSED_TASKS, given)).fetchone()
+    return bool(found and found[0])
 
 
 async def is_stopping(conn: Connection, workspace_id: UUID, run_id: UUID) -> bool:

@@ -128,6 +128,16 @@ async def add_tasks(conn: Connection, seat: Seat, forms: Sequence[TaskForm], *, 
     return await tasks.add(conn, *seat.where, forms, attempt=(seat.run_id, seat.attempt), batch=batch)
 
 
+async def count_refused_tasks(conn: Connection, seat: Seat, refusal: Conflict) -> None:
+    """Keep in the run's history that tasks were refused: a count for each limit, and one event for the first of them.
+    In a transaction of its own, since the refusal rolled back the one that would have added them."""
+    await hold(conn, seat, alone=True)
+    where = (seat.workspace_id, seat.run_id)
+    if await attempts.count_refused_tasks(conn, *where, code=refusal.code, count=refusal.facts["refused"]):
+        told = {"tasks_refused": refusal.code, "reason": refusal.message}
+        await events.append(conn, [_event(seat, "run", told)])
+
+
 async def event(conn: Connection, seat: Seat, name: str, data: Any, key: str | None) -> list[RunId]:
     """Post an event in the name of who granted the run; the runs it starts. A key is the run's own. One that would
     start what led to this run is refused: agents that call each other in a circle would never stop."""

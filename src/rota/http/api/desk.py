@@ -40,6 +40,7 @@ from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
 from rota.model.redaction import Redactor
+from rota.model.task import is_over_limit
 from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
 from rota.sessions.seat import Seat
@@ -164,9 +165,17 @@ async def list_tasks(at: Seated, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = 
 
 @router.post("/task", status_code=201)
 async def add_tasks(at: Seated, body: TasksIn) -> Page[TaskOut]:
-    """Add tasks to the session, all or none. Those that wait for nobody start at once."""
+    """Add tasks to the session, all or none. Those that wait for nobody start at once. Over a limit of the run they are
+    refused, `task_depth` or `too_many_tasks_of_run`, and counted in its history."""
     forms = [each.form() for each in body.tasks]
-    batch = await at.write("task", body.model_dump(mode="json"), lambda conn: desk.add_tasks(conn, at.seat, forms))
+    try:
+        batch = await at.write("task", body.model_dump(mode="json"), lambda conn: desk.add_tasks(conn, at.seat, forms))
+    except Conflict as refusal:
+        if is_over_limit(refusal):
+            async with _fenced(), isolation.in_workspace(at.shared.db, at.seat.workspace_id) as conn:
+                await desk.count_refused_tasks(conn, at.seat, refusal)
+            at.shared.wakes.send(session_channel(at.seat.session_id))
+        raise
     at.shared.wakes.send(RUNS, [at.seat.workspace_id])
     async with at.reading() as conn:
         found = await task_rows.page(conn, at.seat.where, batch=UUID(batch))
