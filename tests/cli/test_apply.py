@@ -157,7 +157,9 @@ async def test_an_instant_that_has_passed_is_still_the_same(
 async def test_a_change_is_shown_field_by_field_and_only_that_is_sent(
     rota: Command, answer: Answer, file: Callable[..., str]
 ) -> None:
-    item = haiku(prompt="one\ntwo\nthree", schedule={"cron": "0 9 * * *"}, max_attempts=3)
+    item = haiku(
+        prompt="one\ntwo\nthree", schedule={"cron": "0 9 * * *"}, max_attempts=3, max_tasks=7, max_task_depth=2
+    )
     await rota("apply", "-f", file({"agents": [POET], "automations": [item]}), "--yes")
     await rota("automations", "edit", "haiku", "--set", "pause_after_failures=4")
     changed = {
@@ -188,6 +190,7 @@ async def test_a_change_is_shown_field_by_field_and_only_that_is_sent(
     ]
     saved = await answer("automations", "show", "haiku")
     assert (saved["status"], saved["pause_after_failures"], saved["max_attempts"]) == ("paused", 4, 3)
+    assert (saved["max_tasks"], saved["max_task_depth"]) == (7, 2)
     [revision, *_] = (await answer("automations", "revisions", "haiku"))["items"]
     assert set(revision["changed"]) == {"prompt", "timeout", "triggers"}
     assert (await rota("apply", "-f", path, "--dry-run")).stdout.endswith("0 to change, 2 unchanged.\n")

@@ -1,5 +1,6 @@
 """Accounts and usage over HTTP: budgets, what was spent by day and automation, the forecast, and the hard stop."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from .api_client import DAILY, Api, AtWork, Office, example, furnish, made, refu
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 TEN = {"per_run": {"tokens": 10}, "per_month": {"tokens": 25}}
 
 
@@ -91,7 +93,56 @@ async def test_an_agent_that_reports_over_http_is_stopped_once_it_has_spent_its_
     await office.settle(work, Cancelled())
     ended = made(await api.get(path), 200)
     assert (ended["status"], ended["error_class"], ended["usage"]["tokens"]) == ("failed", "budget_exceeded", 11)
-    assert ended["error_detail"] == "It has spent what one run may."
+    assert ended["error_detail"] == "It has spent 11 tokens of the 10 that one run may."
+
+
+async def test_of_sixteen_reports_at_once_those_after_the_cap_are_refused_and_do_not_count(
+    office: Office, api: Api
+) -> None:
+    """Provoked: all sixteen wait for the run, which somebody holds."""
+    run = await start(api, budget={"per_run": {"tokens": 100}})
+    work = await office.claim()
+    agent = Api(api.client, api.workspace, work.token)
+
+    async def report(number: int) -> Any:
+        return await agent.post(f"/runs/{work.id}/desk/usage", {"unit": "tokens", "amount": 60}, key=f"report-{number}")
+
+    async with office.db.transaction() as conn:
+        await conn.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", [run["id"]])
+        reports = [asyncio.create_task(report(number)) for number in range(16)]
+        await until(lambda: office.value(f"SELECT ({WAITING}) >= 8"))
+    answers = await asyncio.gather(*reports)
+    assert sorted(answer.status_code for answer in answers) == [204] * 2 + [409] * 14
+    for number, answer in enumerate(answers):
+        if answer.status_code == 409:
+            told = refused(answer, 409, "budget_exceeded")
+            assert told["detail"].startswith("It has spent 120 tokens of the 100 that one run may.")
+            refused(await report(number), 409, "budget_exceeded")  # a repeat has the same answer
+    found = made(await api.get(f"/runs/{run['id']}"), 200)
+    assert found["usage"]["tokens"] == 120
+    assert found["cancel_requested_at"]
+    await office.settle(work)  # the agent ended well in the same moment
+    found = made(await api.get(f"/runs/{run['id']}"), 200)
+    assert (found["status"], found["error_class"]) == ("failed", "budget_exceeded")
+
+
+async def test_a_report_is_refused_over_http_once_another_run_has_used_up_the_months_budget_of_their_account(
+    office: Office, api: Api
+) -> None:
+    budget = {"per_run": {"tokens": 50}, "per_month": {"tokens": 120}}
+    made(await api.patch(f"/accounts/{(await account_of(api))['id']}", {"budget": budget}), 200)
+    first, second = [await start(api, name=name) for name in ("First", "Second")]
+    works = [await office.claim() for _ in (first, second)]
+    await works[0].desk.usage("tokens", 45)
+    assert await over_http(api, works[1], 45) == 204
+    await works[0].desk.usage("tokens", 45)  # 135 of 120
+    assert await over_http(api, works[1], 4) == 409
+    found = made(await api.get(f"/runs/{second['id']}"), 200)
+    assert (found["usage"]["tokens"], bool(found["cancel_requested_at"])) == (45, True)
+    await office.settle(works[1])
+    found = made(await api.get(f"/runs/{second['id']}"), 200)
+    assert (found["status"], found["error_class"]) == ("failed", "budget_exceeded")
+    assert found["error_detail"] == "Its account has spent 135 tokens of the 120 allowed for the month."
 
 
 async def test_usage_is_told_by_day_and_automation_and_pages_on(office: Office, api: Api) -> None:

@@ -22,14 +22,14 @@ FIELDS = {
     "id", "slug", "name", "status", "paused_reason", "deleted_at", "agent_id", "agent", "prompt", "input",
     "credentials", "schedule_text",
     "triggers", "next_fire_at", "next_fires", "last_run", "grant_id", "grant_problem", "owner", "revision", "session", "session_id",
-    "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout", "start_within",
-    "approval_expires", "pre_approvals", "pause_after_failures", "budget", "created_at", "updated_at",
+    "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "max_task_depth", "max_tasks",
+    "timeout", "start_within", "approval_expires", "pre_approvals", "pause_after_failures", "budget", "created_at", "updated_at",
 }  # fmt: skip
 RUN_FIELDS = {
     "id", "automation_id", "trigger_id", "session_id", "agent_id", "grant_id", "revision", "status", "source", "slot",
     "missed", "payload", "retry_of", "created_by", "ready_at", "queued_at", "started_at", "finished_at", "attempt", "tries",
     "rescues", "max_attempts", "worker_id", "skip_reason", "error_class", "error_detail", "summary", "usage", "trace_id",
-    "cancel_requested_at",
+    "cancel_requested_at", "refused_tasks",
 }  # fmt: skip
 WRITTEN = ("automations", "triggers", "grants", "revisions", "sessions", "runs", "events")
 
@@ -206,6 +206,8 @@ async def test_session_same_gives_it_its_one_session(api: Api) -> None:
         ({"timeout": None}, "invalid", "timeout"),
         ({"max_attempts": 0}, "invalid", "max_attempts"),
         ({"max_attempts": 2.5}, "invalid", "max_attempts"),
+        ({"max_task_depth": 0}, "invalid", "max_task_depth"),
+        ({"max_tasks": 10_001}, "invalid", "max_tasks"),
         ({"catch_up": "all"}, "invalid", "catch_up_limit"),
         ({"catch_up": "some"}, "invalid", "catch_up"),
         ({"overlap": "maybe"}, "invalid", "overlap"),

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 from httpx import Response
+from waiting import until
 
 from rota.db.listener import ANSWERS
 from rota.http import redacting
@@ -399,6 +400,56 @@ async def test_a_role_that_it_named_in_an_earlier_turn_is_not_its_own_in_the_nex
     helper = Seat(office, api, await office.claim())
     [read] = made(await helper.send("GET", "inbox"), 200)["items"]
     assert (read["from"], read["body"]) == ("agent", "Begin.")
+
+
+async def test_requests_at_the_same_moment_do_not_add_more_tasks_together_than_one_run_may(
+    office: Office, api: Api
+) -> None:
+    """Provoked: somebody holds the session while eight requests come, each for one task."""
+    automation = made(await api.post("/automations", example(max_tasks=3)))
+    run = made(await api.post(f"/automations/{automation['id']}/run"))
+    seat = Seat(office, api, await office.claim())
+    one = {"tasks": [{"role": "helper", "prompt": "Sweep."}]}
+    waiting = (
+        "SELECT count(*) >= 4 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with office.db.transaction() as conn:
+        await conn.execute("SELECT FROM sessions WHERE id = %s FOR UPDATE", [run["session_id"]])
+        requests = [asyncio.create_task(seat.post("task", one)) for _ in range(8)]
+        await until(lambda: office.value(waiting))
+    answers = await asyncio.gather(*requests)
+    assert sorted(each.status_code for each in answers) == [201] * 3 + [409] * 5
+    for each in answers:
+        if each.status_code == 409:
+            told = refused(each, 409, "too_many_tasks_of_run", "tasks")
+            assert (told["limit"], told["refused"]) == (3, 1)
+    assert len((await api.get(f"{seat.session}/tasks")).json()["items"]) == 3
+    found = made(await api.get(f"/runs/{run['id']}"), 200)
+    assert found["refused_tasks"] == {"too_many_tasks_of_run": 5}
+    [told] = [each["data"] for each in await seat.log("run") if "tasks_refused" in each["data"]]
+    assert told["tasks_refused"] == "too_many_tasks_of_run"
+    assert told["reason"].startswith("One run may add 3 tasks")
+    lines = (await api.get(f"{seat.session}/transcript")).json()["items"]
+    assert [each["text"] for each in lines if "refused" in each["text"]] == [f"Tasks were refused: {told['reason']}"]
+
+
+async def test_a_task_adds_tasks_that_are_one_deeper_and_a_person_begins_anew(office: Office, api: Api) -> None:
+    automation = made(await api.post("/automations", example(max_task_depth=1)))
+    made(await api.post(f"/automations/{automation['id']}/run"))
+    seat = Seat(office, api, await office.claim())
+    one = {"tasks": [{"role": "helper", "prompt": "Sweep."}]}
+    made(await seat.post("task", one))
+    helper = Seat(office, api, await office.claim())
+    told = refused(await helper.post("task", one), 409, "task_depth", "tasks")
+    assert told["detail"] == (
+        "These tasks would have depth 2; tasks that add tasks may go 1 deep (policy `max_task_depth`)."
+    )
+    made(await api.post(f"{seat.session}/tasks", one))  # a person is not held to it
+    depths = "SELECT array_agg(depth) FROM tasks WHERE session_id = %s"
+    assert await office.value(depths, UUID(seat.session.rpartition("/")[2])) == [1, 1]
+    made(await api.patch(f"/automations/{automation['id']}", {"max_task_depth": 2}), 200)
+    made(await helper.post("task", one))  # what the automation says now counts
+    assert await office.value(depths, UUID(seat.session.rpartition("/")[2])) == [1, 1, 2]
 
 
 EVERYBODY_HEARS = [("Hear", {"event": "swept"}), ("Hear more", {"event": "swept"}), ("Deaf", {"event": "other"})]

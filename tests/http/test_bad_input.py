@@ -685,6 +685,8 @@ BODIES = st.fixed_dictionaries(
                 "late_after",
                 "max_attempts",
                 "max_rescues",
+                "max_task_depth",
+                "max_tasks",
                 "timeout",
                 "start_within",
                 "approval_expires",

@@ -99,6 +99,8 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"input": "{nope"}, {}, "input"),
     ({"timeout": "long"}, {}, "timeout"),
     ({"max_attempts": "many"}, {}, "max_attempts"),
+    ({"max_tasks": "many"}, {}, "max_tasks"),
+    ({"max_task_depth": "0"}, {}, "max_task_depth"),
     ({"catch_up": "all"}, {}, "catch_up_limit"),
     ({"overlap": "maybe"}, {}, "overlap"),
     ({}, {"cron": "61 * * * *"}, "triggers.0.cron"),
@@ -234,7 +236,14 @@ async def test_one_whose_zone_is_no_more_is_shown_and_edited(admin: AsyncClient,
 
 
 async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncClient, house: Any) -> None:
-    given = {"pre_approvals": ["read_*", "list_files"], "max_attempts": 3, "catch_up": "all", "catch_up_limit": 4}
+    given = {
+        "pre_approvals": ["read_*", "list_files"],
+        "max_attempts": 3,
+        "max_tasks": 7,
+        "max_task_depth": 2,
+        "catch_up": "all",
+        "catch_up_limit": 4,
+    }
     given["budget"] = {"per_run": {"money": "0.50", "seconds": 60}, "per_month": {"money": "10"}}
     await house.automation({"cron": "0 9 * * *"}, **given, session="same", overlap="queue_one", pause_after_failures=5)
     policies = "SELECT to_jsonb(a) - 'updated_at' - 'revision' - 'name' FROM automations a"

@@ -275,6 +275,19 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
     )
 
 
+async def test_a_session_says_how_many_tasks_of_its_run_were_refused(admin: AsyncClient, house: Any) -> None:
+    run = await house.started(await house.automation())
+    assert "refused" not in Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
+    await house.execute(
+        """UPDATE runs SET refused_tasks = '{"task_depth": 3, "too_many_tasks_of_run": 1200}' WHERE id = %s""",
+        run["id"],
+    )
+    shown = Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
+    told = "1,203 tasks were refused: 3 too deep below the first task and 1,200 more than one run may add."
+    assert told in shown
+    assert words.refused_tasks({"refused_tasks": {"task_depth": 1}}).startswith("1 task was refused: 1 too deep")
+
+
 async def test_a_session_is_about_the_run_at_work_whatever_came_after_it(admin: AsyncClient, house: Any) -> None:
     run = await house.started(await house.automation())
     session = f"{ROOT}/sessions/{run['session_id']}"

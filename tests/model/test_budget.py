@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rota.errors import Invalid
-from rota.model.budget import Concern, Purse, admit, checked, exceeded
+from rota.model.budget import Concern, Exceeded, Month, Purse, Report, Spender, admit, checked, exceeded, judge
 from rota.model.ids import AccountId, AutomationId, RunId, WorkspaceId, new_id
 
 WORKSPACE, ACCOUNT = WorkspaceId(new_id()), AccountId(new_id())
@@ -64,3 +64,30 @@ def test_money_stays_decimal() -> None:
     spent = sum([Decimal("0.1")] * 3, Decimal())
     assert exceeded({"money": Decimal("0.3")}, {"money": spent})
     assert not exceeded({"money": Decimal("0.30000001")}, {"money": spent})
+
+
+def test_each_cap_is_exceeded_by_one_report_and_the_run_is_then_refused_in_every_unit() -> None:
+    run = RunId(new_id())
+    spender = Spender({"tokens": Decimal(100), "seconds": Decimal(5)}, {"tokens": Decimal(40)}, [])
+    given = [("tokens", 59), ("money", 1), ("tokens", 60), ("tokens", 1), ("money", 1), ("seconds", 9)]
+    reports = [Report(run, unit, Decimal(amount)) for unit, amount in given]
+    accepted, over = judge(reports, {run: spender}, [])
+    assert accepted == [True, True, True, False, False, True]
+    assert over == {run: Exceeded("tokens", Decimal(159), Decimal(100))}
+
+
+def test_what_one_run_spends_counts_for_those_it_shares_a_month_with() -> None:
+    shared = Purse(WORKSPACE, ACCOUNT, MONTH, "tokens")
+    first, second, third = (RunId(new_id()) for _ in range(3))
+    caps = {"tokens": Decimal(50)}
+    spenders = {first: Spender(caps, {}, [shared]), second: Spender(caps, {}, [shared]), third: Spender(caps, {}, [])}
+    reports = [Report(run, "tokens", Decimal(45)) for run in (first, second, third, second)]
+    accepted, over = judge(reports, spenders, [Month(shared, "account", Decimal(20), Decimal(100))])
+    assert accepted == [True, True, True, False]
+    assert over == dict.fromkeys((first, second), Exceeded("tokens", Decimal(110), Decimal(100), "account"))
+
+
+def test_running_time_always_counts_and_stops_no_run() -> None:
+    run = RunId(new_id())
+    spender = Spender({"seconds": Decimal(5)}, {"seconds": Decimal(5)}, [])
+    assert judge([Report(run, "seconds", Decimal(1))], {run: spender}, []) == ([True], {})

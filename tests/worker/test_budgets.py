@@ -1,22 +1,36 @@
 """Budgets: set aside when fired, settled at the end, a hard stop while running, and never overspent together."""
 
 import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from at_work import at_work
 from house import NOON, Clock, House
 from waiting import until
 
-from rota.db import runs, spending
-from rota.db.listener import Wakes
+from rota.db import accounts as account_rows
+from rota.db import budgets, events, runs, spending
+from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
+from rota.executors.command import CommandExecutor
 from rota.model.budget import SECONDS
 from rota.model.executor import Assignment, Desk
-from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
-from rota.roster import automations, running
-from rota.runs import budgeting, cancelling, sweeping
+from rota.model.ids import ApprovalId, WorkerId, new_id
+from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
+from rota.model.run import Claimed
+from rota.roster import accounts, agents, automations, running
+from rota.runs import budgeting, cancelling, claiming, settling, sweeping
+from rota.runs.settling import Result
 from rota.scheduler.tick import Scheduler
+from rota.trace.record import Recorder
+from rota.worker.queues import Queues
+from rota.worker.worker import Worker
 
 TEN_OF_HUNDRED = {"per_run": {"tokens": 10}, "per_month": {"tokens": 100}}
 ONE_AT_A_TIME = {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}
@@ -334,3 +348,144 @@ async def test_who_changes_a_budget_and_who_fires_do_not_miss_each_other(house: 
     await late
     assert [run["status"] for run in await house.ledger(third)] == ["queued"]
     assert await house.value("SELECT count(*) FROM reservations WHERE holder_id = %s", account) == 2
+
+
+# ── A cap is exceeded by at most one report ──────────────────────────────────────────────────────────────────────
+
+REPORT = json.dumps({"type": "usage", "unit": "tokens", "amount": 45})
+PRINT_EIGHT = f"import time; print(({REPORT!r} + chr(10)) * 8, end='', flush=True); time.sleep(60)"
+
+
+async def claim_one(house: House) -> Claimed:
+    """The next run, as a worker takes it."""
+    async with house.db.transaction() as conn:
+        queues = Queues(["default"], ["command"])
+        await queues.look(conn)
+        ready = await queues.to_read(conn, 1)
+        [run] = await claiming.claim(conn, WorkerId("w"), queues=ready, places=1, lease=timedelta(minutes=1))
+    return run
+
+
+async def of_account(house: House) -> Any:
+    async with house.db.connection() as conn:
+        found = await account_rows.page(conn, house.caller.workspace_id, before=None, limit=1)
+        [account] = await accounts.with_month(conn, house.caller, found)
+    return account["spending"]["tokens"]["spent"]
+
+
+async def start_all(house: House, count: int, **values: Any) -> Sequence[Any]:
+    errands = [await house.automation(name=f"Errand {number}", **values) for number in range(count)]
+    async with house.db.transaction() as conn:
+        return [await running.run_now(conn, house.caller, each) for each in errands]
+
+
+@pytest.mark.parametrize(("count", "spent"), [(1, 90), (2, 135)])
+async def test_a_program_that_prints_many_reports_at_once_exceeds_its_caps_by_one(
+    house: House, wakes: Wakes, listener: Listener, tmp_path: Path, count: int, spent: int
+) -> None:
+    """One run reaches its own cap with the second report; two of them reach the account's with the third."""
+    async with house.db.transaction() as conn:
+        config = {"argv": [sys.executable, "-c", PRINT_EIGHT]}
+        await agents.create(conn, house.caller, {"name": "Printer", "executor": "command", "config": config})
+    await give_account(house, '{"per_run": {"tokens": 50}, "per_month": {"tokens": 120}}')
+    started = await start_all(house, count, agent="printer")
+    recorder = Recorder(house.db, wakes)
+    executors = {"command": CommandExecutor(grace=timedelta(seconds=1))}
+    worker = Worker(house.db, wakes, recorder, executors, url="http://rota.test", home=tmp_path, places=5)
+    async with at_work(worker, recorder, listener):
+        found = [await until(ended(house, run_id)) for run_id in started]
+    assert {(run["status"], run["error_class"]) for run in found} == {("failed", "budget_exceeded")}
+    assert sum(run["usage"]["tokens"] for run in found) == spent
+    assert await of_account(house) == spent
+
+
+async def test_runs_of_one_account_that_report_at_the_same_moment_exceed_its_cap_by_one_report(
+    database_url: str, house: House, wakes: Wakes
+) -> None:
+    """Provoked: somebody holds the month while eight recorders come with a report each. Each run alone could go on."""
+    await give_account(house, '{"per_run": {"tokens": 50}, "per_month": {"tokens": 400}}')
+    await start_all(house, 8)
+    claimed = [await claim_one(house) for _ in range(8)]
+    await house.execute("UPDATE spending SET spent = 340")  # as if others had spent most of it
+    crowd = Database(database_url, size=8)
+    await crowd.open()
+    desks = [Recorder(crowd, wakes).desk(run) for run in claimed]
+    stopped: list[str] = []
+    for desk in desks:
+        desk.over_budget = stopped.append
+
+    async def all_wait() -> bool:
+        return bool(await house.value(WAITING_FOR_A_LOCK) == 8)
+
+    async with house.db.transaction() as conn:
+        await conn.execute("SELECT FROM spending FOR UPDATE")
+        reporting = [asyncio.create_task(desk.usage("tokens", 40)) for desk in desks]
+        await until(all_wait)
+    await asyncio.gather(*reporting)
+    assert await house.value("SELECT sum(amount) FROM usage") == 80
+    assert set(stopped) == {"Its account has spent 420 tokens of the 400 allowed for the month."}
+    assert await house.value("SELECT count(*) FROM runs WHERE cancel_reason = 'budget_exceeded'") == 7
+    for desk in desks:  # the one that was below the cap when it reported goes on until its next report
+        await desk.usage("tokens", 1)
+    assert len(stopped) == 8
+    assert await house.value("SELECT sum(amount) FROM usage") == 80
+    await crowd.close()
+
+
+async def test_two_tasks_of_one_agent_that_report_at_once_are_judged_one_by_one(house: House, wakes: Wakes) -> None:
+    await start_all(house, 1, budget={"per_run": {"tokens": 10}})
+    desk = Recorder(house.db, wakes).desk(await claim_one(house))
+    await asyncio.gather(*(desk.usage("tokens", 8) for _ in range(5)))
+    assert await house.value("SELECT sum(amount) FROM usage") == 16
+
+
+async def test_what_a_stopped_run_reports_in_another_unit_does_not_count_either(house: House, wakes: Wakes) -> None:
+    await start_all(house, 1, budget={"per_run": {"tokens": 10}})
+    desk = Recorder(house.db, wakes).desk(await claim_one(house))
+    for unit in ("tokens", "money", "pages"):
+        await desk.usage(unit, 10)
+    await desk.ran(timedelta(seconds=3))
+    await desk.finish()
+    assert await house.value("SELECT string_agg(unit, ' ' ORDER BY unit) FROM usage") == "seconds tokens"
+
+
+async def test_a_run_whose_worker_dies_as_it_reaches_its_cap_fails_for_it(house: House, wakes: Wakes) -> None:
+    await start_all(house, 1, budget=TEN_OF_HUNDRED, max_attempts=3)
+    await Recorder(house.db, wakes).desk(await claim_one(house)).usage("tokens", 12)
+    await house.execute("UPDATE runs SET lease_until = now()")
+    async with house.db.transaction() as conn:
+        assert await sweeping.rescue(conn, 10) == 1
+    [run] = await house.ledger()
+    assert (run["status"], run["error_class"]) == ("failed", "budget_exceeded")
+    assert run["error_detail"] == "It has spent 12 tokens of the 10 that one run may."
+    assert await purse(house) == (12, 0)
+
+
+@pytest.mark.parametrize(
+    "outcome", [Succeeded("Done."), Parked(ApprovalId(new_id())), Failed(ErrorClass.AGENT_ERROR, "x")]
+)
+async def test_a_run_that_reached_its_cap_fails_however_its_agent_ended(
+    house: House, db: Database, wakes: Wakes, outcome: Outcome
+) -> None:
+    """Its last report reached the cap, and it came to its end before it was stopped."""
+    await start_all(house, 1, budget=TEN_OF_HUNDRED, max_attempts=3)
+    run = await claim_one(house)
+    await Recorder(db, wakes).desk(run).usage("tokens", 12)
+    async with db.transaction() as conn:
+        await settling.settle(conn, [Result(run, outcome)])
+    [found] = await house.ledger()
+    assert (found["status"], found["error_class"]) == ("failed", "budget_exceeded")
+    assert found["error_detail"] == "It has spent 12 tokens of the 10 that one run may."
+
+
+async def test_a_run_without_a_budget_pays_nothing_for_those_that_have_one(
+    house: House, wakes: Wakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked of the database that was not asked before, and others of the run are not kept out."""
+    monkeypatch.setattr(budgets, "judge_charges", None)
+    monkeypatch.setattr(events, "HOLD_ALONE", None)
+    await start_all(house, 1)
+    desk = Recorder(house.db, wakes).desk(await claim_one(house))
+    await desk.usage("tokens", 12)
+    await desk.finish()
+    assert await house.value("SELECT amount FROM usage") == 12

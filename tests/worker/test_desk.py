@@ -16,7 +16,7 @@ from waiting import until
 
 from rota.db import messages as message_rows
 from rota.db.pool import Connection, Database
-from rota.errors import Invalid, Lost
+from rota.errors import Conflict, Invalid, Lost
 from rota.executors.python import PythonExecutor
 from rota.model.budget import MOST_UNITS
 from rota.model.executor import Assignment, Desk
@@ -375,3 +375,77 @@ async def _status_of(house: House, shift: Any, run_now: Any, execute: Any) -> An
         run_id = await run_now(automation)
         await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
     return await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)
+
+
+RECURSES = """
+    async def work(context):
+        for number in range(3):
+            try:
+                await context.task({"role": "me", "prompt": "Once more."})
+                return "Added one."
+            except RuntimeError as refused:
+                context.say(str(refused))
+        return "Refused three times."
+"""
+
+
+async def test_an_agent_that_adds_a_task_for_itself_comes_to_an_end(
+    house: House, shift: Any, run_now: Any, python: Any
+) -> None:
+    """Eight deep by default. The run that is refused has it in its history, once, with how many tasks it was."""
+    async with shift(python(RECURSES)):
+        await run_now(await house.automation())
+        await until(lambda: house.value("SELECT status = 'done' FROM sessions"), within=120)
+    assert await house.value("SELECT array_agg(depth ORDER BY id) FROM tasks") == list(range(1, 9))
+    assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'") == 9
+    deepest = "SELECT run_id FROM tasks WHERE depth = 8"
+    assert await house.value(f"SELECT refused_tasks FROM runs WHERE id = ({deepest})") == {"task_depth": 3}
+    assert await house.value("SELECT count(*) FROM runs WHERE refused_tasks IS NOT NULL") == 1
+    told = "These tasks would have depth 9; tasks that add tasks may go 8 deep (policy `max_task_depth`)."
+    found = await house.value("SELECT array_agg(data) FROM events WHERE data ? 'tasks_refused'")
+    assert found == [{"tasks_refused": "task_depth", "reason": told}]
+    said = "SELECT string_agg(data ->> 'text', '') FROM events WHERE kind = 'output'"
+    assert (await house.value(said)).count(told) == 3
+
+
+@pytest.mark.parametrize(("policies", "count"), [({"max_task_depth": 2}, 2), ({"max_tasks": 0}, 0)])
+async def test_an_automation_says_how_far_its_tasks_go(
+    house: House, shift: Any, run_now: Any, python: Any, policies: Any, count: int
+) -> None:
+    """Also for runs of tasks, which belong to its session and not to it."""
+    async with shift(python(RECURSES)):
+        await run_now(await house.automation(**policies))
+        await until(lambda: house.value("SELECT status = 'done' FROM sessions"), within=60)
+    assert await house.value("SELECT count(*) FROM tasks") == count
+
+
+async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: House, shift: Any, run_now: Any) -> None:
+    refusals: list[str] = []
+
+    async def plan(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.source == "task":
+            return Succeeded()
+        form = TaskForm("me", prompt="Help.")
+        for forms in ([form, form], [form, form], [form]):
+            try:
+                await desk.task(forms)
+            except Conflict as refusal:
+                refusals.append(refusal.message)
+        if assignment.attempt == 1:
+            return Failed(ErrorClass.AGENT_ERROR, "Again.")
+        return Succeeded()
+
+    run_id = await run_now(await house.automation(max_tasks=3, max_attempts=2))
+    async with shift(plan):
+        await until(
+            lambda: house.value("SELECT ready_at > now() AND status = 'queued' FROM runs WHERE id = %s", run_id)
+        )
+        assert await house.value("SELECT count(*) FROM tasks WHERE added_by_run = %s", run_id) == 3
+        assert refusals == [
+            "One run may add 3 tasks (policy `max_tasks`); this one has added 2, and 2 more would be too many."
+        ]
+        await house.execute("UPDATE runs SET ready_at = now() WHERE id = %s", run_id)
+        await until(lambda: house.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", run_id))
+    assert await house.value("SELECT count(*) FROM tasks") == 3
+    assert await house.value("SELECT refused_tasks FROM runs WHERE id = %s", run_id) == {"too_many_tasks_of_run": 7}
+    assert await house.value("SELECT count(*) FROM events WHERE data ? 'tasks_refused'") == 1

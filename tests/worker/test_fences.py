@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from house import House
 from waiting import until
 
-from rota.db import aftermath, attempts, checkpoints, events, run_status
+from rota.db import aftermath, attempts, budgets, checkpoints, events, run_status
 from rota.db.listener import RUNS, Wakes
 from rota.db.pool import Connection, Database
+from rota.db.usage import Charge
 from rota.model.approval import APPROVE_OR_REFUSE, Question
 from rota.model.executor import Assignment, Desk
 from rota.model.ids import WorkerId
@@ -493,21 +495,12 @@ async def test_who_ends_a_run_does_not_wait_for_who_ends_the_next_of_its_lane(ho
     assert [run["ready_at"] is not None for run in await house.ledger()] == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("ask", "ending"),
-    [
-        (cancelling.cancel, ("cancelled", "cancelled_by_user")),
-        (cancelling.stop_over_budget, ("failed", "budget_exceeded")),
-    ],
-)
-async def test_a_parked_run_ends_as_soon_as_it_is_asked_to(
-    house: House, db: Database, claimed: Claimed, ask: Any, ending: tuple[str, str]
-) -> None:
+async def test_a_parked_run_ends_as_soon_as_it_is_asked_to(house: House, db: Database, claimed: Claimed) -> None:
     await house.execute("UPDATE runs SET status = 'awaiting_approval', lease_until = NULL")
     async with db.transaction() as conn:
-        await ask(conn, claimed.workspace_id, claimed.id)
+        await cancelling.cancel(conn, claimed.workspace_id, claimed.id)
     [run] = await house.ledger()
-    assert (run["status"], run["error_class"]) == ending
+    assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
 
 
 @pytest.mark.parametrize("outcome", [None, Failed(ErrorClass.AGENT_ERROR, "Try again.")])
@@ -600,10 +593,14 @@ async def test_who_is_answered_goes_on_only_while_its_lease_holds(
 async def test_a_run_ends_for_the_first_reason_for_which_it_was_asked_to(
     house: House, db: Database, claimed: Claimed
 ) -> None:
+    await house.execute('UPDATE runs SET budget = \'{"tokens": "10"}\'')
     where = (claimed.workspace_id, claimed.id)
     async with db.transaction() as conn:
         await cancelling.cancel(conn, *where)
-        await cancelling.stop_over_budget(conn, *where)
+        judged = await budgets.judge_charges(
+            conn, [Charge(*where, claimed.attempt, "tokens", Decimal(11))], totals=False
+        )
+        assert judged.exceeded
         await settling.settle(conn, [Result(claimed, None)])
     [run] = await house.ledger()
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")

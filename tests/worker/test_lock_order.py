@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -11,9 +12,10 @@ import pytest
 from house import House
 from waiting import until
 
-from rota.db import aftermath, attempts, events, run_status, triggers
+from rota.db import aftermath, attempts, budgets, events, run_status, triggers
 from rota.db.events import NewEvent
 from rota.db.pool import Connection, Database
+from rota.db.usage import Charge
 from rota.model.ids import WorkerId
 from rota.model.message import NewMessage
 from rota.model.outcome import Succeeded
@@ -275,3 +277,29 @@ def claim_now() -> Any:
         return await claiming.claim(conn, WorkerId("w"), queues=given, places=5, lease=LEASE)
 
     return claim
+
+
+async def test_who_reports_and_who_replaces_the_reporting_run_do_not_wait_for_each_other(
+    house: House, db: Database, claim_now: Any
+) -> None:
+    """Provoked: the report has its run, and is about to lock the month, when another run is fired in its place."""
+    month = {"per_run": {"tokens": 10}, "per_month": {"tokens": 100}}
+    await house.automation({"event": "go"}, overlap="replace", budget=month)
+    async with db.transaction() as conn:
+        await publish_event(conn, house.caller, "go", None, "first")
+        [run] = await claim_now(conn)
+
+    async def replace() -> None:
+        async with db.transaction() as conn:
+            await publish_event(conn, house.caller, "go", None, "second")
+
+    attempt = (run.workspace_id, run.id, run.attempt)
+    async with db.transaction() as reporting:
+        assert await events.hold(reporting, [attempt], alone=True)
+        replacing = asyncio.create_task(replace())
+        await until(lambda: house.value(WAITS))
+        charge = Charge(*attempt, "tokens", Decimal(4))
+        judged = await budgets.judge_charges(reporting, [charge], totals=False)
+        assert judged.accepted == [charge]
+    await replacing
+    assert await house.value("SELECT cancel_reason FROM runs WHERE id = %s", run.id) == "replaced"

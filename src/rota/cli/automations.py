@@ -31,8 +31,9 @@ command = click.Group(
 )
 
 POLICIES = (
-    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
-    "start_within", "approval_expires", "pre_approvals", "pause_after_failures", "budget",
+    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues",
+    "max_task_depth", "max_tasks", "timeout", "start_within", "approval_expires", "pre_approvals",
+    "pause_after_failures", "budget",
 )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ def _facts(run: Item) -> list[tuple[str, object]]:
         ("finished", local(run["finished_at"])),
         ("payload", run["payload"]),
         ("usage", run["usage"]),
+        ("refused tasks", ", ".join(f"{count} {code}" for code, count in run["refused_tasks"].items()) or None),
         ("automation", run["automation_id"]),
         ("agent", run["agent_id"]),
         ("session", run["session_id"]),

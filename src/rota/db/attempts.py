@@ -39,7 +39,7 @@ SELECT g.user_id, r.workspace_id, r.session_id, r.id AS run_id, r.attempt
 SEAT = """
 -- The role is that of its task, else the one that a person gave its agent in the session; where none is declared, `agent`.
 -- Those that an agent named, for tasks, are no seats: neither it nor a later turn of it becomes one of them.
-SELECT r.session_id, r.source,
+SELECT r.session_id, r.source, r.budget IS NOT NULL AS budgeted,
        coalesce(r.automation_id, (SELECT s.automation_id FROM sessions s
                                    WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id)) AS automation_id,
        coalesce((SELECT t.role FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.run_id = r.id),
@@ -52,6 +52,15 @@ SELECT r.session_id, r.source,
 """
 
 STOPPING = "SELECT cancel_requested_at IS NOT NULL FROM runs WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s"
+
+COUNT_REFUSED_TASKS = """
+-- By error code; whether these are the first.
+   UPDATE runs
+      SET refused_tasks = coalesce(refused_tasks, '{}') || jsonb_build_object(
+              %(code)s::text, coalesce((refused_tasks ->> %(code)s)::bigint, 0) + %(count)s)
+    WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s
+RETURNING (refused_tasks ->> %(code)s)::bigint = %(count)s
+"""
 
 GRANTED_LEVEL = """
 SELECT m.level FROM runs r
@@ -90,6 +99,13 @@ async def seat(conn: Connection, workspace_id: UUID, run_id: UUID) -> dict[str, 
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(SEAT, {"workspace_id": workspace_id, "run_id": run_id})
         return await cursor.fetchone()
+
+
+async def count_refused_tasks(conn: Connection, workspace_id: UUID, run_id: UUID, *, code: str, count: int) -> bool:
+    """Count tasks that the run's agent wanted to add; whether they are the first that were refused with this code."""
+    given = {"workspace_id": workspace_id, "run_id": run_id, "code": code, "count": count}
+    found = await (await conn.execute(COUNT_REFUSED_TASKS, given)).fetchone()
+    return bool(found and found[0])
 
 
 async def is_stopping(conn: Connection, workspace_id: UUID, run_id: UUID) -> bool:

@@ -19,7 +19,7 @@ from rota.model.ids import AgentId, AutomationId, UserId, WorkspaceId, as_uuid
 COLUMNS = """
 a.workspace_id, a.id, a.slug, a.name, a.agent_id, a.owner_id, a.grant_id, a.revision, a.status, a.paused_reason, a.prompt,
 a.input, a.credentials, a.session, a.session_id, a.overlap, a.catch_up, a.catch_up_limit, a.late_after, a.max_attempts, a.max_rescues,
-a.timeout, a.start_within, a.approval_expires, a.pre_approvals, a.pause_after_failures, a.budget, a.failures, a.created_at, a.updated_at, a.deleted_at
+a.max_task_depth, a.max_tasks, a.timeout, a.start_within, a.approval_expires, a.pre_approvals, a.pause_after_failures, a.budget, a.failures, a.created_at, a.updated_at, a.deleted_at
 """
 
 # One look-up for each automation on the page, by the index runs_of_automation.
@@ -46,11 +46,11 @@ SELECT slug FROM automations WHERE workspace_id = %(workspace_id)s AND slug = AN
 
 INSERT = """
 INSERT INTO automations (workspace_id, id, slug, name, agent_id, owner_id, grant_id, prompt, input, credentials, session, session_id,
-                         overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, timeout, start_within,
-                         approval_expires, pre_approvals, pause_after_failures, budget, status)
+                         overlap, catch_up, catch_up_limit, late_after, max_attempts, max_rescues, max_task_depth, max_tasks,
+                         timeout, start_within, approval_expires, pre_approvals, pause_after_failures, budget, status)
 VALUES (%(workspace_id)s, %(id)s, %(slug)s, %(name)s, %(agent_id)s, %(owner_id)s, %(grant_id)s, %(prompt)s, %(input)s,
         %(credentials)s, %(session)s, %(session_id)s, %(overlap)s, %(catch_up)s, %(catch_up_limit)s, %(late_after)s, %(max_attempts)s,
-        %(max_rescues)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pre_approvals)s,
+        %(max_rescues)s, %(max_task_depth)s, %(max_tasks)s, %(timeout)s, %(start_within)s, %(approval_expires)s, %(pre_approvals)s,
         %(pause_after_failures)s, %(budget)s, %(status)s)
 """
 
@@ -59,7 +59,8 @@ UPDATE automations
    SET slug = %(slug)s, name = %(name)s, agent_id = %(agent_id)s, grant_id = %(grant_id)s, prompt = %(prompt)s,
        input = %(input)s, credentials = %(credentials)s, session = %(session)s, session_id = %(session_id)s, overlap = %(overlap)s,
        catch_up = %(catch_up)s, catch_up_limit = %(catch_up_limit)s, late_after = %(late_after)s,
-       max_attempts = %(max_attempts)s, max_rescues = %(max_rescues)s, timeout = %(timeout)s,
+       max_attempts = %(max_attempts)s, max_rescues = %(max_rescues)s, max_task_depth = %(max_task_depth)s,
+       max_tasks = %(max_tasks)s, timeout = %(timeout)s,
        start_within = %(start_within)s, approval_expires = %(approval_expires)s,
        pre_approvals = %(pre_approvals)s,
        pause_after_failures = %(pause_after_failures)s, budget = %(budget)s, revision = revision + 1, updated_at = now()

@@ -45,7 +45,7 @@ SELECT %(workspace_id)s, %(session_id)s, seq, kind, run_id, attempt, data, creat
 """
 
 # The fence of promise 5: the run's row is locked against a rescue, and must still belong to this attempt.
-HOLD = """
+_HOLD = """
 -- `expected` as in SETTLE: found by the primary key, not among all that runs.
 WITH given AS MATERIALIZED (
     SELECT *, ARRAY['running', 'awaiting_approval'] AS expected
@@ -54,8 +54,10 @@ SELECT r.workspace_id, r.id, r.attempt
   FROM given JOIN runs r ON r.workspace_id = given.workspace_id AND r.id = given.run_id
  WHERE r.attempt = given.attempt AND r.status = ANY(given.expected) AND r.lease_until > clock_timestamp()
 ORDER BY r.workspace_id, r.id
-   FOR SHARE OF r
+   FOR {strength} OF r
 """
+HOLD = _HOLD.format(strength="SHARE")
+HOLD_ALONE = _HOLD.format(strength="NO KEY UPDATE")
 
 PAGES = """
 -- As many bytes as are stored, which is known without reading them; and of those as many as they are when read, since what is
@@ -180,10 +182,13 @@ async def restore(
     await conn.execute(RESTORE, {**given, "events": orjson.dumps(events).decode()})
 
 
-async def hold(conn: Connection, attempts: Iterable[tuple[WorkspaceId, RunId, int]]) -> set[tuple[UUID, UUID, int]]:
-    """Those attempts that still hold their lease; nobody can take it from them before this transaction ends."""
+async def hold(
+    conn: Connection, attempts: Iterable[tuple[WorkspaceId, RunId, int]], *, alone: bool = False
+) -> set[tuple[UUID, UUID, int]]:
+    """Those attempts that still hold their lease; nobody can take it from them before this transaction ends. `alone` also
+    keeps out others who hold them: for a caller that changes the run, since two that share it could not."""
     given = [{"workspace_id": w, "run_id": r, "attempt": a} for w, r, a in attempts]
-    rows = await conn.execute(HOLD, {"attempts": orjson.dumps(given).decode()})
+    rows = await conn.execute(HOLD_ALONE if alone else HOLD, {"attempts": orjson.dumps(given).decode()})
     return {(w, r, a) for w, r, a in await rows.fetchall()}
 
 

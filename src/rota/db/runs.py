@@ -18,6 +18,7 @@ r.id, r.automation_id, r.trigger_id, r.session_id, r.agent_id, r.grant_id, r.rev
 CASE WHEN r.missed_count > 0 THEN jsonb_build_object('count', r.missed_count, 'since', r.missed_since) END AS missed,
 r.payload, r.prompt, r.input, r.retry_of, r.created_by, r.ready_at, r.queued_at, r.started_at, r.finished_at, r.attempt, r.tries, r.rescues,
 r.max_attempts, r.executor, r.pool, r.timeout, r.worker_id, r.skip_reason, r.error_class, r.error_detail, r.summary, r.trace_id, r.cancel_requested_at,
+coalesce(r.refused_tasks, '{}') AS refused_tasks,
 (SELECT coalesce(jsonb_object_agg(unit, amount), '{}')
    FROM (SELECT unit, sum(amount) AS amount FROM usage u WHERE u.workspace_id = r.workspace_id AND u.run_id = r.id
          GROUP BY unit) spent) AS usage

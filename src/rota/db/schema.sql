@@ -230,12 +230,16 @@ CREATE TABLE automations (
     pre_approvals text[] DEFAULT '{}'::text[] NOT NULL,
     credentials jsonb DEFAULT '{}'::jsonb NOT NULL,
     budget jsonb,
+    max_task_depth integer DEFAULT 8 NOT NULL,
+    max_tasks integer DEFAULT 100 NOT NULL,
     CONSTRAINT automations_catch_up_check CHECK ((catch_up = ANY (ARRAY['one'::text, 'skip'::text, 'all'::text]))),
     CONSTRAINT automations_catch_up_limit_check CHECK ((catch_up_limit > 0)),
     CONSTRAINT automations_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
     CONSTRAINT automations_check1 CHECK (((catch_up <> 'all'::text) OR (catch_up_limit IS NOT NULL))),
     CONSTRAINT automations_max_attempts_check CHECK ((max_attempts > 0)),
     CONSTRAINT automations_max_rescues_check CHECK ((max_rescues >= 0)),
+    CONSTRAINT automations_max_task_depth_check CHECK ((max_task_depth > 0)),
+    CONSTRAINT automations_max_tasks_check CHECK ((max_tasks >= 0)),
     CONSTRAINT automations_overlap_check CHECK ((overlap = ANY (ARRAY['skip'::text, 'queue_one'::text, 'queue_all'::text, 'allow'::text, 'replace'::text]))),
     CONSTRAINT automations_pause_after_failures_check CHECK ((pause_after_failures > 0)),
     CONSTRAINT automations_session_check CHECK ((session = ANY (ARRAY['new'::text, 'same'::text]))),
@@ -572,6 +576,8 @@ CREATE TABLE runs (
     summary text,
     trace_id text NOT NULL,
     budget jsonb,
+    cancel_detail text,
+    refused_tasks jsonb,
     CONSTRAINT runs_are_what_is_written CHECK (
 CASE
     WHEN (finished_at IS NULL) THEN ((status = ANY ('{queued,running,awaiting_approval}'::text[])) AND (skip_reason IS NULL) AND (error_class IS NULL))
@@ -695,9 +701,11 @@ CREATE TABLE tasks (
     reason text,
     created_at timestamptz DEFAULT now() NOT NULL,
     finished_at timestamptz,
+    depth integer DEFAULT 1 NOT NULL,
     CONSTRAINT tasks_check CHECK (((prompt IS NOT NULL) OR (input IS NOT NULL))),
     CONSTRAINT tasks_check1 CHECK (((status <> ALL (ARRAY['ready'::text, 'done'::text, 'failed'::text])) OR (run_id IS NOT NULL))),
     CONSTRAINT tasks_check2 CHECK (((status = ANY (ARRAY['done'::text, 'failed'::text, 'skipped'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT tasks_depth_check CHECK ((depth > 0)),
     CONSTRAINT tasks_max_attempts_check CHECK ((max_attempts > 0)),
     CONSTRAINT tasks_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'ready'::text, 'done'::text, 'failed'::text, 'skipped'::text]))),
     CONSTRAINT tasks_unmet_check CHECK ((unmet >= 0))
@@ -967,6 +975,7 @@ CREATE INDEX snapshots_by_time ON snapshots USING btree (taken_at);
 CREATE INDEX start_keys_by_time ON start_keys USING brin (created_at);
 CREATE INDEX taken_runs_of_agent ON taken_runs USING btree (agent_id);
 CREATE INDEX task_dependants ON task_dependencies USING btree (workspace_id, session_id, depends_on);
+CREATE INDEX tasks_added_by_run ON tasks USING btree (workspace_id, added_by_run) WHERE (added_by_run IS NOT NULL);
 CREATE UNIQUE INDEX tasks_key ON tasks USING btree (workspace_id, session_id, key);
 CREATE UNIQUE INDEX tasks_of_run ON tasks USING btree (workspace_id, run_id) WHERE (run_id IS NOT NULL);
 CREATE INDEX tasks_open ON tasks USING btree (workspace_id, session_id) WHERE (status = ANY (ARRAY['pending'::text, 'ready'::text]));

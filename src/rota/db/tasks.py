@@ -11,7 +11,7 @@ from psycopg.rows import args_row, dict_row
 from rota.db import imports
 from rota.db.pool import Connection
 from rota.model.ids import RunId, SessionId, TaskId, WorkspaceId, as_uuid
-from rota.model.task import Known, NewTask
+from rota.model.task import MAX_TASK_DEPTH, MAX_TASKS, Known, NewTask, Standing
 
 Where: TypeAlias = tuple[WorkspaceId, SessionId]
 
@@ -23,10 +23,24 @@ SELECT id, key, status, added_by_run FROM tasks
 """
 
 ADD = """
-INSERT INTO tasks (workspace_id, session_id, id, key, role, unmet, prompt, input, timeout, max_attempts, batch, added_by_run)
-SELECT %(workspace_id)s, %(session_id)s, id, key, role, unmet, prompt, input, timeout, max_attempts, %(batch)s, %(run_id)s
+INSERT INTO tasks (workspace_id, session_id, id, key, role, unmet, prompt, input, timeout, max_attempts, batch, added_by_run,
+                   depth)
+SELECT %(workspace_id)s, %(session_id)s, id, key, role, unmet, prompt, input, timeout, max_attempts, %(batch)s, %(run_id)s,
+       %(depth)s
   FROM json_to_recordset(%(tasks)s::json) AS g(
        id uuid, key text, role text, unmet integer, prompt text, input jsonb, timeout interval, max_attempts integer)
+"""
+
+STANDING = """
+-- Under the lock of the session, so that nobody else adds a task of this run meanwhile. A task's run adds tasks that are one
+-- deeper; without an automation the defaults hold.
+SELECT coalesce(a.max_task_depth, %(max_depth)s), coalesce(a.max_tasks, %(max_tasks)s),
+       1 + coalesce((SELECT t.depth FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.run_id = r.id), 0),
+       (SELECT count(*) FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.added_by_run = r.id)
+  FROM runs r
+       LEFT JOIN sessions s ON s.workspace_id = r.workspace_id AND s.id = r.session_id
+       LEFT JOIN automations a ON a.workspace_id = r.workspace_id AND a.id = coalesce(r.automation_id, s.automation_id)
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
 """
 
 ADD_DEPENDENCIES = """
@@ -222,7 +236,17 @@ async def known(conn: Connection, where: Where, refs: Iterable[str]) -> list[Kno
     return [Known(*row) for row in await rows.fetchall()]
 
 
-async def add(conn: Connection, where: Where, new: Sequence[NewTask], *, batch: UUID, run_id: RunId | None) -> None:
+async def standing(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> Standing:
+    """Where a run stands that is about to add tasks to its session."""
+    given = {"workspace_id": workspace_id, "run_id": run_id, "max_depth": MAX_TASK_DEPTH, "max_tasks": MAX_TASKS}
+    row = await (await conn.execute(STANDING, given)).fetchone()
+    assert row, "its lease is held"
+    return Standing(*row)
+
+
+async def add(
+    conn: Connection, where: Where, new: Sequence[NewTask], *, batch: UUID, run_id: RunId | None, depth: int = 1
+) -> None:
     given = {"workspace_id": where[0], "session_id": where[1]}
     rows = [
         {
@@ -231,7 +255,7 @@ async def add(conn: Connection, where: Where, new: Sequence[NewTask], *, batch: 
         }
         for task in new
     ]  # fmt: skip
-    await conn.execute(ADD, {**given, "tasks": _json(rows), "batch": batch, "run_id": run_id})
+    await conn.execute(ADD, {**given, "tasks": _json(rows), "batch": batch, "run_id": run_id, "depth": depth})
     pairs = [(task.id, needed) for task in new for needed in task.depends_on]
     if pairs:
         await conn.execute(ADD_DEPENDENCIES, {**given, "pairs": _json(pairs)})

@@ -1,6 +1,6 @@
 """The usage ledger: what each attempt spent, charged to the account of its grant."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -12,7 +12,6 @@ from psycopg.rows import dict_row
 
 from rota.db import tallies
 from rota.db.pool import Connection
-from rota.model.budget import Exceeded, exceeded
 from rota.model.cron import load_zone
 from rota.model.ids import RunId, WorkspaceId, id_at
 
@@ -44,18 +43,6 @@ SELECT CASE WHEN bool_or(unit = %(unit)s) THEN 0 ELSE count(*) END FROM usage
 
 SPENT = """
 SELECT u.unit, sum(u.amount) FROM usage u WHERE u.workspace_id = %(workspace_id)s AND u.run_id = %(run_id)s GROUP BY u.unit
-"""
-
-OF_BUDGETED = """
--- What runs with a budget have spent, over all their attempts, and what they may.
-SELECT r.id, r.budget, jsonb_object_agg(u.unit, u.amount::text)
-  FROM json_to_recordset(%(runs)s::json) AS g(workspace_id uuid, id uuid)
-       JOIN runs r ON r.workspace_id = g.workspace_id AND r.id = g.id
-       CROSS JOIN LATERAL (
-           SELECT u.unit, sum(u.amount) AS amount FROM usage u
-            WHERE u.workspace_id = r.workspace_id AND u.run_id = r.id GROUP BY u.unit) u
- WHERE r.budget IS NOT NULL
-GROUP BY r.id, r.budget
 """
 
 
@@ -90,18 +77,6 @@ async def spent(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> d
     """What a run has spent over all its attempts."""
     rows = await conn.execute(SPENT, {"workspace_id": workspace_id, "run_id": run_id})
     return dict(await rows.fetchall())
-
-
-async def over_budget(conn: Connection, runs: Iterable[tuple[UUID, UUID]]) -> dict[UUID, Exceeded]:
-    """Of these runs, those that have spent what they may."""
-    given = orjson.dumps([{"workspace_id": workspace_id, "id": run_id} for workspace_id, run_id in runs]).decode()
-    rows = await (await conn.execute(OF_BUDGETED, {"runs": given})).fetchall()
-    found = {run_id: exceeded(_amounts(caps), _amounts(used)) for run_id, caps, used in rows}
-    return {run_id: over for run_id, over in found.items() if over}
-
-
-def _amounts(stored: Mapping[str, str]) -> dict[str, Decimal]:
-    return {unit: Decimal(amount) for unit, amount in stored.items()}
 
 
 # Ids of runs are in the order of time: a span of days is a span of the ledger's primary key, or of an account's index.

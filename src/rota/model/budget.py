@@ -113,14 +113,76 @@ def admit(concerns: Iterable[Concern], taken: Mapping[Purse, Decimal]) -> set[Ru
 
 
 class Exceeded(NamedTuple):
-    """A run that has spent what it may."""
+    """A cap that was reached: a run's own or, with a `holder`, that of its account or automation for a month."""
 
     unit: str
     spent: Decimal
     cap: Decimal
+    holder: str = ""
 
     def told(self) -> str:
-        return f"It has spent {plain(self.spent)} {self.unit} of the {plain(self.cap)} that one run may."
+        spent, cap = plain(self.spent.normalize()), plain(self.cap)
+        if self.holder:
+            return f"Its {self.holder} has spent {spent} {self.unit} of the {cap} allowed for the month."
+        return f"It has spent {spent} {self.unit} of the {cap} that one run may."
+
+
+class Month(NamedTuple):
+    """What is spent of a purse, live runs included, and how much may be."""
+
+    purse: Purse
+    holder: str
+    spent: Decimal
+    cap: Decimal
+
+
+class Spender(NamedTuple):
+    """A run with a budget: what it may spend, what it has spent over all its attempts, and the purses it draws on."""
+
+    caps: Caps
+    spent: Caps
+    purses: Sequence[Purse]
+
+
+class Report(NamedTuple):
+    """How much more a run has spent of a unit."""
+
+    run_id: RunId
+    unit: str
+    amount: Decimal
+
+
+def judge(
+    reports: Sequence[Report], spenders: Mapping[RunId, Spender], months: Iterable[Month]
+) -> tuple[list[bool], dict[RunId, Exceeded]]:
+    """Take reports one after the other: for each whether it is accepted, and the runs to stop with the cap that each
+    reached.
+
+    A report is refused once any cap that concerns its run is reached, so each cap is exceeded by at most one report.
+    Running time is measured by Rota and comes when an attempt has ended: it always counts and stops nothing.
+    """
+    spent = {run_id: dict(each.spent) for run_id, each in spenders.items()}
+    purses = {each.purse: each for each in months}
+
+    def reached(run_id: RunId) -> Exceeded | None:
+        spender = spenders[run_id]
+        reported = {unit: cap for unit, cap in spender.caps.items() if unit != SECONDS}
+        drawn_on = [purses[each] for each in spender.purses]
+        over = (
+            Exceeded(each.purse.unit, each.spent, each.cap, each.holder) for each in drawn_on if each.spent >= each.cap
+        )
+        return exceeded(reported, spent[run_id]) or next(over, None)
+
+    accepted: list[bool] = []
+    for run_id, unit, amount in reports:
+        accepted.append(unit == SECONDS or reached(run_id) is None)
+        if accepted[-1]:
+            spent[run_id][unit] = spent[run_id].get(unit, Decimal()) + amount
+            for purse in spenders[run_id].purses:
+                if purse.unit == unit:
+                    purses[purse] = purses[purse]._replace(spent=purses[purse].spent + amount)
+    reporting = dict.fromkeys(each.run_id for each in reports if each.unit != SECONDS)
+    return accepted, {run_id: over for run_id in reporting if (over := reached(run_id))}
 
 
 def exceeded(caps: Caps, spent: Caps) -> Exceeded | None:

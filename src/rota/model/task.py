@@ -14,6 +14,9 @@ from rota.model.ids import RunId, TaskId, as_uuid, new_id
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TIMEOUT = timedelta(hours=1)
 SHOWN_OF_CYCLE = 20
+MAX_TASK_DEPTH = 8  # unless the automation says otherwise
+MAX_TASKS = 100  # that one run adds, likewise
+TOO_DEEP, TOO_MANY_OF_RUN = "task_depth", "too_many_tasks_of_run"  # codes
 
 
 class Known(NamedTuple):
@@ -23,6 +26,35 @@ class Known(NamedTuple):
     key: str
     status: str
     added_by: RunId | None = None
+
+
+class Standing(NamedTuple):
+    """Where a run stands that adds tasks: its limits, the depth that they would have, and how many it has added."""
+
+    max_depth: int
+    max_tasks: int
+    depth: int
+    added: int
+
+
+def refuse_over_limit(standing: Standing, more: int) -> None:
+    """Refuse tasks that would be deeper, or more, than a run may add. Its history counts how many were `refused`."""
+    if more and standing.depth > standing.max_depth:
+        raise Conflict(
+            f"These tasks would have depth {standing.depth}; tasks that add tasks may go {standing.max_depth} deep "
+            "(policy `max_task_depth`).",
+            code="task_depth", field="tasks", limit=standing.max_depth, refused=more,
+        )  # fmt: skip
+    if more and standing.added + more > standing.max_tasks:
+        raise Conflict(
+            f"One run may add {standing.max_tasks} tasks (policy `max_tasks`); this one has added {standing.added}, "
+            f"and {more} more would be too many.",
+            code="too_many_tasks_of_run", field="tasks", limit=standing.max_tasks, refused=more,
+        )  # fmt: skip
+
+
+def is_over_limit(refusal: Conflict) -> bool:
+    return refusal.code in {TOO_DEEP, TOO_MANY_OF_RUN}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from rota.model.duration import format_duration
 from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
 from rota.model.scope import Scope
+from rota.model.task import MAX_TASK_DEPTH, MAX_TASKS
 from rota.roster import agents, running, slugs
 from rota.roster import triggers as trigger_forms
 from rota.runs import budgeting, cancelling, ending, passing
@@ -25,12 +26,14 @@ from rota.runs import budgeting, cancelling, ending, passing
 DEFAULTS: Mapping[str, Any] = {
     "prompt": None, "input": None, "credentials": {}, "session": "new", "session_id": None, "overlap": None,
     "catch_up": "one", "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
+    "max_task_depth": MAX_TASK_DEPTH, "max_tasks": MAX_TASKS,
     "timeout": timedelta(hours=1), "start_within": timedelta(minutes=15), "approval_expires": timedelta(hours=24),
     "pre_approvals": [], "pause_after_failures": None, "budget": None, "status": "active",
 }  # fmt: skip
 POLICIES = (
-    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
-    "start_within", "approval_expires", "pre_approvals", "pause_after_failures", "budget",
+    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues",
+    "max_task_depth", "max_tasks", "timeout", "start_within", "approval_expires", "pre_approvals",
+    "pause_after_failures", "budget",
 )  # fmt: skip
 ACTS = ("prompt", "input", "credentials", "agent_id", "pre_approvals")  # a change of these needs the editor's own grant
 

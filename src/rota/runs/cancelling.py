@@ -76,11 +76,6 @@ async def stop_grants(conn: Connection, workspace_id: WorkspaceId, grant_ids: li
     await _on_record(conn, workspace_id, await run_status.request_end_of_grants(conn, workspace_id, grant_ids))
 
 
-async def stop_over_budget(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> None:
-    """Ask for the end of a run that has spent what it may; it fails for it."""
-    await _request(conn, workspace_id, run_id=run_id, reason=ErrorClass.BUDGET_EXCEEDED)
-
-
 async def _request(
     conn: Connection,
     workspace_id: WorkspaceId,

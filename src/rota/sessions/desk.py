@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from rota.db import tasks as task_rows
 from rota.db.approvals import Approval
 from rota.db.listener import RUNS, Wakes, session_channel
 from rota.db.pool import MOST_OVERTAKEN, OVERTAKEN, PASSING, Connection, Database
-from rota.errors import Invalid, Lost, TooLarge
+from rota.errors import Conflict, Invalid, Lost, TooLarge
 from rota.model.approval import APPROVE_OR_REFUSE, Answer, Option, Question, without
 from rota.model.artifact import check_uri, named
 from rota.model.budget import SECONDS
@@ -27,7 +28,7 @@ from rota.model.memory import Remembered
 from rota.model.outcome import Parked
 from rota.model.redaction import NOTHING_SECRET, Redactor
 from rota.model.run import Claimed
-from rota.model.task import TaskForm
+from rota.model.task import TaskForm, is_over_limit
 from rota.model.text import says_something
 from rota.sessions import approvals as asking
 from rota.sessions import artifacts, messages
@@ -229,7 +230,12 @@ class AttemptDesk:
             await at.add_tasks(conn, seat, forms, batch=batch)
             return await added(conn)
 
-        done = await self._write(_once(add, added))
+        try:
+            done = await self._write(_once(add, added))
+        except Conflict as refusal:
+            if is_over_limit(refusal):
+                await self._persist(partial(at.count_refused_tasks, seat=seat, refusal=refusal))
+            raise
         self._wakes.send(RUNS, [seat.workspace_id])
         return done
 

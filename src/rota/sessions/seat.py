@@ -6,9 +6,10 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from rota.db import attempts, checkpoints, events, held_words, triggers, usage
+from rota.db import attempts, budgets, checkpoints, events, held_words, triggers, usage
 from rota.db import memory as kept
 from rota.db.events import NewEvent
+from rota.db.listener import CANCELS
 from rota.db.pool import Connection
 from rota.db.usage import Charge
 from rota.errors import Conflict, Forbidden, Invalid, Lost, TooLarge
@@ -21,7 +22,7 @@ from rota.model.memory import Remembered
 from rota.model.message import NewMessage
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.task import TaskForm
-from rota.runs import cancelling, triggering
+from rota.runs import triggering
 from rota.sessions import memory, messages, tasks
 from rota.sessions.artifacts import Author
 from rota.trace.record import LONGEST_TEXT
@@ -40,6 +41,7 @@ class Seat:
     automation_id: AutomationId | None
     role: str
     source: str
+    budgeted: bool
 
     @property
     def where(self) -> tuple[WorkspaceId, SessionId]:
@@ -64,16 +66,18 @@ async def of_attempt(conn: Connection, workspace_id: WorkspaceId, run_id: RunId,
     if not found:
         raise _lost()
     return Seat(
-        workspace_id, found["session_id"], run_id, attempt, found["automation_id"], found["role"], found["source"]
+        workspace_id, found["session_id"], run_id, attempt, found["automation_id"], found["role"], found["source"],
+        found["budgeted"],
     )  # fmt: skip
 
 
-async def hold(conn: Connection, seat: Seat, *, event: str | None = None) -> None:
-    """Nobody takes the run from this attempt before the transaction ends. Who is about to post an `event` locks the
-    automations that wait for it first: they come before runs in the order of locks."""
+async def hold(conn: Connection, seat: Seat, *, event: str | None = None, alone: bool = False) -> None:
+    """Nobody takes the run from this attempt before the transaction ends. `alone` keeps out its other requests too. Who
+    is about to post an `event` locks the automations that wait for it first: they come before runs in the order of
+    locks."""
     if event is not None:
         await triggers.lock_awaiting(conn, seat.workspace_id, event)
-    if not await events.hold(conn, [(seat.workspace_id, seat.run_id, seat.attempt)]):
+    if not await events.hold(conn, [(seat.workspace_id, seat.run_id, seat.attempt)], alone=alone):
         raise _lost()
 
 
@@ -93,10 +97,11 @@ async def tool(conn: Connection, seat: Seat, name: str, data: Mapping[str, Any])
     await events.append(conn, [_event(seat, "tool", {**data, "name": name})])
 
 
-async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> bool:
-    """Charge the account; whether the run has spent what it may by now."""
+async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> str | None:
+    """Charge the account. The report that reaches a cap stops the run; a later one is not recorded, and the answer is
+    why. A run with a budget must be held `alone`."""
     if unit == SECONDS:
-        return False  # running time is measured, not reported
+        return None  # running time is measured, not reported
     charge = Charge(seat.workspace_id, seat.run_id, seat.attempt, unit, Decimal(str(amount)))
     if unit not in UNITS and await usage.others(conn, charge) >= MOST_UNITS:
         raise Invalid(
@@ -104,13 +109,14 @@ async def spend(conn: Connection, seat: Seat, unit: str, amount: float) -> bool:
             code="too_many_units",
             field="unit",
         )
-    await usage.add(conn, charge)
-    return bool(await usage.over_budget(conn, [(seat.workspace_id, seat.run_id)]))
-
-
-async def stop_over_budget(conn: Connection, seat: Seat) -> None:
-    """Ask its worker to stop the run, in a transaction of its own: who charges holds the run with others."""
-    await cancelling.stop_over_budget(conn, seat.workspace_id, seat.run_id)
+    if not seat.budgeted:
+        await usage.add(conn, charge)
+        return None
+    accepted, exceeded = await budgets.judge_charges(conn, [charge], totals=False)
+    for each in accepted:
+        await usage.add(conn, each)
+    conn.wake(CANCELS, list(exceeded))
+    return None if accepted else exceeded[seat.run_id].told()
 
 
 async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:
@@ -120,6 +126,16 @@ async def ack(conn: Connection, seat: Seat, ids: Sequence[int]) -> None:
 async def add_tasks(conn: Connection, seat: Seat, forms: Sequence[TaskForm], *, batch: UUID | None = None) -> UUID:
     """The id of the batch."""
     return await tasks.add(conn, *seat.where, forms, attempt=(seat.run_id, seat.attempt), batch=batch)
+
+
+async def count_refused_tasks(conn: Connection, seat: Seat, refusal: Conflict) -> None:
+    """Keep in the run's history that tasks were refused: a count for each limit, and one event for the first of them.
+    In a transaction of its own, since the refusal rolled back the one that would have added them."""
+    await hold(conn, seat, alone=True)
+    where = (seat.workspace_id, seat.run_id)
+    if await attempts.count_refused_tasks(conn, *where, code=refusal.code, count=refusal.facts["refused"]):
+        told = {"tasks_refused": refusal.code, "reason": refusal.message}
+        await events.append(conn, [_event(seat, "run", told)])
 
 
 async def event(conn: Connection, seat: Seat, name: str, data: Any, key: str | None) -> list[RunId]:

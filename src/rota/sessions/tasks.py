@@ -10,7 +10,7 @@ from rota.db.tasks import Changed, Where
 from rota.errors import Conflict, Lost
 from rota.model import session as lifecycle
 from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
-from rota.model.task import NewTask, TaskForm, added_before, levels, plan, references
+from rota.model.task import NewTask, TaskForm, added_before, levels, plan, references, refuse_over_limit
 from rota.runs import tasking
 from rota.sessions import changing
 from rota.sessions.roles import check_name
@@ -28,8 +28,9 @@ async def add(
     batch: UUID | None = None,
 ) -> UUID:
     """Add tasks, all or none; the id of this batch. Those that wait for nobody start at once. A session that had ended
-    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else; those
-    that an earlier attempt of its run added under the same keys stay as they are, and are of this batch.
+    becomes active again. With `attempt`, an agent at work adds them: `Lost` once its lease went to somebody else,
+    `Conflict` over a limit of its run; those that an earlier attempt of its run added under the same keys stay as
+    they are, and are of this batch.
     """
     if attempt:
         await _hold(conn, workspace_id, *attempt)
@@ -43,10 +44,11 @@ async def add(
     known = await tasks.known(conn, where, references(forms))
     again = {each.key: each.id for each in added_before(forms, known, attempt)} if attempt else {}
     planned = plan([form for form in forms if form.key not in again], known, roles)
+    depth = await _depth(conn, workspace_id, attempt[0], len(planned)) if attempt else 1
     if session["last_seq"] + len(planned) > lifecycle.MOST_TASKS:  # each has its event: a shorter log has fewer
         lifecycle.room_for_tasks(sum((await tasks.counts(conn, where)).values()), len(planned))
     batch = batch or new_id()
-    await tasks.add(conn, where, planned, batch=batch, run_id=attempt[0] if attempt else None)
+    await tasks.add(conn, where, planned, batch=batch, run_id=attempt[0] if attempt else None, depth=depth)
     if again:
         await tasks.gather(conn, where, again.values(), batch=batch)
     await sessions.keep_tasks(conn, workspace_id, session_id)
@@ -54,6 +56,13 @@ async def add(
     await tasking.tell(conn, [*_added(where, planned), *skipped])
     await tasking.go_on(conn, where)
     return batch
+
+
+async def _depth(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, more: int) -> int:
+    """The depth of tasks that a run adds. Refused if it may not add so many, or so deep."""
+    standing = await tasks.standing(conn, workspace_id, run_id)
+    refuse_over_limit(standing, more)
+    return standing.depth
 
 
 async def _hold(conn: Connection, workspace_id: WorkspaceId, run_id: RunId, attempt: int) -> None:

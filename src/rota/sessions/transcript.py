@@ -121,6 +121,8 @@ def _of_run(event: Event) -> Iterator[Line]:
         yield _line(
             event, "rota", "Asked to stop." if asked != "replaced" else "Asked to stop: a later run takes its turn."
         )
+    elif event.data.get("tasks_refused"):
+        yield _line(event, "rota", f"Tasks were refused: {event.data.get('reason')}")
     elif text := _told(event.data):
         yield _line(event, "rota", text)
 

@@ -8,13 +8,14 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
 
-from rota.db import events, usage
+from rota.db import budgets, events, usage
 from rota.db.events import NewEvent
 from rota.db.listener import Wakes
 from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
-from rota.model.budget import MOST_UNITS, SECONDS, UNITS
+from rota.model.budget import MOST_UNITS, SECONDS, UNITS, Exceeded
+from rota.model.ids import RunId
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.run import Claimed
 from rota.model.text import clean, clean_json, says_something
@@ -105,13 +106,17 @@ class Recorder:
     async def _write(self, taken: "Sequence[Taken]") -> None:
         if not taken:
             return
+        capped = any(charges and desk.run.budget for desk, (_, charges) in taken)
+        over: dict[RunId, Exceeded] = {}
         async with self._db.transaction() as conn:
-            held = await events.hold(conn, [desk.attempt for desk, _ in taken])
+            held = await events.hold(conn, [desk.attempt for desk, _ in taken], alone=capped)
             kept = [(desk, written) for desk, written in taken if desk.attempt in held]
             await events.append(conn, [event for _, (told, _) in kept for event in told])
-            await usage.charge(conn, [charge for _, (_, charges) in kept for charge in charges])
-            budgeted = {desk.attempt[:2] for desk, (_, charges) in kept if charges and desk.run.budget}
-            over = await usage.over_budget(conn, budgeted) if budgeted else {}
+            charged = [charge for desk, (_, charges) in kept if not desk.run.budget for charge in charges]
+            if reported := [charge for desk, (_, charges) in kept if desk.run.budget for charge in charges]:
+                accepted, over = await budgets.judge_charges(conn, reported, totals=True)
+                charged += accepted
+            await usage.charge(conn, charged)
         for desk, _ in taken:
             desk.written(lost=desk.attempt not in held)
             if desk.run.id in over:
@@ -126,8 +131,9 @@ class RecordingDesk:
     """The desk of one attempt. Text that arrives together is stored together."""
 
     __slots__ = (
-        "_flushed", "_lost", "_pending", "_recorder", "_redactor", "_refused_units", "_size", "_spent", "_text",
-        "_uncharged", "_unfinished", "_voices", "_window", "attempt", "last_line", "over_budget", "owes", "run",
+        "_flushed", "_is_stopped", "_lost", "_pending", "_recorder", "_redactor", "_refused_units", "_reporting",
+        "_size", "_spent", "_text", "_uncharged", "_unfinished", "_voices", "_window", "attempt", "last_line",
+        "over_budget", "owes", "run",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, run: Claimed) -> None:
@@ -149,8 +155,12 @@ class RecordingDesk:
         self._redactor = NOTHING_SECRET
         self._voices: dict[str, Stream] = {}
         self.over_budget: Callable[[str], None] | None = None  # hears when the run has spent what it may
+        self._is_stopped = False  # because a cap was reached
+        self._reporting = asyncio.Lock() if run.budget else None
 
     def exceeded(self, told: str) -> None:
+        """A cap was reached: what the run reports from now on is refused, and its worker stops it."""
+        self._is_stopped = True
         if self.over_budget:
             self.over_budget(told)
 
@@ -184,10 +194,14 @@ class RecordingDesk:
         if unit not in self._spent and unit not in UNITS and len(self._spent) >= MOST_UNITS:
             await self._refuse_units()
             return
-        await self._spend(unit, amount)
-        if self.run.budget:
-            await self.finish()  # known before the agent goes on: it overshoots by one report at most
-            await asyncio.sleep(0)  # if it is to be stopped, then here
+        if self._reporting is None:
+            await self._spend(unit, amount)
+            return
+        async with self._reporting:  # each report is judged by itself: a cap is exceeded by one at most
+            if not self._is_stopped:
+                await self._spend(unit, amount)
+                await self.finish()
+        await asyncio.sleep(0)  # if it is to be stopped, then here
 
     async def _refuse_units(self) -> None:
         """Once: what follows is silence, as beyond the limit of the output."""

@@ -51,10 +51,9 @@ WITH chosen AS MATERIALIZED (
   ORDER BY id FOR UPDATE),
 changed AS (
    UPDATE runs r
-      SET status = CASE WHEN r.cancel_reason IN ('grant_invalid', 'budget_exceeded') THEN 'failed' ELSE 'cancelled' END,
+      SET status = CASE WHEN r.cancel_reason = 'grant_invalid' THEN 'failed' ELSE 'cancelled' END,
           finished_at = clock_timestamp(), error_class = r.cancel_reason,
           error_detail = CASE r.cancel_reason WHEN 'grant_invalid' THEN 'Its grant was revoked while it waited for an answer.'
-                         WHEN 'budget_exceeded' THEN 'It has spent what one run may.'
                          ELSE 'Cancelled while it waited for an answer.' END
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 """

@@ -18,7 +18,9 @@ from rota.model.run import Claimed, Settlement, Status
 
 # Of a run that somebody asked to cancel no attempt follows the one that ends, however it ends.
 AGAIN = "l.status = 'queued' AND r.cancel_requested_at IS NULL"
-CANCELS = "(l.status = 'cancelled' OR l.status = 'queued' AND r.cancel_requested_at IS NOT NULL)"
+# One that has used up its budget fails, also if it reached its end before it was stopped.
+CANCELS = """(l.status = 'cancelled' OR l.status = 'queued' AND r.cancel_requested_at IS NOT NULL
+              OR coalesce(r.cancel_reason = 'budget_exceeded', false))"""
 
 SETTLE = short(
     f"""
@@ -40,7 +42,7 @@ changed AS (
                              THEN coalesce(r.cancel_reason, l.error_class, 'cancelled_by_user') ELSE l.error_class END,
           error_detail = CASE WHEN NOT {CANCELS} THEN l.error_detail WHEN r.cancel_reason = 'grant_invalid'
                               THEN 'Its grant was revoked or has expired while it ran.' WHEN r.cancel_reason = 'budget_exceeded'
-                              THEN 'It has spent what one run may.' ELSE l.error_detail END,
+                              THEN coalesce(r.cancel_detail, 'It has spent what its budget allows.') ELSE l.error_detail END,
           summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
           worker_id = CASE WHEN {AGAIN} THEN NULL ELSE r.worker_id END
      FROM given l

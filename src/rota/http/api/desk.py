@@ -19,7 +19,7 @@ from rota.db.approvals import Approval
 from rota.db.listener import RUNS, session_channel
 from rota.db.messages import Asked
 from rota.db.pool import Connection
-from rota.errors import Forbidden, Lost, NotFound, TooLarge, Unauthenticated
+from rota.errors import Conflict, Forbidden, Lost, NotFound, TooLarge, Unauthenticated
 from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
@@ -40,6 +40,7 @@ from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
 from rota.model.memory import Remembered
 from rota.model.redaction import Redactor
+from rota.model.task import is_over_limit
 from rota.sessions import approvals, messages, repeats
 from rota.sessions import seat as desk
 from rota.sessions.seat import Seat
@@ -59,10 +60,12 @@ class AtDesk:
     key: str | None
     redactor: Redactor
 
-    async def write(self, verb: str, request: dict[str, Any], work: Work, *, event: str | None = None) -> Any:
+    async def write(
+        self, verb: str, request: dict[str, Any], work: Work, *, event: str | None = None, alone: bool = False
+    ) -> Any:
         """Do it in one transaction, fenced by the attempt, once for its key; then wake who follows the session."""
         async with _fenced(), isolation.in_workspace(self.shared.db, self.seat.workspace_id) as conn:
-            await desk.hold(conn, self.seat, event=event)
+            await desk.hold(conn, self.seat, event=event, alone=alone)
             answer = await repeats.once(
                 conn, self.seat.workspace_id, self.seat.run_id, self.key, {"desk": verb, **request}, work
             )
@@ -117,11 +120,17 @@ async def use_tool(at: Seated, body: ToolIn) -> None:
 
 @router.post("/usage", status_code=204)
 async def spend(at: Seated, body: UsageIn) -> None:
-    """Charge the account of the run's grant with so much more of a unit. A run that has spent what its budget allows is
-    stopped and fails `budget_exceeded`. Running time (`seconds`) is measured, so what is sent of it does not count."""
-    if await at.write("usage", body.model_dump(), lambda conn: desk.spend(conn, at.seat, body.unit, body.amount)):
-        async with at.reading() as conn:
-            await desk.stop_over_budget(conn, at.seat)
+    """Charge the account of the run's grant with so much more of a unit. The report that reaches a cap of the budget
+    counts and stops the run, which fails `budget_exceeded`; later ones are refused, 409 `budget_exceeded`, and do not
+    count. Running time (`seconds`) is measured, so what is sent of it does not count."""
+    refusal = await at.write(
+        "usage",
+        body.model_dump(),
+        lambda conn: desk.spend(conn, at.seat, body.unit, body.amount),
+        alone=at.seat.budgeted,
+    )
+    if refusal:
+        raise Conflict(f"{refusal} This report was not recorded, and the run is being stopped.", code="budget_exceeded")
 
 
 @router.post("/message", status_code=201)
@@ -156,9 +165,17 @@ async def list_tasks(at: Seated, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = 
 
 @router.post("/task", status_code=201)
 async def add_tasks(at: Seated, body: TasksIn) -> Page[TaskOut]:
-    """Add tasks to the session, all or none. Those that wait for nobody start at once."""
+    """Add tasks to the session, all or none. Those that wait for nobody start at once. Over a limit of the run they are
+    refused, `task_depth` or `too_many_tasks_of_run`, and counted in its history."""
     forms = [each.form() for each in body.tasks]
-    batch = await at.write("task", body.model_dump(mode="json"), lambda conn: desk.add_tasks(conn, at.seat, forms))
+    try:
+        batch = await at.write("task", body.model_dump(mode="json"), lambda conn: desk.add_tasks(conn, at.seat, forms))
+    except Conflict as refusal:
+        if is_over_limit(refusal):
+            async with _fenced(), isolation.in_workspace(at.shared.db, at.seat.workspace_id) as conn:
+                await desk.count_refused_tasks(conn, at.seat, refusal)
+            at.shared.wakes.send(session_channel(at.seat.session_id))
+        raise
     at.shared.wakes.send(RUNS, [at.seat.workspace_id])
     async with at.reading() as conn:
         found = await task_rows.page(conn, at.seat.where, batch=UUID(batch))

@@ -10,6 +10,7 @@ from rota.errors import Invalid
 from rota.http.shapes.fields import Duration, In, Name, Out, Overlap, Pattern, Prompt, Uses
 from rota.http.shapes.money import BudgetIn, BudgetOut
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
+from rota.model.task import MAX_TASK_DEPTH, MAX_TASKS
 from rota.roster.triggers import MOST_TRIGGERS
 
 
@@ -28,6 +29,10 @@ class Policies(In):
     late_after: Duration = timedelta(seconds=60)
     max_attempts: int = Field(default=1, ge=1, le=100)
     max_rescues: int = Field(default=2, ge=0, le=100)
+    max_task_depth: int = Field(
+        default=MAX_TASK_DEPTH, ge=1, le=100, description="How deep tasks may go that add tasks of their own"
+    )
+    max_tasks: int = Field(default=MAX_TASKS, ge=0, le=10_000, description="How many tasks one run may add")
     timeout: Duration = timedelta(hours=1)
     start_within: Duration = timedelta(minutes=15)
     approval_expires: Duration = timedelta(hours=24)
@@ -122,6 +127,8 @@ class AutomationOut(Out):
     late_after: Duration
     max_attempts: int
     max_rescues: int
+    max_task_depth: int
+    max_tasks: int
     timeout: Duration
     start_within: Duration
     approval_expires: Duration

@@ -45,6 +45,9 @@ class RunOut(Out):
     usage: dict[str, float]
     trace_id: str
     cancel_requested_at: datetime | None
+    refused_tasks: dict[str, int] = Field(
+        description="Tasks that its agent could not add because of a limit, by error code"
+    )
 
 
 class AttemptOut(Out):

@@ -21,12 +21,13 @@ from rota.roster.triggers import MOST_TRIGGERS, form_of, timing
 PLAIN = ("name", "agent", "prompt", "input")
 # What the form shows. A policy that is not here is left as it is.
 POLICIES = (
-    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "timeout",
-    "start_within", "approval_expires", "pre_approvals", "pause_after_failures",
+    "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues",
+    "max_task_depth", "max_tasks", "timeout", "start_within", "approval_expires", "pre_approvals",
+    "pause_after_failures",
 )  # fmt: skip
 BUDGET = tuple((span, unit) for span in ("per_run", "per_month") for unit in UNITS)
 CAPS = tuple(f"budget.{span}.{unit}" for span, unit in BUDGET)
-NUMBERS = ("catch_up_limit", "max_attempts", "max_rescues", "pause_after_failures")
+NUMBERS = ("catch_up_limit", "max_attempts", "max_rescues", "max_task_depth", "max_tasks", "pause_after_failures")
 LISTS = ("weekdays", "on")
 KINDS = (
     ("interval", "Interval"),

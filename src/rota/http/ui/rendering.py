@@ -197,6 +197,7 @@ templates.globals |= {
     "session_pills": words.SESSION_PILLS,
     "started_by": words.STARTED_BY,
     "note": words.note,
+    "refused_tasks": words.refused_tasks,
     "tries_again_at": words.tries_again_at,
     "answered": words.answered,
     "made_up_for": words.made_up_for,

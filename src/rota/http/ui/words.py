@@ -11,6 +11,7 @@ from markupsafe import Markup
 from rota.model.cron import load_zone
 from rota.model.firing import QUEUEING_KINDS, effective_overlap
 from rota.model.reasons import FAILED, SKIPPED
+from rota.model.task import TOO_DEEP, TOO_MANY_OF_RUN
 
 STATUS = {
     "queued": "Queued",
@@ -335,6 +336,20 @@ CATCH_UP = {
     "skip": "After an outage nothing is made up for: a slot over {late_after} late is recorded as missed.",
     "all": "After an outage the last {catch_up_limit} missed slots are made up for, oldest first.",
 }
+
+
+REFUSED_TASKS = {
+    TOO_DEEP: "too deep below the first task",
+    TOO_MANY_OF_RUN: "more than one run may add",
+}
+
+
+def refused_tasks(run: Mapping[str, Any]) -> str:
+    """How many tasks its agent could not add, and why."""
+    refused = run["refused_tasks"]
+    total = sum(refused.values())
+    why = " and ".join(f"{count:,} {REFUSED_TASKS.get(code, code)}" for code, count in sorted(refused.items()))
+    return f"{total:,} {'task was' if total == 1 else 'tasks were'} refused: {why}." if total else ""
 
 
 def policy_sentence(policies: Mapping[str, str], overlaps: Iterable[tuple[str, str]]) -> str:
