@@ -33,7 +33,7 @@ class House:
     """A running Rota, with one session of another run whose directory holds a file."""
 
     def __init__(self, rota: Rota, home: Path, prefix: list[str]) -> None:
-        self.rota, self.home = rota, home
+        self.rota, self.home, self.prefix = rota, home, prefix
         command = [*prefix, str(ROTA), "tokens", "create", "test", "--home", str(home)]
         made = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=True, timeout=60)
         self.token = made.stdout.strip()
@@ -119,6 +119,15 @@ def test_a_hostile_agent_gains_nothing(house: House, kind: str) -> None:
     assert [each["sandbox"] for each in run["attempts"]] == ["guard"]
     assert not _alive(facts["marker"]), "a process outlived its agent"
     assert house.rota.process.poll() is None
+
+
+def test_a_fork_bomb_stays_within_its_run(house: House) -> None:
+    if os.geteuid() == 0 and not house.prefix:
+        pytest.skip("the kernel does not count root's processes")
+    argv = ["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9; do sleep 600 & done"]
+    house.rota.post(house.token, "/agents", _agent("bomb", "command", {"argv": argv, "limits": {"processes": 5}}))
+    run = house.run("bomb")
+    assert (run["status"], run["error_class"]) == ("failed", "agent_error"), run
 
 
 def _alive(marker: str) -> list[psutil.Process]:

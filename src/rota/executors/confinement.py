@@ -48,8 +48,11 @@ class Confinement:
         """Read the command-line argument of a fork server; empty means that its agents are not confined."""
         return cls(**json.loads(text)) if text else None
 
-    def adopt_launchers(self) -> None:
-        """Let launchers, whose parent ends at once, become children of this process, which ignores how they end."""
+    def prepare_fork_server(self) -> None:
+        """Let launchers, whose parent ends at once, become children of this process, which ignores how they end. Load
+        what `os.execvpe` would import, because the user of the fallback may not be able to read this Python."""
+        import warnings  # noqa: F401, PLC0415
+
         self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
     def enter_namespaces(self) -> int:
@@ -129,7 +132,7 @@ class Confinement:
 
 
 def probe(confinement: Confinement) -> None:
-    """Go through all steps once, in this process and a child. Raises OSError if one of them is not allowed here."""
+    """Go through all steps once, and start Python. Raises OSError if something of that is not allowed here."""
     if confinement.namespaces:
         child = confinement.enter_namespaces()
         if child:
@@ -137,6 +140,7 @@ def probe(confinement: Confinement) -> None:
             sys.exit(status)
         confinement.mount_own_view(os.fsencode(confinement.sessions))
     confinement.drop_privileges()
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", ""])  # nosec B606 # noqa: S606
 
 
 def _load_libc() -> ctypes.CDLL:

