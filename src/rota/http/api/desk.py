@@ -24,6 +24,7 @@ from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
+from rota.http.bodies import declared_size
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
 from rota.http.redacting import redactor_of
 from rota.http.routes import API
@@ -35,6 +36,7 @@ from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_t
 from rota.http.shapes.tasks import TaskOut, TasksIn
 from rota.http.shapes.triggers import FiredOut
 from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
+from rota.model.caller import Caller
 from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
@@ -55,6 +57,7 @@ class AtDesk:
     words, which may begin a secret here and end it in another request."""
 
     shared: Web
+    caller: Caller
     seat: Seat
     key: str | None
     redactor: Redactor
@@ -96,7 +99,7 @@ async def _at_desk(
     repeats.check_key(idempotency_key)
     async with _fenced(), isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         seat = await desk.of_attempt(conn, caller.workspace_id, caller.run_id, caller.attempt)
-    return AtDesk(shared, seat, idempotency_key, redactor_of(request))
+    return AtDesk(shared, caller, seat, idempotency_key, redactor_of(request))
 
 
 Seated = Annotated[AtDesk, Depends(_at_desk)]
@@ -137,7 +140,7 @@ async def read_inbox(at: Seated, after: After = 0, wait: Wait = None, limit: Lim
     """Messages to the agent's role that it has not acknowledged, oldest first; with `wait` until one comes."""
     seat = at.seat
     asked = Asked(seat.session_id, after, seat.role, unacked=True)
-    return await next_page(at.shared, seat.workspace_id, asked, wait=wait, limit=limit)
+    return await next_page(at.shared, at.caller, asked, wait=wait, limit=limit)
 
 
 @router.post("/ack", status_code=204)
@@ -237,20 +240,25 @@ async def read_checkpoint(at: Seated) -> Response:
 @router.put("/checkpoint", status_code=204, openapi_extra={"requestBody": BYTES})
 async def store_checkpoint(request: Request, at: Seated) -> None:
     """Keep the body, in place of what was kept before, for the attempt that goes on from here."""
+    _refuse_larger(declared_size(request.scope))
     data = bytearray()
     async for piece in request.stream():
         data += piece
-        if len(data) > LARGEST_CHECKPOINT:
-            raise TooLarge(
-                f"A checkpoint has at most {LARGEST_CHECKPOINT:,} bytes.",
-                code="checkpoint_too_large",
-                limit=LARGEST_CHECKPOINT,
-            )
+        _refuse_larger(len(data))
     await at.write(
         "checkpoint",
         {"sha256": hashlib.sha256(data).hexdigest()},
         lambda conn: desk.checkpoint(conn, at.seat, bytes(data)),
     )
+
+
+def _refuse_larger(size: int) -> None:
+    if size > LARGEST_CHECKPOINT:
+        raise TooLarge(
+            f"A checkpoint has at most {LARGEST_CHECKPOINT:,} bytes.",
+            code="checkpoint_too_large",
+            limit=LARGEST_CHECKPOINT,
+        )
 
 
 @router.post("/ask", status_code=201)
@@ -292,18 +300,25 @@ async def wait_for_answer(at: Seated, approval_id: UUID, wait: Wait = None) -> A
 
 async def _answered(at: AtDesk, asked: Approval, wait: timedelta | None) -> AskOut:
     if asked.answer is None and wait:
-        answer = asyncio.create_task(
-            approvals.wait_for_answer(
-                at.shared.db, at.shared.listener, at.seat.workspace_id, asked.id, within=wait.total_seconds()
-            )
-        )
-        closing = asyncio.create_task(at.shared.closing.wait())
-        await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
-        closing.cancel()
-        if answer.done():
-            asked = answer.result() or asked
-        answer.cancel()
+        with at.shared.streams.open(at.caller):
+            asked = await _next_answer(at, asked, wait)
     return AskOut(
         approval_id=asked.id, status=asked.status, approved=asked.answer.approved if asked.answer else None,
         option_id=asked.option_id, text=asked.answer.text if asked.answer else None,
     )  # fmt: skip
+
+
+async def _next_answer(at: AtDesk, asked: Approval, wait: timedelta) -> Approval:
+    """The question once it is answered; as it was if the time is up or the process closes."""
+    answer = asyncio.create_task(
+        approvals.wait_for_answer(
+            at.shared.db, at.shared.listener, at.seat.workspace_id, asked.id, within=wait.total_seconds()
+        )
+    )
+    closing = asyncio.create_task(at.shared.closing.wait())
+    await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
+    closing.cancel()
+    if answer.done():
+        asked = answer.result() or asked
+    answer.cancel()
+    return asked
