@@ -274,10 +274,12 @@ async def serving(site: Site, port: int = 0) -> AsyncIterator[str]:
             return server.started
 
         await until(started)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        site.web.closing.set()
-        server.should_exit = True
-        await running
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            site.web.closing.set()
+            server.should_exit = True
+            await running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

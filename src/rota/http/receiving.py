@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from starlette.types import Message, Receive
 
-from rota.errors import Busy, Refused, TooSlow
+from rota.errors import Busy, TooSlow
 
 MINIMUM_RATE = 16_384  # bytes a second
 
@@ -23,13 +23,13 @@ class Body:
         self._pause = pause.total_seconds()
         self._waited = 0.0
         self._timeout: asyncio.Timeout | None = None
-        self._refusal: Refused | None = None
+        self._crowded_out = False
 
     async def receive(self) -> Message:
         if self.complete:
             return await self._receive()
-        if self._refusal:
-            raise self._refusal
+        if self._crowded_out:
+            raise _crowded_out()
         loop = asyncio.get_running_loop()
         begun = loop.time()
         ahead = self.size / MINIMUM_RATE - self._waited
@@ -37,7 +37,7 @@ class Body:
             async with asyncio.timeout(self._pause + min(0.0, ahead)) as self._timeout:
                 message = await self._receive()
         except TimeoutError:
-            raise self._refusal or self._too_slow() from None
+            raise (_crowded_out() if self._crowded_out else self._too_slow()) from None
         finally:
             self._timeout = None
         self._waited += loop.time() - begun
@@ -46,9 +46,9 @@ class Body:
             self.complete = not message.get("more_body")
         return message
 
-    def refuse(self, refusal: Refused) -> None:
-        """Have `receive` raise this, at once if it waits."""
-        self._refusal = refusal
+    def crowd_out(self) -> None:
+        """Have `receive` raise Busy, at once if it waits."""
+        self._crowded_out = True
         if self._timeout:
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
@@ -92,8 +92,14 @@ class UnauthenticatedBodies:
                 (each for each in self._sizes if each is body or not each.complete), key=lambda each: each.size
             )
             self.release(largest)
-            refusal = Busy("The server receives too much from callers who are not signed in. Try again in a moment.",
-                           code="too_many_bodies")  # fmt: skip
             if largest is body:
-                raise refusal
-            largest.refuse(refusal)
+                raise _crowded_out()
+            largest.crowd_out()
+
+
+def _crowded_out() -> Busy:
+    """Made anew each time and kept nowhere: its traceback refers to the body, which must be freed at once."""
+    return Busy(
+        "The server receives too much from callers who are not signed in. Try again in a moment.",
+        code="too_many_bodies",
+    )

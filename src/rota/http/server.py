@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -171,7 +172,9 @@ class ClientProtocol(H11Protocol):
             (b"content-length", str(len(content)).encode()),
             CLOSE,
         ]
-        for event in (h11.Response(status_code=told["status"], headers=headers), h11.Data(content), h11.EndOfMessage()):
+        reason = HTTPStatus(told["status"]).phrase.encode()
+        head = h11.Response(status_code=told["status"], reason=reason, headers=headers)
+        for event in (head, h11.Data(content), h11.EndOfMessage()):
             self._socket.write(self.conn.send(event) or b"")
         self._linger()
 
