@@ -7,7 +7,6 @@
 """
 
 import asyncio
-import re
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -26,7 +25,6 @@ from rota.settings import Settings
 LINGER_SECONDS = 5.0
 CLOSE = (b"connection", b"close")
 END_OF_HEAD = b"\r\n\r\n"
-AMBIGUOUS_LINE_END = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
 
 def create_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
@@ -50,14 +48,15 @@ class StrictConnection(h11.Connection):
     fault: str | None = None
 
     def next_event(self) -> Any:
-        if self.their_state is h11.IDLE:
-            head = self.trailing_data[0].partition(END_OF_HEAD)[0]
-            if AMBIGUOUS_LINE_END.search(head):
-                raise self._refusal("End each line of the head with CR LF, and do not continue it on the next line.")
+        if self.their_state is not h11.IDLE:
+            return super().next_event()
+        head = self.trailing_data[0].partition(END_OF_HEAD)[0]
+        if head.count(b"\n") != head.count(b"\r\n") or b"\n " in head or b"\n\t" in head:
+            raise self._refusal("End each line of the head with CR LF, and do not continue it on the next line.")
         event = super().next_event()
-        if isinstance(event, h11.Request):
+        if isinstance(event, h11.Request) and b"transfer-encoding" in head.lower():
             names = {name for name, _ in event.headers}
-            if b"transfer-encoding" in names and b"content-length" in names:
+            if {b"transfer-encoding", b"content-length"} <= names:
                 raise self._refusal("Send either Content-Length or Transfer-Encoding, not both.")
             if b"transfer-encoding" in names and event.http_version < b"1.1":
                 raise self._refusal("HTTP/1.0 has no Transfer-Encoding; send Content-Length.")
@@ -74,6 +73,7 @@ class LingeringTransport:
 
     def __init__(self, transport: asyncio.Transport, protocol: "ClientProtocol") -> None:
         self._transport, self._protocol = transport, protocol
+        self.write = transport.write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -91,7 +91,7 @@ class ClientProtocol(H11Protocol):
     def __init__(self, *args: Any, header_seconds: timedelta, **options: Any) -> None:
         super().__init__(*args, **options)
         self.conn: StrictConnection = StrictConnection(h11.SERVER)
-        self._app = self.app
+        self._app: ASGIApp = self.app
         self.app = self._answer
         self._header_seconds = header_seconds.total_seconds()
         self._head_timer: asyncio.TimerHandle | None = None
@@ -183,6 +183,8 @@ class ClientProtocol(H11Protocol):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application. A response that begins while the body is still arriving ends the connection: otherwise
         the rest of the body would have to be read first, however slowly it comes."""
+        if self.conn.their_state is not h11.SEND_BODY:
+            return await self._app(scope, receive, send)
 
         async def send_and_close(message: Message) -> None:
             if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
@@ -190,7 +192,7 @@ class ClientProtocol(H11Protocol):
                 message = {**message, "headers": [*headers, CLOSE]}
             await send(message)
 
-        await self._app(scope, receive, send_and_close)
+        return await self._app(scope, receive, send_and_close)
 
     def close(self) -> None:
         if self.conn.their_state in {h11.SEND_BODY, h11.ERROR} and not self._socket.is_closing():
