@@ -26,15 +26,18 @@ from .test_api_sessions import session_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
-SECONDS = 0.4  # for headers and pauses in bodies: long enough to send something, short enough to wait for
+SECONDS = 0.4
+SHORT, LONG = timedelta(seconds=SECONDS), timedelta(minutes=1)
+SLOW_HEADERS = {"header_seconds": SHORT}
+SLOW_BODY = {"body_seconds": SHORT}
 HOOK = f"/hooks/{UNKNOWN}"
 
 
 @asynccontextmanager
 async def server_of(site: Site, **settings: Any) -> AsyncIterator[str]:
-    """The address of the application with other settings."""
-    short = {"header_seconds": timedelta(seconds=SECONDS), "body_seconds": timedelta(seconds=SECONDS), **settings}
-    web = replace(site.web, settings=replace(site.web.settings, **short), closing=asyncio.Event())
+    """The address of the application with other settings; its deadlines are long unless they are given."""
+    settings = {"header_seconds": LONG, "body_seconds": LONG, **settings}
+    web = replace(site.web, settings=replace(site.web.settings, **settings), closing=asyncio.Event())
     async with serving(Site(web, create_app(web), site.database_url)) as address:
         yield address
 
@@ -95,18 +98,18 @@ def of_json(length: int, *lines: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("begun", [b"G", b"GET /healthz HTTP/1.1\r\nHost: rota\r\n"])
 async def test_a_request_whose_headers_do_not_end_is_refused(site: Site, begun: bytes) -> None:
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_HEADERS) as address, connected(address) as client:
         client.send(begun)
         await client.refusal(408, "headers_too_slow")
 
 
 async def test_a_connection_that_sends_nothing_is_closed_without_an_answer(site: Site) -> None:
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_HEADERS) as address, connected(address) as client:
         assert await client.rest() == b""
 
 
 async def test_each_byte_of_a_head_does_not_prolong_its_deadline(site: Site) -> None:
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_HEADERS) as address, connected(address) as client:
         answer = asyncio.create_task(client.refusal(408, "headers_too_slow"))
         client.send(b"GET /healthz HTTP/1.1\r\nX: ")
         while not answer.done():
@@ -116,7 +119,7 @@ async def test_each_byte_of_a_head_does_not_prolong_its_deadline(site: Site) -> 
 
 
 async def test_the_next_request_of_a_connection_has_the_same_deadline(site: Site) -> None:
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_HEADERS) as address, connected(address) as client:
         for _ in range(2):
             client.send(head("GET", "/healthz"))
             assert (await client.answer())[0] == 200
@@ -126,7 +129,7 @@ async def test_the_next_request_of_a_connection_has_the_same_deadline(site: Site
 
 async def test_a_long_answer_has_no_deadline(site: Site, office: Office, api: Api) -> None:
     session = await session_of(api)
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_HEADERS) as address, connected(address) as client:
         wait = f"/sessions/{session}/messages?unacked=true&role=user&wait=1s"
         client.send(head("GET", api.url(wait), token=api.token))
         assert (await client.answer())[0] == 200
@@ -140,14 +143,14 @@ async def test_a_long_answer_has_no_deadline(site: Site, office: Office, api: Ap
 @pytest.mark.parametrize("path", [HOOK, "/sign-in", "/agents"])
 async def test_a_body_that_stops_arriving_is_refused(site: Site, api: Api, path: str) -> None:
     signed = path == "/agents"
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_BODY) as address, connected(address) as client:
         client.send(head("POST", api.url(path) if signed else path, *of_json(100), token=api.token if signed else ""))
         client.send(b'{"name": ')
         await client.refusal(408, "body_too_slow")
 
 
 async def test_a_body_that_comes_too_slowly_is_refused_though_it_never_pauses(site: Site) -> None:
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_BODY) as address, connected(address) as client:
         answer = asyncio.create_task(client.refusal(408, "body_too_slow"))
         client.send(head("POST", HOOK, *of_json(100_000)))
         while not answer.done():
@@ -160,7 +163,7 @@ async def test_an_upload_that_stops_arriving_is_refused_and_leaves_nothing(site:
     session = await session_of(api)
     incoming = site.web.settings.home / "artifacts" / "incoming"
     path = api.url(f"/sessions/{session}/artifacts?name=half.bin")
-    async with server_of(site) as address, connected(address) as client:
+    async with server_of(site, **SLOW_BODY) as address, connected(address) as client:
         client.send(head("POST", path, "Content-Length: 100000", token=api.token) + b"x" * 50_000)
         await client.refusal(408, "body_too_slow")
     assert list(incoming.iterdir()) == []
@@ -170,12 +173,12 @@ async def test_an_upload_that_stops_arriving_is_refused_and_leaves_nothing(site:
 async def test_a_slow_but_steady_upload_succeeds(site: Site, api: Api) -> None:
     session = await session_of(api)
     path = api.url(f"/sessions/{session}/artifacts?name=large.bin")
-    piece, count = b"x" * 200_000, 20
-    async with server_of(site) as address, connected(address) as client:
+    piece, count, pause = b"x" * 200_000, 20, timedelta(seconds=1)
+    async with server_of(site, body_seconds=pause) as address, connected(address) as client:
         client.send(head("POST", path, f"Content-Length: {len(piece) * count}", token=api.token))
         for _ in range(count):
             client.send(piece)
-            await asyncio.sleep(SECONDS / 4)  # the whole of it takes five times the longest pause
+            await asyncio.sleep(0.1)  # all of them take twice as long as the longest pause
         status, _, kept = await client.answer()
         assert (status, kept["size"]) == (201, 4_000_000)
 
@@ -189,7 +192,7 @@ async def test_who_is_not_signed_in_is_refused_before_the_body_is_sent(
     site: Site, api: Api, path: str, length: int
 ) -> None:
     for token in ("", "rota_unknown"):
-        async with server_of(site, body_seconds=timedelta(minutes=1)) as address, connected(address) as client:
+        async with server_of(site) as address, connected(address) as client:
             client.send(head("POST", path.format(api.workspace), *of_json(length), token=token))
             status, headers, _ = await client.answer()
             assert (status, headers["connection"]) == (401, "close")
@@ -208,7 +211,7 @@ async def test_a_token_without_the_scope_is_refused_before_the_body_is_sent_and_
     async with office.db.transaction() as conn:
         caller = office.caller
         _, token = await signing_in.add_token(conn, caller.workspace_id, caller.user_id, "r", scopes=[Scope.READ])
-    async with server_of(site, body_seconds=timedelta(minutes=1)) as address, connected(address) as client:
+    async with server_of(site) as address, connected(address) as client:
         client.send(head("POST", api.url("/agents"), *of_json(100_000), token=token))
         assert (await client.refusal(403, "scope_missing"))["needs_scope"] == "admin"
     entry = (await api.get("/audit")).json()["items"][0]
@@ -230,7 +233,7 @@ async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_is_sen
     at_work = await office.claim()
     token = at_work.token if "desk" in path else api.token
     there = api.url(path.format(session=run["session_id"], run=run["id"]))
-    async with server_of(site, body_seconds=timedelta(minutes=1)) as address, connected(address) as client:
+    async with server_of(site) as address, connected(address) as client:
         client.send(head(method, there, *of_json(length, "Expect: 100-continue"), token=token))
         await client.refusal(413, code)
     await office.settle(at_work)
@@ -288,11 +291,8 @@ async def holding(client: Client, length: int, sent: int) -> None:
 
 
 async def test_the_largest_unfinished_body_makes_room_for_others(site: Site) -> None:
-    waits = timedelta(minutes=1)
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(
-            server_of(site, max_unauthenticated_bytes=200_000, body_seconds=waits)
-        )
+        address = await stack.enter_async_context(server_of(site, max_unauthenticated_bytes=200_000))
         large, small = [await stack.enter_async_context(connected(address)) for _ in range(2)]
         await holding(large, 190_000, 180_000)
         await holding(small, 60_000, 50_000)

@@ -195,6 +195,8 @@ class ClientProtocol(H11Protocol):
         return await self._app(scope, receive, send_and_close)
 
     def close(self) -> None:
+        if self.lingers:
+            return
         if self.conn.their_state in {h11.SEND_BODY, h11.ERROR} and not self._socket.is_closing():
             self._linger()
         else:
