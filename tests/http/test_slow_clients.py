@@ -9,14 +9,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 from waiting import until
 
 from rota.access import signing_in
+from rota.db.listener import session_channel
 from rota.http import server
 from rota.http.app import create_app
 from rota.model.executor import LARGEST_CHECKPOINT
+from rota.model.ids import SessionId
 from rota.model.scope import Scope
 
 from . import api_client
@@ -406,3 +409,25 @@ async def test_a_token_has_so_many_streams_open_and_no_more(site: Site, office: 
             return False
 
         await until(is_open)
+
+
+async def test_an_agent_that_waits_too_often_has_asked_nothing(site: Site, office: Office, api: Api) -> None:
+    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
+    at_work = await office.claim()
+    desk = api.url(f"/runs/{run['id']}/desk")
+    body = json.dumps({"question": "May I?"}).encode()
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(server_of(site, max_streams=1))
+        waiting, asking = [await stack.enter_async_context(connected(address)) for _ in range(2)]
+        waiting.send(head("GET", f"{desk}/inbox?wait=60s", token=at_work.token))
+        ask = head("POST", f"{desk}/ask?wait=60s", *of_json(len(body)), token=at_work.token) + body
+        await until(lambda: _is_listened_to(site, run["session_id"]))
+        asking.send(ask)
+        status, _, told = await asking.answer()
+        assert (status, told["code"]) == (429, "too_many_streams")
+    assert await office.value("SELECT count(*) FROM approvals WHERE run_id = %s", at_work.id) == 0
+    await office.settle(at_work)
+
+
+async def _is_listened_to(site: Site, session_id: str) -> bool:
+    return session_channel(SessionId(UUID(session_id))) in site.web.listener._handlers

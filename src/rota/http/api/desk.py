@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
@@ -279,12 +279,13 @@ async def ask(at: Seated, body: AskIn, wait: Wait = None) -> AskOut:
 
     # A repeat of the request asks under the id of the first. Its key is not the question's, which tells what a later
     # attempt asks again from what it asks anew.
-    async with _fenced(), isolation.in_workspace(at.shared.db, seat.workspace_id) as conn:
-        request = {"desk": "ask", **body.model_dump()}
-        known = await repeats.once(conn, seat.workspace_id, seat.run_id, at.key, request, first)
-        approval = await asked(conn, ApprovalId(UUID(known)))
-    at.shared.wakes.send(session_channel(seat.session_id))
-    return await _answered(at, approval, wait)
+    with _slot(at, wait):
+        async with _fenced(), isolation.in_workspace(at.shared.db, seat.workspace_id) as conn:
+            request = {"desk": "ask", **body.model_dump()}
+            known = await repeats.once(conn, seat.workspace_id, seat.run_id, at.key, request, first)
+            approval = await asked(conn, ApprovalId(UUID(known)))
+        at.shared.wakes.send(session_channel(seat.session_id))
+        return await _answered(at, approval, wait)
 
 
 @router.get("/ask/{approval_id}")
@@ -295,30 +296,29 @@ async def wait_for_answer(at: Seated, approval_id: UUID, wait: Wait = None) -> A
         asked = await approval_rows.find(conn, at.seat.workspace_id, ApprovalId(approval_id))
     if asked is None or asked.run_id != at.seat.run_id:
         raise NotFound("This run has not asked that.")
-    return await _answered(at, asked, wait)
+    with _slot(at, wait):
+        return await _answered(at, asked, wait)
+
+
+def _slot(at: AtDesk, wait: timedelta | None) -> AbstractContextManager[None]:
+    """Taken before anything is written, so that a caller with too many open requests has asked nothing."""
+    return at.shared.streams.open(at.caller) if wait else nullcontext()
 
 
 async def _answered(at: AtDesk, asked: Approval, wait: timedelta | None) -> AskOut:
     if asked.answer is None and wait:
-        with at.shared.streams.open(at.caller):
-            asked = await _next_answer(at, asked, wait)
+        answer = asyncio.create_task(
+            approvals.wait_for_answer(
+                at.shared.db, at.shared.listener, at.seat.workspace_id, asked.id, within=wait.total_seconds()
+            )
+        )
+        closing = asyncio.create_task(at.shared.closing.wait())
+        await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        if answer.done():
+            asked = answer.result() or asked
+        answer.cancel()
     return AskOut(
         approval_id=asked.id, status=asked.status, approved=asked.answer.approved if asked.answer else None,
         option_id=asked.option_id, text=asked.answer.text if asked.answer else None,
     )  # fmt: skip
-
-
-async def _next_answer(at: AtDesk, asked: Approval, wait: timedelta) -> Approval:
-    """The question once it is answered; as it was if the time is up or the process closes."""
-    answer = asyncio.create_task(
-        approvals.wait_for_answer(
-            at.shared.db, at.shared.listener, at.seat.workspace_id, asked.id, within=wait.total_seconds()
-        )
-    )
-    closing = asyncio.create_task(at.shared.closing.wait())
-    await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
-    closing.cancel()
-    if answer.done():
-        asked = answer.result() or asked
-    answer.cancel()
-    return asked
