@@ -18,6 +18,7 @@ from rota.access import signing_in
 from rota.db.listener import session_channel
 from rota.http import server
 from rota.http.app import create_app
+from rota.http.bodies import BodyGuard
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import SessionId
 from rota.model.scope import Scope
@@ -36,12 +37,16 @@ SLOW_BODY = {"body_seconds": SHORT}
 HOOK = f"/hooks/{UNKNOWN}"
 
 
-@asynccontextmanager
-async def server_of(site: Site, **settings: Any) -> AsyncIterator[str]:
-    """The address of the application with other settings; its deadlines are long unless they are given."""
+def with_settings(site: Site, **settings: Any) -> Site:
+    """The application with other settings; its deadlines are long unless they are given."""
     settings = {"header_seconds": LONG, "body_seconds": LONG, **settings}
     web = replace(site.web, settings=replace(site.web.settings, **settings), closing=asyncio.Event())
-    async with serving(Site(web, create_app(web), site.database_url)) as address:
+    return Site(web, create_app(web), site.database_url)
+
+
+@asynccontextmanager
+async def server_of(site: Site, **settings: Any) -> AsyncIterator[str]:
+    async with serving(with_settings(site, **settings)) as address:
         yield address
 
 
@@ -293,11 +298,20 @@ async def holding(client: Client, length: int, sent: int) -> None:
     await client.writer.drain()
 
 
+async def holds(site: Site, size: int) -> bool:
+    layer: Any = site.app.middleware_stack  # made for the first request
+    while layer and not isinstance(layer, BodyGuard):
+        layer = layer.app if hasattr(layer, "app") else layer._app
+    return bool(layer) and layer._unauthenticated._total == size
+
+
 async def test_the_largest_unfinished_body_makes_room_for_others(site: Site) -> None:
+    limited = with_settings(site, max_unauthenticated_bytes=200_000)
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(server_of(site, max_unauthenticated_bytes=200_000))
+        address = await stack.enter_async_context(serving(limited))
         large, small = [await stack.enter_async_context(connected(address)) for _ in range(2)]
         await holding(large, 190_000, 180_000)
+        await until(lambda: holds(limited, 180_000))
         await holding(small, 60_000, 50_000)
         told = await large.refusal(503, "too_many_bodies")
         assert told["headers"]["retry-after"] == "1"
