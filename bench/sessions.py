@@ -88,7 +88,7 @@ async def _server(stage: Stage) -> AsyncIterator[str]:
         program = Path(sys.executable).with_name("rota")
         process = await asyncio.create_subprocess_exec(
             program, "serve", "--only", "api", "--home", home, "--port", "0",
-            env={**os.environ, "ROTA_DATABASE_URL": stage.url}, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "ROTA_DATABASE_URL": stage.url, "ROTA_MAX_STREAMS": "0"}, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stderr
         url = ""

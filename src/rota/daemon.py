@@ -369,16 +369,14 @@ async def _worker(ready: Ready) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _api(ready: Ready) -> AsyncIterator[None]:
-    import uvicorn  # noqa: PLC0415 — a worker without the API never loads the web framework
-
-    from rota.http.app import create_app  # noqa: PLC0415
+    from rota.http.app import create_app  # noqa: PLC0415 — a worker without the API never loads the web framework
     from rota.http.context import Web  # noqa: PLC0415
+    from rota.http.server import create_server  # noqa: PLC0415
 
     assert ready.listening
     _second_line(ready)
     web = Web(ready.db, ready.wakes, ready.listener, ready.settings, ready.vault, ready.url)
-    options = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(create_app(web), timeout_graceful_shutdown=3, **options))  # type: ignore[arg-type]
+    server = create_server(create_app(web), ready.settings)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign] # signals are ours
     serving = asyncio.create_task(server.serve(sockets=[ready.listening]))
     while not server.started and not serving.done():  # noqa: ASYNC110 — uvicorn has no event for it

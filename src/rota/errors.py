@@ -8,6 +8,7 @@ RotaError
 │   ├── NotFound
 │   ├── Conflict       right in itself, but not in the present state
 │   ├── TooLarge
+│   ├── TooSlow        the request did not arrive in time
 │   ├── TooMany        too often; `retry_after` says in how many seconds to try again
 │   └── Busy           no capacity at this moment; try again
 ├── Lost               another process won: stop quietly
@@ -61,6 +62,10 @@ class TooLarge(Refused):
     code = "too_large"
 
 
+class TooSlow(Refused):
+    code = "too_slow"
+
+
 class TooMany(Refused):
     code = "too_many"
 
@@ -94,7 +99,7 @@ class DatabaseAway(NotYet):
 
 
 STATUS: Mapping[type[RotaError], int] = {
-    Refused: 400, Unauthenticated: 401, Forbidden: 403, NotFound: 404, Conflict: 409, TooLarge: 413, Invalid: 422,
-    TooMany: 429, Busy: 503,
+    Refused: 400, Unauthenticated: 401, Forbidden: 403, NotFound: 404, TooSlow: 408, Conflict: 409, TooLarge: 413,
+    Invalid: 422, TooMany: 429, Busy: 503,
 }  # fmt: skip
 """Over HTTP, in both directions; whatever else is 500."""

@@ -235,6 +235,16 @@ class Settings:
     keep_snapshots_days: timedelta = _number(timedelta(days=7), DAYS, "How long snapshots are kept")
     keep_audit_days: timedelta = _number(timedelta(days=400), DAYS, "How long the audit log is kept")
     keep_notifications_days: timedelta = _number(timedelta(days=90), DAYS, "How long notifications are kept")
+    header_seconds: timedelta = _number(
+        timedelta(seconds=10), SECONDS, "How long the headers of a request may take to arrive"
+    )
+    body_seconds: timedelta = _number(
+        timedelta(seconds=10), SECONDS, "How long a request body may pause while it arrives"
+    )
+    max_unauthenticated_bytes: int = _number(
+        8_388_608, BYTES, "Bodies held at once for callers who are not signed in, such as webhooks"
+    )
+    max_streams: int = _number(100, WHOLE, "Open streams and long polls of one token or login; 0 for any number")
     max_body_bytes: int = _number(1_048_576, BYTES, "Largest request body")
     max_artifact_bytes: int = _number(104_857_600, BYTES, "Largest content of an artifact")
     artifacts_url: str = _setting("", _store_url, STORE_URL, "Where artifacts are kept; else in the home")

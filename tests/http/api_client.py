@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-import uvicorn
 from databases import database
 from fastapi import FastAPI
 from house import House
@@ -26,6 +25,7 @@ from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
+from rota.http.server import create_server
 from rota.model.caller import Level
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.ids import RunId, UserId, new_id
@@ -267,20 +267,19 @@ async def api(office: Office) -> Api:
 async def serving(site: Site, port: int = 0) -> AsyncIterator[str]:
     """The address of a real server of this application."""
     with bind("127.0.0.1", port) as listening:
-        config = uvicorn.Config(
-            site.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
-        )
-        server = uvicorn.Server(config)
+        server = create_server(site.app, site.web.settings)
         running = asyncio.create_task(server._serve(sockets=[listening]))
 
         async def started() -> bool:
             return server.started
 
         await until(started)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        site.web.closing.set()
-        server.should_exit = True
-        await running
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            site.web.closing.set()
+            server.should_exit = True
+            await running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -27,7 +27,8 @@ KILLED_AFTER = 15
 
 @pytest.fixture
 def replicas(tmp_path: Path, database_url: str) -> Iterator[list[Rota]]:
-    started = [Rota(tmp_path, "serve", "--only", "api", ROTA_DATABASE_URL=database_url) for _ in range(2)]
+    settings = {"ROTA_DATABASE_URL": database_url, "ROTA_MAX_STREAMS": str(READERS)}
+    started = [Rota(tmp_path, "serve", "--only", "api", **settings) for _ in range(2)]
     yield started
     for each in started:
         each.stop()

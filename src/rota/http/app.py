@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from rota.http import api, health, hooks, mcp, ui
 from rota.http.again import TryingAgain
 from rota.http.bodies import BodyGuard
-from rota.http.context import Web
+from rota.http.context import Web, sign_in_early
 from rota.http.description import describe
 from rota.http.errors import MCP_PATH, answer, install
 from rota.http.heads import Heads
@@ -28,7 +28,7 @@ def create_app(web: Web) -> FastAPI:
     app.state.depot = Depot(web.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     app.add_middleware(TryingAgain)
     app.add_middleware(Redacting, web=web)
-    app.add_middleware(BodyGuard, largest=web.settings.max_body_bytes)
+    app.add_middleware(BodyGuard, settings=settings, sign_in=sign_in_early)
     app.add_middleware(Limiting, limits=web.limits)
     app.add_middleware(Heads)
     app.state.sections = ui.SECTIONS

@@ -1,68 +1,118 @@
 """Refuses a body that is too large, not JSON, too deep, or that PostgreSQL could not store, before anybody reads it."""
 
+import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import orjson
+import psycopg
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.errors import Invalid, Refused, TooLarge
-from rota.http.errors import MCP_PATH, answer, of_error
+from rota.http.errors import MCP_PATH, answer, of_any
+from rota.http.receiving import Body, UnauthenticatedBodies
 from rota.model.text import LARGEST, SMALLEST
+from rota.settings import Settings
 
 DEEPEST = 64
+SMALL = 65_536  # bytes that are read before it is known whose they are
+AT_ONCE_SECONDS = 0.05  # many clients send the body right after the headers, but not together with them
 FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 # Contents of any kind and size, which their routes read in pieces and within limits of their own.
 UPLOAD = re.compile(r"/api/v1/workspaces/[^/]+/(sessions/[^/]+/artifacts|runs/[^/]+/desk/(artifact|checkpoint))")
 
 
 class BodyGuard:
-    """ASGI: reads the whole body, checks it, and hands it on."""
+    """ASGI: reads the whole body, checks it, and hands it on. `sign_in` says whether the caller of a request is known,
+    or refuses it; it is asked before a body is read that is large or does not arrive at once."""
 
-    def __init__(self, app: ASGIApp, *, largest: int) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, sign_in: Callable[[Scope], Awaitable[bool]]) -> None:
         self._app = app
-        self._largest = largest
+        self._sign_in = sign_in
+        self._largest = settings.max_body_bytes
+        self._pause = settings.body_seconds
+        self._unauthenticated = UnauthenticatedBodies(settings.max_unauthenticated_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        bodiless = scope["method"] in {"GET", "HEAD", "OPTIONS"}
         try:
             _check_address(scope)
-            if is_upload(scope):
-                with suppress(ClientDisconnect):  # as below
-                    await self._app(scope, receive, send)
-                return None
-            body = b"" if bodiless else await self._read(receive)
-            if body is None:
-                return None  # whoever asked is gone, with half of the request
-            if body:
-                _check_body(scope, body)
         except Refused as refused:
-            return await answer(of_error(refused), scope["path"])(scope, receive, send)
-        return await self._app(scope, receive if bodiless else replay(body, receive), send)
+            return await answer(of_any(refused), scope["path"])(scope, receive, send)
+        if is_upload(scope):
+            with suppress(ClientDisconnect):
+                await self._app(scope, Body(receive, self._pause).receive, send)
+            return None
+        if scope["method"] in {"GET", "HEAD", "OPTIONS"}:
+            return await self._app(scope, receive, send)
+        return await self._take_in(scope, receive, send)
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        chunks, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
+    async def _take_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = Body(receive, self._pause)
+        with self._unauthenticated.counting(body):
+            try:
+                content = await self._read(scope, body)
+                if content:
+                    _check_body(scope, content)
+            except ClientDisconnect:
                 return None
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > self._largest:
-                raise TooLarge(
-                    f"The body is larger than {self._largest} bytes.",
-                    code="body_too_large",
-                    limit=self._largest,
-                )
-            if not message.get("more_body"):
-                return b"".join(chunks)
+            except (Refused, psycopg.Error) as refused:
+                return await answer(of_any(refused), scope["path"])(scope, receive, send)
+            if _needs_sign_in(scope):
+                self._unauthenticated.release(body)  # the route signs in before it does anything else
+            return await self._app(scope, replay(content, receive), send)
+
+    async def _read(self, scope: Scope, body: Body) -> bytes:
+        declared = declared_size(scope)
+        self._refuse_larger(declared)
+        pieces: list[bytes] = []
+        if _needs_sign_in(scope):
+            if declared <= SMALL and not _expects_continue(scope):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AT_ONCE_SECONDS):
+                        await self._read_on(body, pieces, SMALL)
+            if not body.complete and await self._sign_in(scope):
+                self._unauthenticated.release(body)
+        await self._read_on(body, pieces, self._largest)
+        return b"".join(pieces)
+
+    async def _read_on(self, body: Body, pieces: list[bytes], enough: int) -> None:
+        """Until the body is complete or larger than `enough`."""
+        while not body.complete and body.size <= enough:
+            message = await body.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            pieces.append(message.get("body", b""))
+            self._refuse_larger(body.size)
+            self._unauthenticated.update(body)
+
+    def _refuse_larger(self, size: int) -> None:
+        if size > self._largest:
+            raise TooLarge(
+                f"The body is larger than {self._largest} bytes.", code="body_too_large", limit=self._largest
+            )
+
+
+def _needs_sign_in(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.startswith(("/api/v1/workspaces/", "/w/")) or path == MCP_PATH
+
+
+def declared_size(scope: Scope) -> int:
+    """What `Content-Length` says; 0 without it."""
+    value = _header(scope, b"content-length")
+    return int(value) if value.isdigit() else 0
+
+
+def _expects_continue(scope: Scope) -> bool:
+    return _header(scope, b"expect").lower() == b"100-continue"
 
 
 def _check_address(scope: Scope) -> None:
@@ -85,7 +135,10 @@ def _check_body(scope: Scope, body: bytes) -> None:
         raise Refused("Send the body with `Content-Type: application/json`.", code="not_json", field="Content-Type")
     if kind not in FORMS:
         check(body)
-    elif parse_options_header(_header(scope))[1].get(b"charset", b"utf-8").lower() not in {b"utf-8", b"utf8"}:
+    elif parse_options_header(_header(scope, b"content-type"))[1].get(b"charset", b"utf-8").lower() not in {
+        b"utf-8",
+        b"utf8",
+    }:
         # Python knows encodings in which a form can hold what no text can.
         raise Refused("A form is read as UTF-8; send it so.", code="not_utf8", field="Content-Type")
 
@@ -138,11 +191,11 @@ def clean_text(value: str, field: str) -> str:
 
 
 def _content_type(scope: Scope) -> bytes:
-    return _header(scope).partition(b";")[0].strip().lower()
+    return _header(scope, b"content-type").partition(b";")[0].strip().lower()
 
 
-def _header(scope: Scope) -> bytes:
-    given: bytes = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    given: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
     return given
 
 

@@ -12,6 +12,8 @@ from uuid import UUID
 
 from fastapi import Depends, Request, Response
 from psycopg import Rollback
+from starlette.routing import Match
+from starlette.types import Scope
 
 from rota.access import signing_in
 from rota.access.vault import Vault
@@ -21,7 +23,7 @@ from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http.auditing import Record
 from rota.http.errors import is_tried_again
-from rota.http.limiting import LOGIN_COOKIE, Limits, bearer_of
+from rota.http.limiting import LOGIN_COOKIE, Limits, Streams, bearer_of
 from rota.http.repeating import Repeated, Taken, take
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
@@ -50,11 +52,13 @@ class Web:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     readers: Readers = field(init=False)
     limits: Limits = field(init=False)
+    streams: Streams = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
         limits = Limits(self.db, rate=settings.rate_limit, workspace_rate=settings.workspace_rate_limit)
         object.__setattr__(self, "limits", limits)
+        object.__setattr__(self, "streams", Streams(settings.max_streams))
         object.__setattr__(self, "readers", Readers(self.db, self.listener, self.closing))
 
     @property
@@ -120,10 +124,16 @@ def _depot(request: Request) -> Depot:
 
 async def _secret_of(request: Request) -> tuple[str, bool]:
     """What a request signs in with: a bearer token, or a cookie, and which of the two."""
+    secret, by_token = _find_secret(request)
+    if not by_token:
+        await refuse_forged(request, secret)
+    return secret, by_token
+
+
+def _find_secret(request: Request) -> tuple[str, bool]:
     if secret := bearer_of(request.headers.get("Authorization", "")):
         return secret, True
     if cookie := request.cookies.get(COOKIE):
-        await refuse_forged(request, cookie)
         return cookie, False
     raise Unauthenticated(
         "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."
@@ -172,6 +182,33 @@ async def holder_of_token(request: Request) -> Caller:
         web(request).limits.know(secret, caller)
         await signing_in.note_use(conn, caller)
     return caller
+
+
+async def sign_in_early(scope: Scope) -> bool:
+    """Refuse a request whose token or login does not hold, or does not allow it, before its body is read. The route
+    signs in again, in its own transaction. False if there is no such route."""
+    matches = (route.matches(scope) for route in scope["app"].routes)
+    found = next((child for match, child in matches if match is Match.FULL), None)
+    if found is None:
+        return False
+    request = Request({**scope, **found})
+    if "workspace" not in request.path_params:
+        await holder_of_token(request)
+        return True
+    workspace, shared, record = request.path_params["workspace"], web(request), Record.of(request)
+    secret, by_token = _find_secret(request)
+    if not by_token:
+        refuse_foreign_origin(request)
+    sign_in = signing_in.caller_by_token if by_token else signing_in.caller_by_login
+    async with shared.db.connection() as conn:
+        caller = await sign_in(conn, workspace, secret)
+    try:
+        _let_in(request, workspace, secret, caller)
+    except Forbidden as refused:
+        if record:
+            await record.write_refusal(shared.db, caller, refused)
+        raise
+    return True
 
 
 def refuse_foreign_origin(request: Request) -> None:

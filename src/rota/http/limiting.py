@@ -7,7 +7,11 @@ write. Requests from this machine itself and those of agents at work are not cou
 import ipaddress
 import math
 import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from uuid import UUID
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,6 +28,7 @@ LOGIN_COOKIE = "rota_login"
 BURST_SECONDS = 10
 DRAWS_A_SECOND = 5
 MOST_KNOWN = 10_000
+STREAM_RETRY_SECONDS = 5
 OF_THE_WORKSPACE = b""
 IN_WORKSPACE = re.compile(r"/(?:api/v1/workspaces|w)/([^/]+)")
 
@@ -85,6 +90,30 @@ class Limits:
                 f"Too many requests of {whose}: {bucket.rate} a second are taken. Wait {seconds} s.",
                 code="rate_limited", retry_after=seconds,
             )  # fmt: skip
+
+
+class Streams:
+    """How many streams and long polls each token, login or run has open in this process."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: Counter[UUID] = Counter()
+
+    @contextmanager
+    def open(self, caller: Caller) -> Iterator[None]:
+        holder = caller.token_id or caller.login_id or caller.run_id or caller.user_id
+        if self._limit and self._open[holder] >= self._limit:
+            raise TooMany(
+                f"{self._limit} streams of this token or login are open, which is the limit. Close one first.",
+                code="too_many_streams", limit=self._limit, retry_after=STREAM_RETRY_SECONDS,
+            )  # fmt: skip
+        self._open[holder] += 1
+        try:
+            yield
+        finally:
+            self._open[holder] -= 1
+            if not self._open[holder]:
+                del self._open[holder]
 
 
 class Limiting:

@@ -4,15 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from rota.db.pool import PASSING
-from rota.errors import Refused
-from rota.http.context import sign
+from rota.errors import Refused, TooMany
+from rota.http.context import sign, web
+from rota.http.errors import answer, of_error
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,21 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 class EventStream(StreamingResponse):
     """Cuts off a reader who takes nothing for a while, instead of keeping what it does not read; and one whose token or
-    login no longer holds."""
+    login no longer holds. Refused with 429 if the caller has too many streams open."""
 
     media_type = "text/event-stream"
 
     def __init__(self, request: Request, lines: AsyncGenerator[bytes]) -> None:
         super().__init__(_while_allowed(request, lines), headers=HEADERS)
+        self._slot = web(request).streams.open(request.state.caller)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._slot)
+            except TooMany as refused:
+                return await answer(of_error(refused))(scope, receive, send)
+            return await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         async def send_soon(message: Message) -> None:

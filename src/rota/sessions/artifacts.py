@@ -58,8 +58,12 @@ class Depot:
         self._largest = largest
 
     @asynccontextmanager
-    async def receive(self, pieces: AsyncIterator[bytes], *, sha256: str | None = None) -> AsyncIterator[Draft]:
-        """The content as a file of its own, which is gone afterwards unless it was kept."""
+    async def receive(
+        self, pieces: AsyncIterator[bytes], *, size: int = 0, sha256: str | None = None
+    ) -> AsyncIterator[Draft]:
+        """The content as a file of its own, which is gone afterwards unless it was kept. `size` is its size as far as
+        it is known beforehand."""
+        self._refuse_larger(size)
         file = self._incoming / secrets.token_hex(16)
         try:
             with _told_if_unkept():
@@ -81,15 +85,18 @@ class Depot:
         with await asyncio.to_thread(file.open, "xb") as out:
             async for piece in pieces:
                 size += len(piece)
-                if size > self._largest:
-                    raise TooLarge(
-                        f"An artifact has at most {self._largest:,} bytes (ROTA_MAX_ARTIFACT_BYTES).",
-                        code="artifact_too_large",
-                        limit=self._largest,
-                    )
+                self._refuse_larger(size)
                 hashed.update(piece)
                 await asyncio.to_thread(out.write, piece)
         return Draft(file, hashed.digest(), size)
+
+    def _refuse_larger(self, size: int) -> None:
+        if size > self._largest:
+            raise TooLarge(
+                f"An artifact has at most {self._largest:,} bytes (ROTA_MAX_ARTIFACT_BYTES).",
+                code="artifact_too_large",
+                limit=self._largest,
+            )
 
     async def keep(self, workspace_id: WorkspaceId, draft: Draft) -> None:
         """Put the content in its place. From here on an artifact may refer to it."""

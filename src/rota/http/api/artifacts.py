@@ -18,6 +18,7 @@ from rota.errors import Conflict, Invalid
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.api.sessions import find
+from rota.http.bodies import declared_size
 from rota.http.context import InUnit, Keeping, Shared, Signed, Web
 from rota.http.routes import API
 from rota.http.shapes.artifacts import ArtifactIn, ArtifactOut
@@ -66,7 +67,7 @@ async def take_in(
         added = await _once(shared, author, key, request_of, lambda conn: artifacts.link(conn, author, called, uri))
     else:
         called = named(name, request.headers.get("Content-Type"))
-        async with depot.receive(request.stream(), sha256=sha256) as draft:
+        async with depot.receive(request.stream(), size=declared_size(request.scope), sha256=sha256) as draft:
             await depot.keep(author.workspace_id, draft)
             request_of = {"name": called.name, "sha256": draft.sha256.hex()}
             added = await _once(

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from rota.http.api.artifacts import UPLOAD, ArtifactName, Hash, take_in
 from rota.http.api.messages import After, Wait, check_wait, next_page
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
 from rota.http.api.repeats import IdempotencyKey
+from rota.http.bodies import declared_size
 from rota.http.context import Keeping, Posting, Shared, Signed, Web
 from rota.http.redacting import redactor_of
 from rota.http.routes import API
@@ -35,6 +36,7 @@ from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_t
 from rota.http.shapes.tasks import TaskOut, TasksIn
 from rota.http.shapes.triggers import FiredOut
 from rota.model.approval import APPROVE_OR_REFUSE, Option, Question
+from rota.model.caller import Caller
 from rota.model.event import event_name
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import ApprovalId
@@ -56,6 +58,7 @@ class AtDesk:
     words, which may begin a secret here and end it in another request."""
 
     shared: Web
+    caller: Caller
     seat: Seat
     key: str | None
     redactor: Redactor
@@ -99,7 +102,7 @@ async def _at_desk(
     repeats.check_key(idempotency_key)
     async with _fenced(), isolation.in_workspace(shared.db, caller.workspace_id) as conn:
         seat = await desk.of_attempt(conn, caller.workspace_id, caller.run_id, caller.attempt)
-    return AtDesk(shared, seat, idempotency_key, redactor_of(request))
+    return AtDesk(shared, caller, seat, idempotency_key, redactor_of(request))
 
 
 Seated = Annotated[AtDesk, Depends(_at_desk)]
@@ -146,7 +149,7 @@ async def read_inbox(at: Seated, after: After = 0, wait: Wait = None, limit: Lim
     """Messages to the agent's role that it has not acknowledged, oldest first; with `wait` until one comes."""
     seat = at.seat
     asked = Asked(seat.session_id, after, seat.role, unacked=True)
-    return await next_page(at.shared, seat.workspace_id, asked, wait=wait, limit=limit)
+    return await next_page(at.shared, at.caller, asked, wait=wait, limit=limit)
 
 
 @router.post("/ack", status_code=204)
@@ -254,20 +257,25 @@ async def read_checkpoint(at: Seated) -> Response:
 @router.put("/checkpoint", status_code=204, openapi_extra={"requestBody": BYTES})
 async def store_checkpoint(request: Request, at: Seated) -> None:
     """Keep the body, in place of what was kept before, for the attempt that goes on from here."""
+    _refuse_larger(declared_size(request.scope))
     data = bytearray()
     async for piece in request.stream():
         data += piece
-        if len(data) > LARGEST_CHECKPOINT:
-            raise TooLarge(
-                f"A checkpoint has at most {LARGEST_CHECKPOINT:,} bytes.",
-                code="checkpoint_too_large",
-                limit=LARGEST_CHECKPOINT,
-            )
+        _refuse_larger(len(data))
     await at.write(
         "checkpoint",
         {"sha256": hashlib.sha256(data).hexdigest()},
         lambda conn: desk.checkpoint(conn, at.seat, bytes(data)),
     )
+
+
+def _refuse_larger(size: int) -> None:
+    if size > LARGEST_CHECKPOINT:
+        raise TooLarge(
+            f"A checkpoint has at most {LARGEST_CHECKPOINT:,} bytes.",
+            code="checkpoint_too_large",
+            limit=LARGEST_CHECKPOINT,
+        )
 
 
 @router.post("/ask", status_code=201)
@@ -288,12 +296,13 @@ async def ask(at: Seated, body: AskIn, wait: Wait = None) -> AskOut:
 
     # A repeat of the request asks under the id of the first. Its key is not the question's, which tells what a later
     # attempt asks again from what it asks anew.
-    async with _fenced(), isolation.in_workspace(at.shared.db, seat.workspace_id) as conn:
-        request = {"desk": "ask", **body.model_dump()}
-        known = await repeats.once(conn, seat.workspace_id, seat.run_id, at.key, request, first)
-        approval = await asked(conn, ApprovalId(UUID(known)))
-    at.shared.wakes.send(session_channel(seat.session_id))
-    return await _answered(at, approval, wait)
+    with _slot(at, wait):
+        async with _fenced(), isolation.in_workspace(at.shared.db, seat.workspace_id) as conn:
+            request = {"desk": "ask", **body.model_dump()}
+            known = await repeats.once(conn, seat.workspace_id, seat.run_id, at.key, request, first)
+            approval = await asked(conn, ApprovalId(UUID(known)))
+        at.shared.wakes.send(session_channel(seat.session_id))
+        return await _answered(at, approval, wait)
 
 
 @router.get("/ask/{approval_id}")
@@ -304,7 +313,13 @@ async def wait_for_answer(at: Seated, approval_id: UUID, wait: Wait = None) -> A
         asked = await approval_rows.find(conn, at.seat.workspace_id, ApprovalId(approval_id))
     if asked is None or asked.run_id != at.seat.run_id:
         raise NotFound("This run has not asked that.")
-    return await _answered(at, asked, wait)
+    with _slot(at, wait):
+        return await _answered(at, asked, wait)
+
+
+def _slot(at: AtDesk, wait: timedelta | None) -> AbstractContextManager[None]:
+    """Taken before anything is written, so that a caller with too many open requests has asked nothing."""
+    return at.shared.streams.open(at.caller) if wait else nullcontext()
 
 
 async def _answered(at: AtDesk, asked: Approval, wait: timedelta | None) -> AskOut:

@@ -22,6 +22,7 @@ from rota.http.shapes.fields import Duration
 from rota.http.shapes.messages import AckIn, MessageOrTurn, MessageOut, TurnIn
 from rota.http.shapes.pages import Page, cursor_of, read_number_cursor
 from rota.http.shapes.runs import RunOut
+from rota.model.caller import Caller
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.message import USER, NewMessage
 from rota.roster import running
@@ -42,15 +43,16 @@ def check_wait(wait: timedelta | None) -> None:
 
 
 async def next_page(
-    shared: Web, workspace_id: WorkspaceId, asked: Asked, *, wait: timedelta | None, limit: int
+    shared: Web, caller: Caller, asked: Asked, *, wait: timedelta | None, limit: int
 ) -> Page[MessageOut]:
     """What is there, or what comes within the time; no connection is held meanwhile."""
     check_wait(wait)
-    async with isolation.in_workspace(shared.db, workspace_id) as conn:
-        page = await rows.page(conn, workspace_id, asked, limit=limit)
+    async with isolation.in_workspace(shared.db, caller.workspace_id) as conn:
+        page = await rows.page(conn, caller.workspace_id, asked, limit=limit)
     found, more = page.messages, page.more
     if not found and wait and not asked.imported:
-        came = await _first_that_comes(shared, workspace_id, asked, wait)
+        with shared.streams.open(caller):
+            came = await _first_that_comes(shared, caller.workspace_id, asked, wait)
         found, more = came[:limit], len(came) > limit
     items = [MessageOut.model_validate(messages.shown(each)) for each in found]
     return Page(items=items, next_cursor=cursor_of(items[-1].id) if more else None)
@@ -87,7 +89,7 @@ async def list_messages(
         if role is not None:
             await messages.check_role(conn, caller.workspace_id, SessionId(session_id), role)
     asked = Asked(SessionId(session_id), after, role, unacked, imported=session["imported"] is not None)
-    return await next_page(shared, caller.workspace_id, asked, wait=wait, limit=limit)
+    return await next_page(shared, caller, asked, wait=wait, limit=limit)
 
 
 @router.post("", status_code=201)
