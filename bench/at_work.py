@@ -11,6 +11,7 @@ from typing import Any
 from bench.stage import Stage
 from rota.db.listener import RUNS, Listener
 from rota.executors.command import CommandExecutor
+from rota.executors.sandbox import Sandbox
 from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import Outcome, Succeeded
 from rota.scheduler.tick import Scheduler
@@ -54,8 +55,8 @@ class Noop:
 class Programs(CommandExecutor):
     """Real programs, in processes of their own under launchers of their own."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(sandbox=sandbox)
         self.count = 0
 
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:

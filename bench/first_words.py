@@ -1,4 +1,5 @@
-"""How soon an agent of each Python kind is heard: in a new Python, and forked by one that has its libraries loaded."""
+"""How soon an agent of each Python kind is heard: in a new Python, and forked by one that has its libraries loaded;
+without a sandbox, and in one."""
 
 import asyncio
 import statistics
@@ -13,8 +14,9 @@ from bench.goals import Goal
 from bench.stage import Stage
 from rota.executors.langgraph import LanggraphExecutor
 from rota.executors.llm import LlmExecutor
-from rota.executors.nursery import THE_NURSERY
+from rota.executors.nursery import nursery_in
 from rota.executors.python import PythonExecutor
+from rota.executors.sandbox import UNCONFINED, Sandbox, choose
 from rota.model.executor import Assignment
 from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
 
@@ -38,10 +40,10 @@ def graph():
     made.add_edge(START, "speak")
     return made
 """
-KINDS: Mapping[str, tuple[PythonExecutor, Mapping[str, Any]]] = {
-    "a function": (PythonExecutor(), {"function": "agents:function"}),
-    "a model": (LlmExecutor(), {"model": "function:agents:model"}),
-    "a graph": (LanggraphExecutor(), {"graph": "agents:graph"}),
+KINDS: Mapping[str, tuple[type[PythonExecutor], Mapping[str, Any]]] = {
+    "a function": (PythonExecutor, {"function": "agents:function"}),
+    "a model": (LlmExecutor, {"model": "function:agents:model"}),
+    "a graph": (LanggraphExecutor, {"graph": "agents:graph"}),
 }
 ANEW = {"env": {"OWN": "1"}}  # who has variables of its own begins in a new Python
 
@@ -66,23 +68,31 @@ class Ear:
 async def measure(_stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
     figures = {}
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
-        (Path(home) / "agents.py").write_text(AGENTS)
-        for name, (executor, config) in KINDS.items():
-            given = {**config, "path": home}
-            await _heard(executor, given, home)  # the first of its kind: others will be forked
-            await _until_forked(executor, given, home)
-            new, forked = [], []
+        code = Path(home) / "code"
+        code.mkdir()
+        (code / "agents.py").write_text(AGENTS)
+        (Path(home) / "home").mkdir()
+        sandboxes = (UNCONFINED, choose("guard", required=False, home=Path(home) / "home"))
+        for name, (kind, config) in KINDS.items():
+            given = {**config, "path": str(code)}
+            executors = [kind(sandbox=each) for each in sandboxes]
+            for sandbox, executor in zip(sandboxes, executors, strict=True):
+                await _heard(executor, given, home)  # the first of its kind: others will be forked
+                await _until_forked(executor, sandbox, given, home)
+            heard: dict[tuple[str, str], list[float]] = {}
             for _ in range(3 if quick else 9):
-                new.append(await _heard(executor, {**given, **ANEW}, home))
-                forked.append(await _heard(executor, given, home))
-            told = f"{statistics.median(new):.0f} / {statistics.median(forked):.0f}"
-            figures[f"first word of {name}, new / forked, ms"] = told
+                for sandbox, executor in zip(sandboxes, executors, strict=True):
+                    heard.setdefault((sandbox.name, "new"), []).append(await _heard(executor, {**given, **ANEW}, home))
+                    heard.setdefault((sandbox.name, "forked"), []).append(await _heard(executor, given, home))
+            for sandbox in sandboxes:
+                new, forked = (statistics.median(heard[sandbox.name, how]) for how in ("new", "forked"))
+                figures[f"first word of {name}, sandbox {sandbox.name}, new / forked, ms"] = f"{new:.0f} / {forked:.0f}"
     return figures, []
 
 
-async def _until_forked(executor: PythonExecutor, config: Mapping[str, Any], home: str) -> None:
+async def _until_forked(executor: PythonExecutor, sandbox: Sandbox, config: Mapping[str, Any], home: str) -> None:
     assignment = _assignment(config, home)
-    while executor._nursery(assignment, executor._child(assignment)) is THE_NURSERY:  # noqa: SLF001
+    while executor._nursery(assignment, executor._child(assignment)) is nursery_in(sandbox):  # noqa: SLF001
         await asyncio.sleep(0.05)
 
 
@@ -98,5 +108,5 @@ def _assignment(config: Mapping[str, Any], home: str) -> Assignment:
         workspace_id=WorkspaceId(new_id()), run_id=RunId(new_id()), session_id=SessionId(new_id()), attempt=1,
         source="run_now", slot=None, missed=None, payload=None, config=config, instructions="", prompt="Speak.",
         input=None, transcript=[], timeout=timedelta(minutes=5), idempotency_key="key",
-        directory=Path(home) / "session",
+        directory=Path(home) / "home" / "sessions" / "workspace" / "session",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from bench.at_work import Noop, Programs, at_work
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
 from rota.db.listener import RUNS, Listener, Wakes
+from rota.executors.sandbox import UNCONFINED, choose
 from rota.roster import running
 
 ROTA, ROTA_200, ROTA_500 = "rota, 100 places", "rota, 200 places, claims of 100", "rota, 500 places"
@@ -74,15 +75,16 @@ async def _drain(stage: Stage, count: int, *, places: int, line: str = "") -> fl
 
 
 async def _programs(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
-    """As people run them: a process for each, which does nothing."""
+    """As people run them: a process for each, which does nothing, with and without a sandbox, in turns."""
     count, rounds = (100, 2) if quick else (400, 3)
-    rates = []
-    for _ in range(rounds):
-        await stage.tidy()
-        with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
-            async with at_work(stage, 20, executor=Programs(), home=Path(home)) as working:
-                rates.append(await working.drain(count))
-    return {"rota, 20 places, a program for each run: runs a second": int(statistics.median(rates))}, []
+    rates: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
+        for sandbox in rounds * (UNCONFINED, choose("guard", required=False, home=Path(home))):
+            await stage.tidy()
+            async with at_work(stage, 20, executor=Programs(sandbox), home=Path(home)) as working:
+                rates.setdefault(sandbox.name, []).append(await working.drain(count))
+    told = "rota, 20 places, a program for each run, sandbox {}: runs a second"
+    return {told.format(name): int(statistics.median(each)) for name, each in rates.items()}, []
 
 
 async def _notifications(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[Goal]]:
