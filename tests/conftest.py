@@ -66,7 +66,7 @@ def server_url() -> Iterator[str]:
         return
     home = Path(tempfile.mkdtemp(prefix="rota-test-", dir=in_memory()))
     with EmbeddedPostgres(home) as postgres:
-        url = postgres.start()
+        url = postgres.owner_url
         with psycopg.connect(
             url, autocommit=True
         ) as conn:  # no test cuts the power, and every new database is hundreds of files

@@ -112,7 +112,7 @@ async def monkey(tmp_path: Path) -> AsyncIterator[Monkey]:
     home = tmp_path / "postgres"
     server = EmbeddedPostgres(home)
     url = await asyncio.to_thread(server.start)
-    await migrate(url)
+    await migrate(server.owner_url)
     db = Database(url)
     await db.open()
     fleet = Fleet(url, await House.build(db), tmp_path)
