@@ -23,8 +23,8 @@ def create(home: Path) -> None:
 def tighten(home: Path, *, server_group: int | None = None) -> None:
     """Set the home to mode 0700 and remove the permissions of other users from Rota's files in it.
 
-    With `server_group` the home gets mode 0710 and this group instead: root's PostgreSQL runs as another user and has to
-    pass through the home. A home that this user cannot change, or that is not Rota's alone, is only warned about.
+    With `server_group` the home gets mode 0710 and this group instead: the PostgreSQL of root runs as another user and has
+    to pass through the home. A home that this user cannot change, or that is not Rota's alone, is only warned about.
     """
     home = Path(os.path.realpath(home))
     for name in _own_names(home):

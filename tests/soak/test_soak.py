@@ -111,8 +111,9 @@ class Monkey:
 async def monkey(tmp_path: Path) -> AsyncIterator[Monkey]:
     home = tmp_path / "postgres"
     server = EmbeddedPostgres(home)
-    url = await asyncio.to_thread(server.start)
-    await migrate(server.owner_url)
+    await asyncio.to_thread(server.start)
+    url = server.owner_url
+    await migrate(url)
     db = Database(url)
     await db.open()
     fleet = Fleet(url, await House.build(db), tmp_path)

@@ -570,8 +570,9 @@ def _try_lock(file: int) -> bool:
 
 
 def _first_number(path: Path) -> int | None:
+    """The process in a lock file. PostgreSQL puts a minus before that of a server in single-user mode."""
     try:
-        return int(path.read_text(errors="replace").split("\n", 1)[0])
+        return abs(int(path.read_text(errors="replace").split("\n", 1)[0]))
     except (FileNotFoundError, ValueError):
         return None
 
