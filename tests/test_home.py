@@ -69,12 +69,16 @@ def test_everything_in_the_home_of_a_rota_at_work_is_its_owners_alone(tmp_path: 
         rota.stop()
 
 
-async def test_a_home_that_an_older_rota_left_open_is_closed_at_the_next_start(home: Path, database_url: str) -> None:
+def leave_open(home: Path) -> None:
     home.chmod(0o755)
     for name in ("vault.keys.lock", "up.lock", "rota.log"):
         (home / name).write_text("")
     for name in ("sessions", "artifacts"):
         (home / name).mkdir()
+
+
+async def test_a_home_that_an_older_rota_left_open_is_closed_at_the_next_start(home: Path, database_url: str) -> None:
+    leave_open(home)
     assert len(open_to_others(home)) == 5
     settings = read_settings({"ROTA_HOME": str(home), "ROTA_DATABASE_URL": database_url})
     async with database(settings):
@@ -141,6 +145,23 @@ def test_a_home_of_somebody_else_is_warned_about(usual_umask: None, caplog: pyte
         finally:
             os.seteuid(0)
     assert caplog.messages == ["home.exposed"]
+
+
+@needs_root
+def test_a_volume_that_kubernetes_mounted_is_used_as_it_is(usual_umask: None, caplog: pytest.LogCaptureFixture) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        home = Path(directory, "home")
+        home.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=2777", "rota-test", str(home)], check=True)
+        os.seteuid(pwd.getpwnam("nobody").pw_uid)
+        try:
+            key_ring.open_ring(home)
+            home_directory.tighten(home)
+        finally:
+            os.seteuid(0)
+            subprocess.run(["umount", "--lazy", str(home)], check=True)
+    assert caplog.messages == []
 
 
 def test_a_link_in_the_home_is_not_followed(home: Path, tmp_path: Path) -> None:

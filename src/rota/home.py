@@ -23,7 +23,7 @@ def create(home: Path) -> None:
 def tighten(home: Path, *, server_group: int | None = None) -> None:
     """Set the home to mode 0700 and remove the permissions of other users from Rota's files in it.
 
-    With `server_group` the home gets mode 0710 and this group instead: the PostgreSQL of root runs as another user and has
+    With `server_group` the home gets mode 0710 and this group instead: PostgreSQL of root runs as another user and has
     to pass through the home. A home that this user cannot change, or that is not Rota's alone, is only warned about.
     """
     home = Path(os.path.realpath(home))
@@ -36,10 +36,14 @@ def tighten(home: Path, *, server_group: int | None = None) -> None:
 
 
 def describe_exposure(home: Path) -> str | None:
-    """Why other users can enter the home, and what to do; None if they cannot."""
-    mode = stat.S_IMODE(home.stat().st_mode)
+    """Why other users can enter the home, and what to do; None if they cannot.
+
+    A volume whose mode is not ours to change is not reported: Kubernetes mounts one for our containers alone.
+    """
+    found = home.stat()
+    mode = stat.S_IMODE(found.st_mode)
     unwanted = OTHERS & ~PASS_THROUGH if os.geteuid() == 0 else OTHERS
-    if not mode & unwanted:
+    if not mode & unwanted or (os.geteuid() not in {0, found.st_uid} and os.path.ismount(home)):
         return None
     return f"Mode {mode:04o} lets other users into {home}. Give Rota a directory of its own, with mode 0700."
 

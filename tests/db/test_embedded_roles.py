@@ -129,13 +129,29 @@ def test_a_connection_costs_no_stretching_of_the_password(server: EmbeddedPostgr
     assert verifier.startswith("SCRAM-SHA-256$1:")
 
 
-def test_pg_dump_and_psql_work_with_the_password_file(home: Path, server: EmbeddedPostgres) -> None:
+def test_psql_works_with_the_password_file(home: Path, server: EmbeddedPostgres) -> None:
     """As docs/operating.md says: no password on a command line or in the environment."""
+    run_client(home, "psql", "--no-password", "--command", "SELECT 1", "--output", os.devnull)
+
+
+def run_client(home: Path, program: str, *arguments: str) -> None:
     environment = {"PATH": os.defpath, "PGPASSFILE": str(home / "postgres" / PASSFILE)}
-    options = ["-h", str(home / "postgres.sock"), "-U", "rota", "-d", "rota", "--no-password"]
-    dump = [str(embedded.find_binaries() / "pg_dump"), *options]
-    dumped = subprocess.run(dump, env=environment, capture_output=True, text=True, check=True).stdout
-    assert "rota_app" in dumped, "the rights of the application are part of it"
+    command = [str(embedded.find_binaries() / program), "-h", str(home / "postgres.sock"), "-U", "rota", "-d", "rota"]
+    subprocess.run([*command, *arguments], env=environment, check=True)
+
+
+RESTORE = ("--clean", "--if-exists", "--single-transaction", "--exit-on-error")
+
+
+def test_a_dump_is_restored_with_the_rights_of_the_application(home: Path, place: Path, made: Path) -> None:
+    dump = str(place / "rota.dump")
+    with EmbeddedPostgres(home) as server:
+        execute(server.owner_url, "CREATE TABLE kept AS SELECT 1 AS n")
+        run_client(home, "pg_dump", "--format=custom", f"--file={dump}")
+    other = copy(made, place / "other")
+    with EmbeddedPostgres(other) as server:
+        run_client(other, "pg_restore", *RESTORE, dump)
+    assert_converted(other)
 
 
 def test_a_lost_password_file_is_made_anew(home: Path) -> None:
@@ -317,6 +333,18 @@ def test_a_server_without_passwords_that_was_killed_recovers_first(
     assert_converted(old_home)
     with EmbeddedPostgres(old_home) as server:
         assert query(server.start(), "TABLE written") == [(1,)]
+
+
+def test_a_dump_of_an_older_rota_is_restored_with_the_rights_of_the_application(
+    old_home: Path, old_server: embedded._Server, place: Path, made: Path
+) -> None:
+    dump = str(place / "rota.dump")
+    run_client(old_home, "pg_dump", "--format=custom", f"--file={dump}")
+    old_server.halt()
+    other = copy(made, place / "other")
+    with EmbeddedPostgres(other):
+        run_client(other, "pg_restore", *RESTORE, dump)
+    assert_converted(other)
 
 
 def test_a_server_that_an_older_rota_uses_is_left_alone(old_home: Path, old_server: embedded._Server) -> None:
