@@ -31,7 +31,7 @@ TEMPLATE = f"rota_template_{os.getpid()}"
 
 LONG = {
     "process", "faults", "test_accessible", "test_browser", "test_journeys", "test_session_journeys",
-    "test_people_journeys", "test_replicas", "test_embedded",
+    "test_people_journeys", "test_replicas", "test_embedded", "test_embedded_roles",
 }  # fmt: skip
 
 

@@ -86,6 +86,13 @@ async def test_a_home_that_an_older_rota_left_open_is_closed_at_the_next_start(h
         assert mode(home) == 0o700
 
 
+async def test_a_home_that_is_not_there_is_no_obstacle_to_who_needs_no_files(home: Path, database_url: str) -> None:
+    for missing in (home / "missing", home / "file" / "below"):
+        settings = read_settings({"ROTA_HOME": str(missing), "ROTA_DATABASE_URL": database_url})
+        async with database(settings):
+            assert mode(home) == 0o755
+
+
 def test_a_new_home_is_private_whoever_makes_it_first(tmp_path: Path, usual_umask: None) -> None:
     with only_one(tmp_path / "up"):
         assert mode(tmp_path / "up") == 0o700

@@ -221,7 +221,7 @@ async def database(
     owner_url = settings.database_url
     async with AsyncExitStack() as stack:
         if settings.database_url:
-            if settings.home.is_dir():
+            with contextlib.suppress(OSError):  # it is not there, or not ours: whatever needs it says so
                 await asyncio.to_thread(home_directory.tighten, settings.home)
         else:
             embedded = EmbeddedPostgres(settings.home)

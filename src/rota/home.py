@@ -40,7 +40,10 @@ def describe_exposure(home: Path) -> str | None:
 
     A volume whose mode is not ours to change is not reported: Kubernetes mounts one for our containers alone.
     """
-    found = home.stat()
+    try:
+        found = home.stat()
+    except OSError:  # it is not there, or closed to ourselves too
+        return None
     mode = stat.S_IMODE(found.st_mode)
     unwanted = OTHERS & ~PASS_THROUGH if os.geteuid() == 0 else OTHERS
     if not mode & unwanted or (os.geteuid() not in {0, found.st_uid} and os.path.ismount(home)):

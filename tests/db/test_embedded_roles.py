@@ -257,9 +257,11 @@ def test_the_application_may_not_enter_other_databases(server: EmbeddedPostgres)
 # Homes of an older Rota
 
 
-def test_an_older_home_is_converted_and_keeps_its_rows(old_home: Path) -> None:
+def test_an_older_home_is_converted_once_and_keeps_its_rows(old_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     assert_converted(old_home)
     assert_converted(old_home)
+    assert caplog.messages == ["postgres.converted"]
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)

@@ -109,7 +109,7 @@ async def _notifications(conn: Connection, settings: Settings) -> Finding:
 
 
 def _home(home: Path) -> Finding:
-    exposure = describe_exposure(home) if home.is_dir() else None
+    exposure = describe_exposure(home)
     return Finding(exposure is None, "home", exposure or "closed to other users")
 
 

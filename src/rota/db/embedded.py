@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import pwd
 import re
@@ -28,6 +29,8 @@ from rota.db import embedded_roles, privileges
 from rota.db.embedded_roles import APPLICATION, DATABASE, OWNER
 from rota.errors import Broken, CannotStart, NotYet
 from rota.failpoints import reach
+
+log = logging.getLogger(__name__)
 
 SETTINGS = (
     "listen_addresses=",
@@ -313,6 +316,7 @@ class _Server:
             self.bring_up(given_up)
             self.halt()
         self._make_roles(self.data, start_lock)
+        log.info("postgres.converted", extra={"home": str(self.home)})
 
     def _make_roles(self, data: Path, start_lock: int) -> None:
         """In single-user mode, so that there is no moment at which others could connect without a password."""
