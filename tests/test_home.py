@@ -56,6 +56,7 @@ def test_everything_in_the_home_of_a_rota_at_work_is_its_owners_alone(tmp_path: 
         run = rota.post(token, "/agents/leaver/runs", {"prompt": "Leave something."})
         done = until(lambda: (found := rota.get(token, f"/runs/{run['id']}"))["finished_at"] and found)
         assert done["status"] == "succeeded", done
+        assert open_to_others(home) == {}, "before another process tightens it"
         turned = [str(ROTA), "keys", "rotate", "--home", str(home)]
         subprocess.run(turned, env=clean_environment(), check=True, capture_output=True)
         assert {"artifacts", "postgres", "postgres.log", "postgres.start.lock", "postgres.users.lock", "rota.log",

@@ -74,7 +74,7 @@ def _restrict(path: Path) -> None:
     """Remove the permissions of everybody but the owner. Never through a link, since we may be root."""
     try:
         mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode) or not mode & OTHERS:
+        if not mode & OTHERS:
             return
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
@@ -82,4 +82,4 @@ def _restrict(path: Path) -> None:
         finally:
             os.close(opened)
     except OSError:
-        return  # removed meanwhile, or somebody else's: `describe_exposure` looks at the result
+        return  # a link, removed meanwhile, or somebody else's: `describe_exposure` looks at the result

@@ -743,6 +743,7 @@ def test_root_and_the_owner_of_the_data_share_one_server(open_directory: Path, u
     root = EmbeddedPostgres(home)
     root.start()
     assert psutil.Process(postmaster(home)).username() == "nobody"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
     url = owner.do("start")
     root.stop()
     assert query(url, "SELECT 1") == [(1,)]

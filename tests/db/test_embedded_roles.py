@@ -353,7 +353,7 @@ def test_a_server_that_an_older_rota_uses_is_left_alone(old_home: Path, old_serv
     before = postmaster(old_home)
     lock = old_server.account.open(old_home / "postgres.users.lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    with pytest.raises(NotYet, match=r"an older Rota\. Stop that process"):
+    with pytest.raises(NotYet, match=r"perhaps an older Rota, is using it without\. Stop that process"):
         EmbeddedPostgres(old_home).start()
     assert postmaster(old_home) == before
     connect_without_password(old_home, "rota")

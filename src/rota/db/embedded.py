@@ -169,8 +169,8 @@ class EmbeddedPostgres:
         fcntl.flock(self._users, fcntl.LOCK_SH)
         if not alone:
             raise NotYet(
-                f"The embedded PostgreSQL in {self.home} has to be given passwords, but another process is using it "
-                "without: an older Rota. Stop that process, then start again."
+                f"The embedded PostgreSQL in {self.home} needs passwords, but another process, perhaps an older Rota, is "
+                "using it without. Stop that process, then start again."
             )
 
     def _leave(self, server: "_Server") -> None:
