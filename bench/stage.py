@@ -69,7 +69,9 @@ async def staged(*, executor: str = "command") -> AsyncIterator[Stage]:
     given = os.environ.get("ROTA_TEST_DATABASE_URL")
     with tempfile.TemporaryDirectory(prefix="rota-bench-", ignore_cleanup_errors=True) as home:
         postgres = None if given else EmbeddedPostgres(Path(home))
-        server = given or await asyncio.to_thread(postgres.start)  # type: ignore[union-attr]
+        if postgres:
+            await asyncio.to_thread(postgres.start)
+        server = given or postgres.owner_url  # type: ignore[union-attr]
         name = f"rota_bench_{secrets.token_hex(4)}"
         with psycopg.connect(server, autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {name}")

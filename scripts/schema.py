@@ -45,7 +45,7 @@ def tidied(dumped: str) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rota-schema-") as home, EmbeddedPostgres(Path(home)) as postgres:
-        url = postgres.start()
+        url = postgres.owner_url
         asyncio.run(migrate(url))
         FILE.write_text(dump(url))
     sys.stdout.write(f"{FILE}\n")

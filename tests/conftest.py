@@ -31,7 +31,7 @@ TEMPLATE = f"rota_template_{os.getpid()}"
 
 LONG = {
     "process", "faults", "test_accessible", "test_browser", "test_journeys", "test_session_journeys",
-    "test_people_journeys", "test_replicas", "test_embedded",
+    "test_people_journeys", "test_replicas", "test_embedded", "test_embedded_roles",
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def server_url() -> Iterator[str]:
         return
     home = Path(tempfile.mkdtemp(prefix="rota-test-", dir=in_memory()))
     with EmbeddedPostgres(home) as postgres:
-        url = postgres.start()
+        url = postgres.owner_url
         with psycopg.connect(
             url, autocommit=True
         ) as conn:  # no test cuts the power, and every new database is hundreds of files

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -81,6 +82,16 @@ def test_text_that_no_file_can_hold_does_not_lose_the_line(tmp_path: Path) -> No
     logs.set_up("info", file=str(tmp_path / "rota.log"), stream=io.StringIO())
     log.info("agent.said", extra={"line": "half \ud800 a character"})
     assert json.loads((tmp_path / "rota.log").read_text())["line"] == "half \ud800 a character"
+
+
+def test_a_new_log_file_is_its_owners_alone_and_an_existing_one_keeps_its_mode(tmp_path: Path) -> None:
+    for name, before in (("new.log", None), ("existing.log", 0o640)):
+        file = tmp_path / name
+        if before:
+            file.touch()
+            file.chmod(before)
+        logs.set_up("info", file=str(file), stream=io.StringIO())
+        assert stat.S_IMODE(file.stat().st_mode) == (before or 0o600)
 
 
 def test_a_terminal_gets_something_readable_and_the_file_json(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import psycopg
 
+from rota import home as home_directory
 from rota import tracing
 from rota.access import sealing
 from rota.access.vault import Vault
@@ -217,13 +218,17 @@ async def database(
 ) -> AsyncIterator[tuple[Database, Settings]]:
     """Reach the database, starting the embedded one if none is given, and bring its schema up to date; or only look at
     it `as_it_is`."""
+    owner_url = settings.database_url
     async with AsyncExitStack() as stack:
-        if not settings.database_url:
+        if settings.database_url:
+            with contextlib.suppress(OSError):  # it is not there, or not ours: whatever needs it says so
+                await asyncio.to_thread(home_directory.tighten, settings.home)
+        else:
             embedded = EmbeddedPostgres(settings.home)
             url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
             stack.push_async_callback(asyncio.to_thread, embedded.stop)
             stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
-            settings = replace(settings, database_url=url)
+            settings, owner_url = replace(settings, database_url=url), embedded.owner_url
         db = Database(
             settings.database_url,
             size=settings.pool_size,
@@ -234,15 +239,15 @@ async def database(
         if as_it_is:
             await db.open()
         elif patience:
-            await patience.reach(lambda: _open(db))
+            await patience.reach(lambda: _open(db, owner_url))
         else:
-            await _open(db)
+            await _open(db, owner_url)
         yield db, settings
 
 
-async def _open(db: Database) -> None:
+async def _open(db: Database, owner_url: str) -> None:
     await db.open()
-    await migrate(db.url)
+    await migrate(owner_url)
 
 
 async def _keep_running(embedded: EmbeddedPostgres) -> None:
@@ -351,6 +356,9 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _worker(ready: Ready) -> AsyncIterator[None]:
+    with contextlib.suppress(OSError):  # a worker whose agents run elsewhere needs no files
+        for each in (ready.settings.home, ready.settings.home / "sessions"):
+            home_directory.create(each)
     async with AsyncExitStack() as stack:
         sandbox = await asyncio.to_thread(choose_sandbox, ready.settings)
         log.info("worker.sandbox", extra={"sandbox": sandbox.name, "detail": sandbox.detail})
@@ -462,7 +470,7 @@ def address(settings: Settings, listening: socket.socket | None) -> str:
 def only_one(home: Path) -> Iterator[Callable[[str], None]]:
     """Hold the home for one `rota up`; a second one is told where the first answers. Yields how to say where."""
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home_directory.create(home)
         handle = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as failure:
         raise _unusable(home, failure) from None

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from typing import Any, ClassVar, TextIO
 
@@ -97,6 +99,11 @@ class Kept(WatchedFileHandler):
     the standard error has every line, and says so once."""
 
     _failure: BaseException | None = None
+
+    def _open(self) -> TextIOWrapper:
+        """Make a new file for its owner alone. An existing one keeps its mode."""
+        opened = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.fdopen(opened, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:
         before, self._failure = self._failure, None

@@ -1,7 +1,6 @@
 """The embedded PostgreSQL, with real processes and real signals."""
 
 import fcntl
-import json
 import os
 import pwd
 import shutil
@@ -13,211 +12,38 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
 import psutil
 import psycopg
 import pytest
+from db.embedded_homes import (
+    ROOT,
+    User,
+    copy,
+    eventually,
+    execute,
+    is_locked,
+    kill,
+    needs_proc,
+    needs_root,
+    postmaster,
+    postmasters,
+    processes_of,
+    query,
+)
 
 from rota.db import embedded, privileges
 from rota.db.embedded import EmbeddedPostgres
 from rota.errors import CannotStart
-
-T = TypeVar("T")
-SCRIPT = Path(__file__).with_name("embedded_user.py")
-ROOT = os.geteuid() == 0
-LINUX = sys.platform == "linux"
-
-needs_root = pytest.mark.skipif(not ROOT, reason="only root can become somebody else or mount a file system")
-needs_proc = pytest.mark.skipif(not LINUX, reason="reads /proc")
-
-
-class User:
-    """Another process that uses the server."""
-
-    def __init__(self, home: Path, *, account: str = "", prefix: tuple[str, ...] = (), **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, str(SCRIPT), str(home), account],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **environment},
-        )
-        self.answer()
-
-    def send(self, word: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
-        answer = json.loads(self.process.stdout.readline())
-        if "error" in answer:
-            raise CannotStart(answer["message"], code=answer["error"])
-        return answer["value"]
-
-    def do(self, word: str) -> Any:
-        self.send(word)
-        return self.answer()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.close()
-
-    def close(self) -> None:
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self.process.wait(30)
-
-
-@contextmanager
-def directory_in_memory() -> Iterator[Path]:
-    """In memory if there is room: dozens of clusters would keep the disk busy, and no test pulls the plug."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    with tempfile.TemporaryDirectory(prefix="rota-test-", dir=memory if roomy else None) as directory:
-        yield Path(directory)
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Path]:
-    """A home with a cluster, to copy instead of running initdb for every test."""
-    with directory_in_memory() as directory:
-        with EmbeddedPostgres(directory / "home"):
-            pass
-        (directory / "home" / "postgres.log").unlink()
-        yield directory / "home"
-
-
-def copy(made: Path, home: Path) -> Path:
-    home.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-a", str(made), str(home)], check=True)
-    return home
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory that nobody else can enter; root's server neither."""
-    with directory_in_memory() as directory:
-        yield directory
-        assert_no_process_left(directory)
-
-
-@pytest.fixture
-def new_home(place: Path) -> Path:
-    return place / "home"
-
-
-@pytest.fixture
-def home(new_home: Path, made: Path) -> Path:
-    return copy(made, new_home)
-
-
-@pytest.fixture
-def user(new_home: Path) -> Iterator[Callable[..., User]]:
-    with ExitStack() as stack:
-
-        def start(where: Path = new_home, **options: Any) -> User:
-            user = User(where, **options)
-            stack.callback(user.close)
-            return user
-
-        yield start
-
-
-@pytest.fixture
-def open_directory(place: Path) -> Path:
-    place.chmod(0o777)
-    return place
-
-
-@pytest.fixture
-def server(home: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(home) as server:
-        yield server
-
-
-def processes_of(directory: Path) -> list[psutil.Process]:
-    """Everything of PostgreSQL that lives on data below this directory."""
-    return [process for process in psutil.process_iter() if belongs(process, str(directory))]
-
-
-def belongs(process: psutil.Process, directory: str) -> bool:
-    with suppress(psutil.Error):
-        if process.name() in {"postgres", "initdb"}:
-            return process.cwd().startswith(directory) or any(directory in part for part in process.cmdline())
-    return False
-
-
-def assert_no_process_left(directory: Path) -> None:
-    left = processes_of(directory)
-    for process in left:
-        with suppress(psutil.Error):
-            process.kill()
-    assert not left
-
-
-def postmasters(home: Path) -> list[int]:
-    """Those with the command line of one, except the children that a postmaster has just forked."""
-    parents = {process.pid: find_parent(process, home) for process in psutil.process_iter()}
-    return [pid for pid, parent in parents.items() if parent is not None and parents.get(parent) is None]
-
-
-def find_parent(process: psutil.Process, home: Path) -> int | None:
-    """The parent, if this process looks like the home's postmaster."""
-    with suppress(psutil.Error):
-        if process.name() == "postgres" and process.cmdline()[1:3] == ["-D", str(home / "postgres")]:
-            return process.ppid()
-    return None
-
-
-def postmaster(home: Path) -> int:
-    [pid] = postmasters(home)
-    return pid
-
-
-def eventually(look: Callable[[], T]) -> T:
-    deadline = time.monotonic() + 20
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
-    return found
-
-
-def query(url: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url) as connection:
-        return connection.execute(statement.encode()).fetchall()
-
-
-def execute(url: str, statement: str) -> None:
-    with psycopg.connect(url) as connection:
-        connection.execute(statement.encode())
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def is_locked(lock: Path) -> bool:
-    with lock.open("r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
-
 
 # Starting and stopping
 
 
 def test_a_first_start_makes_the_database_and_the_next_one_finds_it(new_home: Path) -> None:
     with EmbeddedPostgres(new_home) as server:
-        execute(server.start(), "CREATE TABLE kept AS SELECT 1 AS n")
+        execute(server.owner_url, "CREATE TABLE kept AS SELECT 1 AS n")
     with EmbeddedPostgres(new_home) as server:
         assert query(server.start(), "TABLE kept") == [(1,)]
 
@@ -242,7 +68,7 @@ def test_the_database_is_durable_and_speaks_utf8_in_a_locale_that_never_changes(
     server: EmbeddedPostgres,
 ) -> None:
     url = server.start()
-    assert query(url, "SELECT current_user::text, current_database()::text") == [("rota", "rota")]
+    assert query(url, "SELECT current_user::text, current_database()::text") == [("rota_app", "rota")]
     assert query(
         url,
         "SELECT pg_encoding_to_char(encoding)::text, datlocprovider::text, datlocale, datcollate"
@@ -272,15 +98,21 @@ def test_starting_again_and_stopping_again_change_nothing(home: Path) -> None:
 
 
 def test_nobody_else_reaches_the_server(server: EmbeddedPostgres) -> None:
-    [(sockets,)] = query(server.start(), "SHOW unix_socket_directories")
+    [(sockets,)] = query(server.owner_url, "SHOW unix_socket_directories")
     assert stat.S_IMODE(Path(sockets.strip('"')).stat().st_mode) == 0o700
     assert query(server.start(), "SHOW listen_addresses") == [("",)]
-    hosts = query(server.start(), "SELECT DISTINCT type, auth_method FROM pg_hba_file_rules ORDER BY 1")
-    assert hosts == [("host", "reject"), ("local", "trust")]
+    rules = query(server.owner_url, "SELECT type, database, user_name, auth_method FROM pg_hba_file_rules")
+    assert rules == [("local", ["all"], ["all"], "scram-sha-256")]
 
 
 def test_the_callers_own_postgres_environment_does_not_matter(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"PGPORT": "9", "PGDATA": "/nowhere", "PGHOST": "nowhere", "LC_ALL": "xx_YY"}.items():
+    for name, value in {
+        "PGPORT": "9",
+        "PGDATA": "/nowhere",
+        "PGHOST": "nowhere",
+        "PGPASSWORD": "another",
+        "LC_ALL": "xx_YY",
+    }.items():
         monkeypatch.setenv(name, value)
     with EmbeddedPostgres(home) as server:
         assert query(server.start(), "SELECT 1") == [(1,)]
@@ -461,7 +293,7 @@ def test_an_interrupted_start_leaves_no_server_behind(home: Path, user: Callable
 
 
 def test_committed_rows_survive_a_killed_postmaster(home: Path, server: EmbeddedPostgres) -> None:
-    url = server.start()
+    url = server.owner_url
     execute(url, "CREATE TABLE kept (n int)")
     with psycopg.connect(url, autocommit=True) as connection:
         for n in range(100):
@@ -911,6 +743,7 @@ def test_root_and_the_owner_of_the_data_share_one_server(open_directory: Path, u
     root = EmbeddedPostgres(home)
     root.start()
     assert psutil.Process(postmaster(home)).username() == "nobody"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
     url = owner.do("start")
     root.stop()
     assert query(url, "SELECT 1") == [(1,)]

@@ -55,8 +55,12 @@ async def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_database_that_does_not_exist_is_named(server_url: str) -> None:
-    message = await refusal(make_conninfo(server_url, dbname="no_such_database", password=SECRET))
+    message = await refusal(make_conninfo(server_url, dbname="no_such_database"))
     assert '"no_such_database" does not exist' in message
+
+
+async def test_a_wrong_password_is_told_and_not_shown(server_url: str) -> None:
+    assert "password authentication failed" in await refusal(make_conninfo(server_url, password=SECRET))
 
 
 async def test_a_user_who_does_not_exist_is_named(server_url: str) -> None:

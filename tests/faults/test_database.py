@@ -30,8 +30,8 @@ SELECT count(pg_terminate_backend(pid)) FROM (
 async def own_server(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedPostgres, str]]:
     """A server that this test may restart."""
     server = EmbeddedPostgres(await asyncio.to_thread(furnished, tmp_path / "postgres"))
-    url = await asyncio.to_thread(server.start)
-    yield server, url
+    await asyncio.to_thread(server.start)
+    yield server, server.owner_url
     await asyncio.to_thread(server.stop)
 
 

@@ -74,7 +74,7 @@ def messages_under_fire(directory: Path, count: int, *, within: float) -> None:
     """Publish `count` messages while each API is killed and PostgreSQL is restarted; then compare notes."""
     started = time.monotonic()
     with EmbeddedPostgres(furnished(directory / "home")) as postgres:
-        url = postgres.start()
+        url = postgres.owner_url
         apis = [Api(directory / "home", url) for _ in range(2)]
         crowd = None
         try:

@@ -32,7 +32,7 @@ def _made() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     directory.chmod(0o711)  # the server of a root is somebody else
     with EmbeddedPostgres(directory / "home") as postgres, ThreadPoolExecutor(1) as aside:
-        aside.submit(asyncio.run, migrate(postgres.start())).result()  # aside, since a loop may run here
+        aside.submit(asyncio.run, migrate(postgres.owner_url)).result()  # aside, since a loop may run here
     return directory / "home"
 
 

@@ -23,6 +23,7 @@ from executors.acp_agent import config
 from executors.openai_wire import MODEL, Provider, says
 
 from rota.db import embedded
+from rota.db.embedded import EmbeddedPostgres
 from rota.model.webhook import sign
 
 from .rota import Rota, furnished, request, until
@@ -134,7 +135,7 @@ def home() -> Iterator[Path]:
 
 def log_every_statement(home: Path) -> None:
     """As an operator would who looks for a fault: every statement, with its parameters."""
-    with psycopg.connect(host=str(home / "postgres.sock"), user="rota", dbname="rota", autocommit=True) as conn:
+    with EmbeddedPostgres(home) as postgres, psycopg.connect(postgres.owner_url, autocommit=True) as conn:
         for setting in (
             "log_statement = 'all'",
             "log_parameter_max_length = -1",
@@ -146,16 +147,9 @@ def log_every_statement(home: Path) -> None:
 
 def dump(home: Path) -> bytes:
     """The whole database, as an operator keeps it."""
-    command = [
-        str(embedded.find_binaries() / "pg_dump"),
-        "-h",
-        str(home / "postgres.sock"),
-        "-U",
-        "rota",
-        "--inserts",
-        "rota",
-    ]
-    made = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    with EmbeddedPostgres(home) as postgres:
+        command = [str(embedded.find_binaries() / "pg_dump"), "--inserts", postgres.owner_url]
+        made = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
     assert b"INSERT INTO public.tokens" in made
     assert b"INSERT INTO public.credentials" in made
     return made

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
+
+from rota.db.embedded import EmbeddedPostgres
 
 from .rota import ROTA, Rota, clean_environment, furnished, until
 
@@ -227,6 +230,20 @@ def test_parts_can_run_in_processes_of_their_own_on_one_database(start: Any, tmp
     assert worker.stop() == 0
     assert scheduler.stop() == 0
     assert api.get(token, "/workers")["items"] == []
+
+
+def test_it_works_as_a_role_that_is_no_superuser(start: Any) -> None:
+    """Scheduler, worker, watch and API; the superuser only migrates."""
+    rota = start("up", "--no-starters")
+    rota.link()
+    token = rota.token()
+    rota.post(token, "/agents", {"name": "Echo", "executor": "command", "config": {"argv": ["cat"]}})
+    rota.post(token, "/automations", {"name": "E", "agent": "echo", "prompt": "hello", "schedule": {"every": "1s"}})
+    until(lambda: [run for run in rota.get(token, "/runs")["items"] if run["status"] == "succeeded"])
+    connected = "SELECT DISTINCT usename::text FROM pg_stat_activity WHERE application_name LIKE 'rota%'"
+    with EmbeddedPostgres(rota.home) as postgres, psycopg.connect(postgres.owner_url) as conn:
+        assert conn.execute(connected).fetchall() == [("rota_app",)]
+    assert "permission denied" not in rota.output + (rota.home / "postgres.log").read_text()
 
 
 def test_ctrl_c_hands_back_what_runs_longer_than_the_grace(start: Any) -> None:

@@ -111,7 +111,8 @@ class Monkey:
 async def monkey(tmp_path: Path) -> AsyncIterator[Monkey]:
     home = tmp_path / "postgres"
     server = EmbeddedPostgres(home)
-    url = await asyncio.to_thread(server.start)
+    await asyncio.to_thread(server.start)
+    url = server.owner_url
     await migrate(url)
     db = Database(url)
     await db.open()

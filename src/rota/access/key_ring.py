@@ -103,7 +103,7 @@ def _new_key() -> tuple[str, bytes]:
 
 
 def _make(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not file.exists():
         made = _write(file, dict([_new_key()]))
         try:
@@ -128,7 +128,7 @@ def _write(file: Path, keys: Keys) -> Path:
 @contextmanager
 def _rewriting(file: Path) -> Iterator[dict[str, bytes]]:
     try:
-        with open(file.with_name(f"{file.name}.lock"), "w") as lock:
+        with os.fdopen(os.open(file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             keys = dict(_from_file(file))
             yield keys

@@ -22,6 +22,7 @@ from rota.db.embedded import has_data
 from rota.db.migrate import missing, refuse_newer
 from rota.db.pool import Connection, check
 from rota.errors import CannotStart, RotaError
+from rota.home import describe_exposure
 from rota.settings import Settings
 from rota.worker import choose_sandbox
 
@@ -84,6 +85,7 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding(bool(role), "row-level security", told)
         yield await _notifications(conn, used)
         yield await _vault(conn, used)
+        yield _home(used.home)
         seen = await health.examine(conn, now=time.time(), dead_after=used.timeouts.dead)
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")
@@ -121,6 +123,11 @@ async def _notifications(conn: Connection, settings: Settings) -> Finding:
     except CannotStart as refused:
         told = f"Rota only polls. {refused.message}"
     return Finding(False, "notifications", told)
+
+
+def _home(home: Path) -> Finding:
+    exposure = describe_exposure(home)
+    return Finding(exposure is None, "home", exposure or "closed to other users")
 
 
 async def _vault(conn: Connection, settings: Settings) -> Finding:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import pwd
 import re
@@ -23,8 +24,13 @@ from urllib.parse import quote
 
 import psutil
 
-from rota.db import privileges
+from rota import home as home_directory
+from rota.db import embedded_roles, privileges
+from rota.db.embedded_roles import APPLICATION, DATABASE, OWNER
 from rota.errors import Broken, CannotStart, NotYet
+from rota.failpoints import reach
+
+log = logging.getLogger(__name__)
 
 SETTINGS = (
     "listen_addresses=",
@@ -44,12 +50,10 @@ SETTINGS = (
 
 LEAST_BUFFERS, MOST_BUFFERS = 128, 512  # megabytes
 
-# Trust, without passwords: whoever gets as far as the socket has passed a directory with mode 0700, so the
-# kernel has already proved that it is the server's own user or root. There is no TCP port; host lines reject.
+# Nobody can connect until `_launch` writes pg_hba.conf. There is no TCP port.
 INITDB = (
-    "--username=rota",
-    "--auth-local=trust",
-    "--auth-host=reject",
+    f"--username={OWNER}",
+    "--auth=reject",
     "--encoding=UTF8",
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
@@ -58,6 +62,7 @@ INITDB = (
 )
 
 DATA = "postgres"
+PASSFILE = "rota.pgpass"  # in the data directory, so that the passwords go where the roles go
 PORT = "5432"
 SOCKET = f".s.PGSQL.{PORT}"
 SOCKET_PATH_LIMIT = 103  # bytes on macOS; Linux has 107
@@ -95,7 +100,8 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> str:
-        """Join the running server or start one; the answer is its URL. Doing it again changes nothing."""
+        """Join the running server or start one, and return its URL for the application's role. Repeating it is harmless."""
+        os.environ.pop("PGPASSWORD", None)  # libpq would prefer it to the password file that the URL names
         with _explaining(self.home):
             server = self._server = self._server or _Server.under(self.home)
             with self._starting(server, self._given_up) as lock:
@@ -103,11 +109,20 @@ class EmbeddedPostgres:
                 try:
                     server.check_owner()
                     server.initialise(lock)
+                    if not server.has_passwords():
+                        self._refuse_other_users()
+                        server.convert(lock, self._given_up)
                     server.bring_up(self._given_up)
                 except BaseException:
                     self._leave(server)
                     raise
-        return server.url
+        return server.url(APPLICATION)
+
+    @property
+    def owner_url(self) -> str:
+        """The URL for the superuser, who owns the tables. Only migrations need it. Call `start` first."""
+        assert self._server, "the server was not started"
+        return self._server.url(OWNER)
 
     def give_up(self) -> None:
         """From another thread: who waits in `start`, for others or for the server to recover, waits no longer."""
@@ -146,6 +161,17 @@ class EmbeddedPostgres:
         if self._users is None:
             self._users = server.account.open(self.home / "postgres.users.lock", os.O_RDWR)
             fcntl.flock(self._users, fcntl.LOCK_SH)
+
+    def _refuse_other_users(self) -> None:
+        """Before the server is stopped to be converted. Nobody can join or leave meanwhile: we hold the start lock."""
+        assert self._users is not None
+        alone = _try_lock(self._users)
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+        if not alone:
+            raise NotYet(
+                f"The embedded PostgreSQL in {self.home} needs passwords, but another process, perhaps an older Rota, is "
+                "using it without. Stop that process, then start again."
+            )
 
     def _leave(self, server: "_Server") -> None:
         users, self._users = self._users, None
@@ -230,7 +256,6 @@ class _Server:
         self.log = home / "postgres.log"
         self.account = account
         self.sockets = _socket_directory(home, account)
-        self.url = f"postgresql://rota@/rota?host={quote(str(self.sockets), safe='')}&port={PORT}"
         self._binaries = binaries
         self._child: _Postmaster | None = None
         self._log_start = 0
@@ -243,8 +268,13 @@ class _Server:
         _make_home(home, account)
         return cls(home, account, find_binaries())
 
+    def url(self, role: str) -> str:
+        """The URL names the password file, not the password, so it may be logged."""
+        host, passfile = (quote(str(path), safe="") for path in (self.sockets, self.data / PASSFILE))
+        return f"postgresql://{role}@/{DATABASE}?host={host}&port={PORT}&passfile={passfile}"
+
     def ping(self) -> int:
-        where = ("-h", str(self.sockets), "-p", PORT, "-U", "rota", "-d", "postgres")
+        where = ("-h", str(self.sockets), "-p", PORT, "-U", APPLICATION, "-d", DATABASE)
         program = str(self._binaries / "pg_isready")
         return subprocess.run([program, "-q", *where], env=_environment(), check=False).returncode
 
@@ -256,7 +286,7 @@ class _Server:
         return pid if pid is not None and self._is_postmaster(pid) else None
 
     def initialise(self, start_lock: int) -> None:
-        """Make the cluster with its database, unless there is one: complete or not at all."""
+        """Make the cluster with its database and roles, unless there is one: complete or not at all."""
         if self.data.exists() and any(self.data.iterdir()):
             return
         self._check_reach()
@@ -266,13 +296,47 @@ class _Server:
         try:
             # When we are killed, initdb lives on. It keeps the start lock, so nobody removes what it writes.
             self._run("initdb", *INITDB, f"--pgdata={new}", keep=start_lock)
-            single = ("--single", "-c", "exit_on_error=on", "-D", str(new), "template1")
-            self._run("postgres", *single, keep=start_lock, script=b"CREATE DATABASE rota;\n")
+            self._run_statements(b"CREATE DATABASE rota;\n", new, "template1", keep=start_lock)
+            self._make_roles(new, start_lock)
             new.rename(self.data)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
         _sync(self.home)
+
+    def has_passwords(self) -> bool:
+        passfile = self.data / PASSFILE
+        return passfile.is_file() and embedded_roles.is_passfile(passfile.read_text())
+
+    def convert(self, start_lock: int, given_up: threading.Event | None = None) -> None:
+        """Make roles and passwords in a cluster of an older Rota, which let everybody in as superuser; or new passwords
+        where the file with them is lost. The file is written last: whoever is interrupted starts over."""
+        self._check_data()
+        if (self.data / "postmaster.pid").exists():  # it runs, or was killed and has to recover
+            self.bring_up(given_up)
+            self.halt()
+        self._make_roles(self.data, start_lock)
+        log.info("postgres.converted", extra={"home": str(self.home)})
+
+    def _make_roles(self, data: Path, start_lock: int) -> None:
+        """In single-user mode, so that there is no moment at which others could connect without a password."""
+        passwords = embedded_roles.new_passwords()
+        reach("embedded.before_roles")
+        self._run_statements(embedded_roles.as_script(passwords), data, DATABASE, keep=start_lock)
+        reach("embedded.after_roles")
+        self._write(data / PASSFILE, embedded_roles.as_passfile(passwords))
+        reach("embedded.after_passwords")
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write the file, complete or not at all, for the server's user."""
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        with os.fdopen(self.account.open(new, os.O_WRONLY), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync(path.parent)
 
     def bring_up(self, given_up: threading.Event | None = None) -> None:
         """Return once the server accepts connections, starting it if it is not there."""
@@ -372,8 +436,14 @@ class _Server:
         if done.returncode != 0:
             raise CannotStart(f"{name} could not prepare {self.data}:\n{_last_lines(done.stdout)}")
 
+    def _run_statements(self, script: bytes, data: Path, database: str, *, keep: int) -> None:
+        """In single-user mode: without passwords, and while nobody else can connect."""
+        options = ("-j", "-c", "exit_on_error=on", "-c", "log_checkpoints=off")
+        self._run("postgres", "--single", *options, "-D", str(data), database, keep=keep, script=script)
+
     def _launch(self) -> None:
         self._forget_stale_locks()
+        self._require_passwords()
         log = self._open_log()
         quoted = str(self.sockets).replace('"', '""')
         settings = (*SETTINGS, _buffers(), f'unix_socket_directories="{quoted}"', f"port={PORT}")
@@ -390,6 +460,12 @@ class _Server:
             )
         finally:
             os.close(log)
+
+    def _require_passwords(self) -> None:
+        hba = self.data / "pg_hba.conf"
+        if not hba.is_file() or hba.read_text(errors="replace") != embedded_roles.HBA:
+            self._write(hba, embedded_roles.HBA)
+            reach("embedded.after_hba")
 
     def _forget_stale_locks(self) -> None:
         """Remove lock files whose number another process has by now, which PostgreSQL takes for a server."""
@@ -431,12 +507,9 @@ def find_binaries() -> Path:
 
 
 def _make_home(home: Path, account: _Account) -> None:
-    if home.is_dir():
-        return
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if account.is_another:
-        os.chown(home, -1, account.gid)
-        home.chmod(0o710)
+    home_directory.create(home)
+    must_pass = account.is_another and home.stat().st_uid != account.uid
+    home_directory.tighten(home, server_group=account.gid if must_pass else None)
 
 
 def _socket_directory(home: Path, account: _Account) -> Path:
@@ -501,8 +574,9 @@ def _try_lock(file: int) -> bool:
 
 
 def _first_number(path: Path) -> int | None:
+    """The process in a lock file. PostgreSQL puts a minus before that of a server in single-user mode."""
     try:
-        return int(path.read_text(errors="replace").split("\n", 1)[0])
+        return abs(int(path.read_text(errors="replace").split("\n", 1)[0]))
     except (FileNotFoundError, ValueError):
         return None
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -67,7 +68,7 @@ class Depot:
         file = self._incoming / secrets.token_hex(16)
         try:
             with _told_if_unkept():
-                await asyncio.to_thread(self._incoming.mkdir, mode=0o700, parents=True, exist_ok=True)
+                await asyncio.to_thread(self._make_directories)
                 draft = await self._write(file, pieces)
             if sha256 is not None and sha256.lower() != draft.sha256.hex():
                 raise Invalid(
@@ -80,9 +81,13 @@ class Depot:
             with suppress(OSError):  # what stays here is cleared away later
                 await asyncio.to_thread(file.unlink)
 
+    def _make_directories(self) -> None:
+        for each in (self._incoming.parent, self._incoming):  # `parents` would make the first one with the usual mode
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     async def _write(self, file: Path, pieces: AsyncIterator[bytes]) -> Draft:
         hashed, size = hashlib.sha256(), 0
-        with await asyncio.to_thread(file.open, "xb") as out:
+        with await asyncio.to_thread(open, file, "xb", opener=partial(os.open, mode=0o600)) as out:
             async for piece in pieces:
                 size += len(piece)
                 self._refuse_larger(size)
