@@ -131,7 +131,7 @@ async def test_this_machine_agents_at_work_and_strangers_are_not_counted(site: S
     at_work = await office.claim()
     _, far = limited(site, rate_limit=1, workspace_rate_limit=1)
     for _ in range(BURST_SECONDS * 2):
-        made(await Api(far, api.workspace, at_work.token).get("/agents"), 200)
+        made(await Api(far, api.workspace, at_work.token).get("/agents/worker-bee"), 200)
         refused(await Api(far, api.workspace, "rota_nobody").get("/agents"), 401, "unauthenticated")
     await office.settle(at_work)
 

@@ -19,6 +19,7 @@ from rota.db import at_once, isolation
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
+from rota.http import attempt_access
 from rota.http.auditing import Record
 from rota.http.errors import is_tried_again
 from rota.http.limiting import LOGIN_COOKIE, Limits, bearer_of
@@ -149,6 +150,7 @@ async def _signed_in(request: Request, workspace: str) -> AsyncIterator[tuple[Co
                 _let_in(request, workspace, secret, caller)
                 if at_work:
                     await isolation.confine(db, conn, caller.workspace_id)
+                    await attempt_access.check(request, conn, caller)
                 yield conn, caller, role
 
 
@@ -287,6 +289,7 @@ async def sign(request: Request, workspace: str) -> Caller:
     sign_in = signing_in.caller_by_token if by_token else signing_in.caller_by_login
     async with web(request).db.connection() as conn:
         caller = _let_in(request, workspace, secret, await sign_in(conn, workspace, secret))
+        await attempt_access.check(request, conn, caller)
         refuse_unknown_parameters(request)
         await refuse_unknown_body(request)
         await signing_in.note_use(conn, caller)
