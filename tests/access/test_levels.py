@@ -11,12 +11,12 @@ from httpx import Response
 from rota.access import signing_in
 from rota.db import isolation, people
 from rota.http.auditing import Record
-from rota.http.context import COOKIE, CSRF_HEADER
+from rota.http.context import CSRF_HEADER
 from rota.model.outcome import Parked
 from rota.model.session import Verb
 
 from ..http import api_client
-from ..http.api_client import DAILY, UNKNOWN, Api, Office, example, furnish, made, refused
+from ..http.api_client import COOKIE, DAILY, UNKNOWN, Api, Office, example, furnish, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api

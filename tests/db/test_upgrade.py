@@ -32,7 +32,7 @@ from rota.trace.record import Recorder
 from rota.watch.rescue import Rescue
 from rota.worker.worker import Worker
 
-from ..http.api_client import Api, Site, made, opened
+from ..http.api_client import COOKIE, Api, Site, made, opened
 
 LIVED_IN = Path(__file__).with_name("lived_in")
 
@@ -309,7 +309,7 @@ PAGES = (
 
 
 async def test_the_admin_is_still_signed_in_and_sees_every_page(site: Site) -> None:
-    async with site.client(cookies={"rota_login": LOGIN}, headers={"Accept": "text/html"}) as browser:
+    async with site.client(cookies={COOKIE: LOGIN}, headers={"Accept": "text/html"}) as browser:
         paths = [*PAGES, *[f"/sessions/{await named(site, name)}" for name in SESSIONS]]
         answers = {path: (await browser.get(f"/w/default{path}")).status_code for path in paths}
     assert answers == dict.fromkeys(paths, 200)

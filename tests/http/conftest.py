@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -126,7 +127,7 @@ async def house(db: Database) -> Rooms:
 
 @pytest.fixture
 def web(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Web:
-    return Web(db, wakes, listener, Settings(), open_vault(tmp_path))
+    return Web(db, wakes, listener, Settings(allowed_hosts=("rota.test",)), open_vault(tmp_path))
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def app(web: Web) -> FastAPI:
 
 async def as_from_a_page(request: Request) -> None:
     """Send with a change what the page would: the secret of its sign-in. `X-Rota-CSRF: none` says that it is lost."""
-    found = re.search(r"rota_login=([^;]+)", request.headers.get("Cookie", ""))
+    found = re.search(r"rota_(?:\d+_)?login=([^;]+)", request.headers.get("Cookie", ""))
     if found and request.method == "POST":
         request.headers.setdefault(CSRF_HEADER, csrf_of(found.group(1)))
 
@@ -172,7 +173,7 @@ async def guest(app: FastAPI) -> AsyncIterator[AsyncClient]:
 async def admin(app: FastAPI, house: Rooms) -> AsyncIterator[AsyncClient]:
     """The admin, signed in by a link."""
     async with visiting(app) as client:
-        answer = await client.get("/sign-in", params={"token": await house.link()})
+        answer = await client.post("/sign-in", data={"link": await house.link()})
         assert answer.status_code == 303
         yield client
 
@@ -204,6 +205,11 @@ class Running:
             check=True, capture_output=True, text=True, env=self.environment,
         )  # fmt: skip
         self.token = made.stdout.strip()
+
+    @property
+    def cookie(self) -> str:
+        """What its browsers keep a login in."""
+        return f"rota_{self.port}_login"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -283,8 +289,10 @@ class Running:
 
 def traded(link: str) -> str:
     """The login that a link is good for, once."""
-    with urllib.request.build_opener(_Stay()).open(link, timeout=30) as answer:
-        found = re.search(r"rota_login=([^;]+)", answer.headers["Set-Cookie"])
+    address, _, token = link.partition("?token=")
+    sent = urllib.parse.urlencode({"link": token}).encode()
+    with urllib.request.build_opener(_Stay()).open(address, sent, timeout=30) as answer:
+        found = re.search(r"_login=([^;]+)", answer.headers["Set-Cookie"])
     assert found
     return found.group(1)
 
@@ -350,7 +358,7 @@ async def sit(chromium: Browser, rota: Running) -> AsyncIterator[Sit]:
         context.set_default_timeout(20_000)
         contexts.append(context)
         if signed_in:
-            await context.add_cookies([{"name": "rota_login", "value": login or rota.login(), "url": rota.url}])
+            await context.add_cookies([{"name": rota.cookie, "value": login or rota.login(), "url": rota.url}])
         return Reader(context, rota)
 
     yield down

@@ -456,7 +456,7 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
     told = clearly(await client.get(path, headers={"Authorization": value}), 401)
     assert told["code"] == "unauthenticated"
     clearly(await client.get(path, headers={"Authorization": b"Bearer " + value}), 401)
-    clearly(await client.get(path, headers={"Cookie": b"rota_login=" + value}), 401)
+    clearly(await client.get(path, headers={"Cookie": b"rota_80_login=" + value}), 401)
     if value:
         trace = f"/sessions/{run['session_id']}/trace"
         answer = await api.send("GET", trace, headers={"Last-Event-ID": value})

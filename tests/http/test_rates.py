@@ -14,13 +14,13 @@ from httpx import ASGITransport, AsyncClient, Response
 from rota import executors
 from rota.db import people, rate_buckets
 from rota.http.app import create_app
-from rota.http.context import COOKIE, Web
+from rota.http.context import Web
 from rota.http.limiting import BURST_SECONDS, Limits, is_near
 from rota.model.agent_config import LOCAL_KINDS
 from rota.model.outcome import ErrorClass, Failed
 
 from . import api_client
-from .api_client import Api, Office, Site, made, refused
+from .api_client import COOKIE, Api, Office, Site, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api

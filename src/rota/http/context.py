@@ -21,8 +21,9 @@ from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
 from rota.http import attempt_access
 from rota.http.auditing import Record
+from rota.http.cookies import login_of
 from rota.http.errors import is_tried_again
-from rota.http.limiting import LOGIN_COOKIE, Limits, bearer_of
+from rota.http.limiting import Limits, bearer_of
 from rota.http.repeating import Repeated, Taken, take
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
@@ -33,7 +34,6 @@ from rota.sessions.messages import Post
 from rota.settings import Settings
 from rota.trace.follow import Readers
 
-COOKIE = LOGIN_COOKIE
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-Rota-CSRF"
 
 
@@ -117,7 +117,7 @@ async def _secret_of(request: Request) -> tuple[str, bool]:
     """What a request signs in with: a bearer token, or a cookie, and which of the two."""
     if secret := bearer_of(request.headers.get("Authorization", "")):
         return secret, True
-    if cookie := request.cookies.get(COOKIE):
+    if cookie := login_of(request):
         await refuse_forged(request, cookie)
         return cookie, False
     raise Unauthenticated(

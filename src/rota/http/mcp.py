@@ -77,7 +77,7 @@ class _Toolbox:
         """As if the caller had sent it: from their address, which is counted and written down."""
         address = (sender.host, sender.port) if (sender := self.request.client) else ("127.0.0.1", 0)
         transport = httpx.ASGITransport(self.request.app, raise_app_exceptions=False, client=address)
-        headers = {"Authorization": self.request.headers["Authorization"], **asked.headers}
+        headers = {name: self.request.headers[name] for name in ("Authorization", "Host")} | asked.headers
         sent = httpx.Request(
             asked.method, HERE + asked.path, params=asked.query, headers=headers, content=asked.content
         )
