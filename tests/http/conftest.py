@@ -208,8 +208,7 @@ class Running:
 
     @property
     def cookie(self) -> str:
-        """What its browsers keep a login in."""
-        return f"rota_{self.port}_login"
+        return cookie_at(self.url)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -287,6 +286,11 @@ class Running:
         return saved
 
 
+def cookie_at(url: str) -> str:
+    """What browsers keep a login in."""
+    return f"rota_{url.rpartition(':')[2]}_login"
+
+
 def traded(link: str) -> str:
     """The login that a link is good for, once."""
     address, _, token = link.partition("?token=")
@@ -336,9 +340,17 @@ class Reader:
         await page.add_init_script(TELL_VIOLATIONS)
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        if origin:
+            await self._sign_in_at(origin)
         if path:
             await page.goto((origin or self.rota.url) + path)
         return page
+
+    async def _sign_in_at(self, origin: str) -> None:
+        """By another port, a login has another name."""
+        kept = [each for each in await self.context.cookies(self.rota.url) if each.get("name") == self.rota.cookie]
+        for each in kept:
+            await self.context.add_cookies([{"name": cookie_at(origin), "value": each["value"], "url": origin}])
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
