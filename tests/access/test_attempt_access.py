@@ -98,8 +98,9 @@ async def test_an_object_elsewhere_in_the_workspace_answers_as_a_missing_one(off
         refused(await agent.get(list_, **{given: others[given]}), 404, "not_found")
         refused(await agent.get(list_, **{given: UNKNOWN}), 404, "not_found")
     refused(await agent.get("/runs", session=own["session"], automation=others["automation"]), 404, "not_found")
-    twice = f"/runs?session={own['session']}&session={others['session']}"
-    refused(await agent.send("GET", twice), 404, "not_found")
+    for first, last in ((own, others), (others, own)):
+        twice = f"/runs?session={first['session']}&session={last['session']}"
+        refused(await agent.send("GET", twice), 404, "not_found")
 
 
 async def test_an_attempt_reads_what_is_its_own(office: Office, api: Api, site: Any) -> None:

@@ -341,7 +341,11 @@ async def test_a_request_that_breaks_off_half_way_does_nothing(office: Office, a
     async def send(message: Any) -> None:
         answered.append(message)
 
-    headers = [(b"authorization", f"Bearer {api.token}".encode()), (b"content-type", b"application/json")]
+    headers = [
+        (b"host", b"rota.test"),
+        (b"authorization", f"Bearer {api.token}".encode()),
+        (b"content-type", b"application/json"),
+    ]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
         "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers,

@@ -68,11 +68,13 @@ async def test_everything_but_the_probes_is_guarded(site: Site, api: Api) -> Non
             assert (await client.get(path, headers={"Host": "10.1.2.3:7682"})).status_code == 200
 
 
-async def test_a_person_is_told_on_a_page(site: Site) -> None:
+@pytest.mark.parametrize("host", ["rota.lan", "[", "[::1", "rota.test:99999", "<b>"])
+async def test_a_person_is_told_on_a_page(site: Site, host: str) -> None:
     async with site.client() as client:
-        answer = await client.get("/sign-in", headers={"Host": "rota.lan", "Accept": "text/html"})
+        answer = await client.get("/sign-in", headers={"Host": host, "Accept": "text/html"})
     assert (answer.status_code, answer.headers["Content-Type"]) == (421, "text/html; charset=utf-8")
     assert "ROTA_ALLOWED_HOSTS" in answer.text
+    assert "<b>" not in answer.text
 
 
 async def test_tools_of_the_protocol_reach_their_routes(site: Site, api: Api) -> None:

@@ -47,9 +47,7 @@ class HostGuard:
             return await self._app(scope, receive, send)
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008})
-        # Without the header, so that nothing is made of it on the way to the answer.
-        nameless = {**scope, "headers": [each for each in scope["headers"] if each[0] != b"host"]}
-        response = await self._show(Request(nameless), _refusal(given[0] if given else ""))
+        response = await self._show(Request(scope), _refusal(given[0] if given else ""))
         return await response(scope, receive, send)
 
     def _is_allowed(self, host: str) -> bool:
