@@ -279,8 +279,8 @@ async def test_a_webhook_is_signed_with_the_secret_it_always_had(site: Site) -> 
 
 
 LISTS = {
-    "/automations": 7, "/automations/report/runs": 3, "/automations/report/revisions": 1, "/automations/report/memory": 1,
-    "/runs": 14, "/agents": 3, "/agents/bee/runs": 11, "/grants": 10, "/accounts": 1, "/credentials": 1, "/tokens": 1, "/members": 3,
+    "/automations": 8, "/automations/report/runs": 3, "/automations/report/revisions": 1, "/automations/report/memory": 1,
+    "/runs": 14, "/agents": 4, "/agents/bee/runs": 11, "/grants": 11, "/accounts": 1, "/credentials": 1, "/tokens": 1, "/members": 3,
     "/approvals": 2, "/notifications": 1, "/audit": 1, "/workers": 1, "/snapshots": 1,
 }  # fmt: skip
 
