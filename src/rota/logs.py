@@ -38,7 +38,7 @@ _SECRETS = re.compile(
       | (?<=\bbasic\s)[\w+/=-]{8,}
       | (?<=\bpassword=)(?:'[^']*'|[^\s"'&]+)
       | (?<=\btoken=)[^\s"'&]+
-      | (?<=\brota_login=)[^\s"';]+
+      | (?<=_login=)[^\s"';]+
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -23,6 +23,8 @@ FOREIGN_PREFIX = "ROTA_TEST_"
 MOST = 1_000_000_000
 URL = "a URL that begins with http:// or https://, without blanks, a user name or a password"
 STORE_URL = "a URL for fsspec, such as s3://bucket/path or file:///srv/rota"
+HOSTS = "host names with commas, without ports, or *"
+ANY_HOST = "*"
 SLUG = "a slug: up to 63 lower-case letters, digits and hyphens, which begins with no hyphen"
 LABEL = "a name of Kubernetes: up to 63 lower-case letters, digits and hyphens, which begins and ends with no hyphen"
 
@@ -142,6 +144,13 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
+def _hosts(value: str) -> tuple[str, ...]:
+    names = _names(value)
+    if not all(name == ANY_HOST or re.fullmatch(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*\.?", name) for name in names):
+        raise ValueError
+    return names
+
+
 def _setting(default: Any, read: Callable[[str], Any], wants: str, about: str, *, secret: bool = False) -> Any:
     """`secret`: never shown, and wiped from the environment of the process once it is read."""
     facts = {"read": read, "wants": wants, "about": about, "secret": secret}
@@ -160,6 +169,9 @@ class Settings:
     host: str = _setting("127.0.0.1", _text, "an address", "Address the web server listens on")
     port: int = _number(7682, PORT, "Port the web server listens on; 0 picks a free one")
     url: str = _setting("", _url, URL, "How browsers and agents reach this server, when it stands behind a proxy")
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), _hosts, HOSTS, "Names this server may be reached by, besides that of ROTA_URL; * for any"
+    )
     database_url: str = _setting(
         "", _text, "a PostgreSQL URL", "PostgreSQL 14 or newer; without it Rota runs its own", secret=True
     )

@@ -40,9 +40,8 @@ async def at_work(office: Office, api: Api, path: str) -> AtWork:
 async def test_a_grant_is_for_one_agent_and_lasts_as_long_as_was_said(office: Office) -> None:
     agent_id = AgentId(new_id())
     async with office.db.transaction() as conn:
-        workspace_id, user_id = office.caller.workspace_id, office.caller.user_id
-        lasting = await grants.make(conn, workspace_id, user_id, agent_id)
-        short = await grants.make(conn, workspace_id, user_id, agent_id, lasts=grants.SHORT)
+        lasting = await grants.make(conn, office.caller, agent_id)
+        short = await grants.make(conn, office.caller, agent_id, lasts=grants.SHORT)
     assert await office.value("SELECT scopes FROM grants WHERE id = %s", lasting) == [f"agent:run:{agent_id}"]
     assert await office.value("SELECT expires_at FROM grants WHERE id = %s", lasting) is None
     assert await office.value("SELECT expires_at - created_at FROM grants WHERE id = %s", short) == timedelta(hours=24)

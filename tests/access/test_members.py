@@ -10,12 +10,11 @@ import pytest
 from rota.access import signing_in
 from rota.db import people
 from rota.errors import Conflict
-from rota.http.context import COOKIE
 from rota.model.ids import UserId
 from rota.roster import members
 
 from ..http import api_client
-from ..http.api_client import DAILY, UNKNOWN, Api, Office, Site, example, furnish, made, refused
+from ..http.api_client import COOKIE, DAILY, UNKNOWN, Api, Office, Site, example, furnish, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api

@@ -32,7 +32,7 @@ from rota.trace.record import Recorder
 from rota.watch.rescue import Rescue
 from rota.worker.worker import Worker
 
-from ..http.api_client import Api, Site, made, opened
+from ..http.api_client import COOKIE, Api, Site, made, opened
 
 LIVED_IN = Path(__file__).with_name("lived_in")
 
@@ -54,6 +54,7 @@ FILLED_SINCE = {"session_roles": 9, "deliveries": 9}
 # Columns that a migration changes or takes out, by its number and their table. All others stay as they were written.
 CHANGED = {
     (16, "tokens"): {"scopes"},
+    (44, "grants"): {"scopes"},
     (35, "live_runs"): {"queue", "ready_at", "leased", "status", "pool", "executor"},
 }
 
@@ -180,6 +181,9 @@ async def test_what_migrations_fill_in_by_themselves_is_right(site: Site) -> Non
     assert await values(site, "SELECT DISTINCT key_id FROM webhook_secrets") == [("k1",)]
     assert await values(site, "SELECT scopes FROM tokens") == [(["read", "run", "write", "admin"],)]
     assert await values(site, "SELECT count(DISTINCT id), min(idle)::text FROM logins") == [(2, "7 days")]
+    wide = "SELECT id = id('grant of weekday'), scopes[1] = 'agent:run:' || id('reader') FROM grants WHERE scopes[2] = 'workspace:read'"
+    assert await values(site, wide) == [(True, True)]
+    assert await values(site, "SELECT DISTINCT cardinality(scopes) FROM grants ORDER BY 1") == [(1,), (2,)]
     [(made_for,)] = await values(
         site, "SELECT count(*) FROM grants g JOIN automations a ON a.id = g.automation_id AND a.grant_id = g.id"
     )
@@ -275,8 +279,8 @@ async def test_a_webhook_is_signed_with_the_secret_it_always_had(site: Site) -> 
 
 
 LISTS = {
-    "/automations": 6, "/automations/report/runs": 3, "/automations/report/revisions": 1, "/automations/report/memory": 1,
-    "/runs": 14, "/agents": 2, "/agents/bee/runs": 11, "/grants": 9, "/accounts": 1, "/credentials": 1, "/tokens": 1, "/members": 3,
+    "/automations": 8, "/automations/report/runs": 3, "/automations/report/revisions": 1, "/automations/report/memory": 1,
+    "/runs": 14, "/agents": 4, "/agents/bee/runs": 11, "/grants": 11, "/accounts": 1, "/credentials": 1, "/tokens": 1, "/members": 3,
     "/approvals": 2, "/notifications": 1, "/audit": 1, "/workers": 1, "/snapshots": 1,
 }  # fmt: skip
 
@@ -305,7 +309,7 @@ PAGES = (
 
 
 async def test_the_admin_is_still_signed_in_and_sees_every_page(site: Site) -> None:
-    async with site.client(cookies={"rota_login": LOGIN}, headers={"Accept": "text/html"}) as browser:
+    async with site.client(cookies={COOKIE: LOGIN}, headers={"Accept": "text/html"}) as browser:
         paths = [*PAGES, *[f"/sessions/{await named(site, name)}" for name in SESSIONS]]
         answers = {path: (await browser.get(f"/w/default{path}")).status_code for path in paths}
     assert answers == dict.fromkeys(paths, 200)

@@ -13,6 +13,7 @@ import yaml
 from deploy.files import CHART, MARGIN
 from executors.cluster_double import check
 
+from rota.http.hosts import allowed_hosts
 from rota.settings import read_settings
 
 HELM = shutil.which("helm", path=Path(sys.executable).parent) or shutil.which("helm")
@@ -80,6 +81,14 @@ def test_workers_have_time_to_drain_and_tell_agents_of_the_service() -> None:
         assert worker["terminationGracePeriodSeconds"] >= grace + MARGIN
         assert environment(worker)["ROTA_URL"] == "http://rota.duty.svc:7682"
     assert environment(pods(INGRESS)["rota-api"])["ROTA_URL"] == "https://rota.example"
+
+
+def test_every_name_that_the_chart_gives_to_the_api_is_let_in() -> None:
+    for pod in pods({**PLAIN, "allowedHosts": ["rota.lan"]}).values():
+        given = environment(pod)
+        read = read_settings({name: given[name] for name in ("ROTA_URL", "ROTA_ALLOWED_HOSTS")})
+        inside = {"rota", "rota.duty", "rota.duty.svc", "rota.duty.svc.cluster.local"}
+        assert allowed_hosts(read, read.url) >= {*inside, "rota.lan"}
 
 
 def test_only_workers_may_do_something_in_the_cluster_and_then_without_programs_beside_them() -> None:

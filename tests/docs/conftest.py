@@ -28,7 +28,7 @@ from rota.worker.worker import Worker
 
 @pytest.fixture
 def app(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> FastAPI:
-    return create_app(Web(db, wakes, listener, Settings(), open_vault(tmp_path)))
+    return create_app(Web(db, wakes, listener, Settings(allowed_hosts=("rota.test",)), open_vault(tmp_path)))
 
 
 @pytest.fixture

@@ -310,7 +310,7 @@ async def test_an_agent_has_the_environment_that_is_documented_and_no_more(
     assert given["TRACEPARENT"].split("-")[1] == run["trace_id"]
 
 
-async def test_an_agents_token_reads_and_nothing_else(api: Api, worker: Worker, served: str) -> None:
+async def test_an_agents_token_reads_its_own_and_nothing_else(api: Api, worker: Worker, served: str) -> None:
     """As the page says, with the workspace's id in the address."""
     script = """
         import json, os, urllib.error, urllib.request
@@ -321,13 +321,17 @@ async def test_an_agents_token_reads_and_nothing_else(api: Api, worker: Worker, 
                 return urllib.request.urlopen(urllib.request.Request(url, body, headers)).status
             except urllib.error.HTTPError as refused:
                 return refused.code
-        print(ask("/runs?limit=10"), ask("/events", b'{"event": "a"}'))
+        own = ask("/runs?session=" + os.environ["ROTA_SESSION_ID"])
+        print(own, ask("/runs?limit=10"), ask("/events", b'{"event": "a"}'))
     """
     lines = [line.removeprefix("        ") for line in script.splitlines()]
     config = {"argv": [sys.executable, "-c", "\n".join(lines)], "env": {"SERVED": served}}
     await api.ask("POST", "/agents", {"name": "Reader", "executor": "command", "config": config})
     run = await api.ended((await api.ask("POST", "/agents/reader/runs", {"prompt": "x"}))["id"])
-    assert await api.said(run) == "200 403\n"
+    assert await api.said(run) == "200 403 403\n"
+    wide = {"prompt": "x", "scopes": ["workspace:read"]}
+    run = await api.ended((await api.ask("POST", "/agents/reader/runs", wide))["id"])
+    assert await api.said(run) == "200 200 403\n"
 
 
 # ── Complete, and nothing stale ──────────────────────────────────────────────────────────────────────────────────

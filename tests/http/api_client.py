@@ -37,6 +37,7 @@ from rota.trace.record import Recorder
 from rota.worker.worker import Worker
 
 HOUR = timedelta(hours=1)
+COOKIE = "rota_80_login"  # of http://rota.test
 DAILY = {"cron": "0 9 * * *", "timezone": "UTC"}
 UNKNOWN = "01a1e0db-2cd9-7826-809d-0931e0e98709"
 
@@ -81,7 +82,9 @@ async def opened(url: str) -> AsyncIterator[Site]:
     wakes = Wakes(db, listener)
     listening = asyncio.create_task(listener.run())
     with tempfile.TemporaryDirectory(prefix="rota-test-") as home:
-        web = Web(db, wakes, listener, Settings(home=Path(home)), Vault({"k1": bytes(32)}))
+        web = Web(
+            db, wakes, listener, Settings(home=Path(home), allowed_hosts=("rota.test",)), Vault({"k1": bytes(32)})
+        )
         yield Site(web, create_app(web), url)
     web.closing.set()
     await wakes.close()

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -126,7 +127,7 @@ async def house(db: Database) -> Rooms:
 
 @pytest.fixture
 def web(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Web:
-    return Web(db, wakes, listener, Settings(), open_vault(tmp_path))
+    return Web(db, wakes, listener, Settings(allowed_hosts=("rota.test",)), open_vault(tmp_path))
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def app(web: Web) -> FastAPI:
 
 async def as_from_a_page(request: Request) -> None:
     """Send with a change what the page would: the secret of its sign-in. `X-Rota-CSRF: none` says that it is lost."""
-    found = re.search(r"rota_login=([^;]+)", request.headers.get("Cookie", ""))
+    found = re.search(r"rota_(?:\d+_)?login=([^;]+)", request.headers.get("Cookie", ""))
     if found and request.method == "POST":
         request.headers.setdefault(CSRF_HEADER, csrf_of(found.group(1)))
 
@@ -172,7 +173,7 @@ async def guest(app: FastAPI) -> AsyncIterator[AsyncClient]:
 async def admin(app: FastAPI, house: Rooms) -> AsyncIterator[AsyncClient]:
     """The admin, signed in by a link."""
     async with visiting(app) as client:
-        answer = await client.get("/sign-in", params={"token": await house.link()})
+        answer = await client.post("/sign-in", data={"link": await house.link()})
         assert answer.status_code == 303
         yield client
 
@@ -204,6 +205,10 @@ class Running:
             check=True, capture_output=True, text=True, env=self.environment,
         )  # fmt: skip
         self.token = made.stdout.strip()
+
+    @property
+    def cookie(self) -> str:
+        return cookie_at(self.url)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -281,10 +286,17 @@ class Running:
         return saved
 
 
+def cookie_at(url: str) -> str:
+    """What browsers keep a login in."""
+    return f"rota_{url.rpartition(':')[2]}_login"
+
+
 def traded(link: str) -> str:
     """The login that a link is good for, once."""
-    with urllib.request.build_opener(_Stay()).open(link, timeout=30) as answer:
-        found = re.search(r"rota_login=([^;]+)", answer.headers["Set-Cookie"])
+    address, _, token = link.partition("?token=")
+    sent = urllib.parse.urlencode({"link": token}).encode()
+    with urllib.request.build_opener(_Stay()).open(address, sent, timeout=30) as answer:
+        found = re.search(r"_login=([^;]+)", answer.headers["Set-Cookie"])
     assert found
     return found.group(1)
 
@@ -328,9 +340,17 @@ class Reader:
         await page.add_init_script(TELL_VIOLATIONS)
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        if origin:
+            await self._sign_in_at(origin)
         if path:
             await page.goto((origin or self.rota.url) + path)
         return page
+
+    async def _sign_in_at(self, origin: str) -> None:
+        """By another port, a login has another name."""
+        kept = [each for each in await self.context.cookies(self.rota.url) if each.get("name") == self.rota.cookie]
+        for each in kept:
+            await self.context.add_cookies([{"name": cookie_at(origin), "value": each["value"], "url": origin}])
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
@@ -350,7 +370,7 @@ async def sit(chromium: Browser, rota: Running) -> AsyncIterator[Sit]:
         context.set_default_timeout(20_000)
         contexts.append(context)
         if signed_in:
-            await context.add_cookies([{"name": "rota_login", "value": login or rota.login(), "url": rota.url}])
+            await context.add_cookies([{"name": rota.cookie, "value": login or rota.login(), "url": rota.url}])
         return Reader(context, rota)
 
     yield down

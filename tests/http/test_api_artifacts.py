@@ -82,7 +82,8 @@ async def test_an_upload_that_breaks_off_is_no_failure_of_ours(
 
     scope = {
         "type": "http", "method": "POST", "path": api.url(path), "query_string": b"name=half.bin", "http_version": "1.1",
-        "headers": [(b"authorization", f"Bearer {api.token}".encode())], "client": ("127.0.0.1", 1), "scheme": "http",
+        "headers": [(b"host", b"rota.test"), (b"authorization", f"Bearer {api.token}".encode())],
+        "client": ("127.0.0.1", 1), "scheme": "http",
         "server": ("rota.test", 80), "root_path": "",
     }  # fmt: skip
     await office.site.app(scope, receive, send)

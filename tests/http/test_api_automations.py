@@ -23,7 +23,8 @@ FIELDS = {
     "credentials", "schedule_text",
     "triggers", "next_fire_at", "next_fires", "last_run", "grant_id", "grant_problem", "owner", "revision", "session", "session_id",
     "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues", "max_task_depth", "max_tasks",
-    "timeout", "start_within", "approval_expires", "pre_approvals", "pause_after_failures", "budget", "created_at", "updated_at",
+    "timeout", "start_within", "approval_expires", "pre_approvals", "pause_after_failures", "budget", "scopes",
+    "created_at", "updated_at",
 }  # fmt: skip
 RUN_FIELDS = {
     "id", "automation_id", "trigger_id", "session_id", "agent_id", "grant_id", "revision", "status", "source", "slot",

@@ -8,11 +8,10 @@ import pytest
 from rota.access import signing_in
 from rota.db import events
 from rota.db.events import NewEvent
-from rota.http.context import COOKIE
 from rota.model.ids import SessionId
 
 from . import api_client
-from .api_client import Api, Office, furnish, made, refused
+from .api_client import COOKIE, Api, Office, furnish, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api

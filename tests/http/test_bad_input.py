@@ -341,7 +341,11 @@ async def test_a_request_that_breaks_off_half_way_does_nothing(office: Office, a
     async def send(message: Any) -> None:
         answered.append(message)
 
-    headers = [(b"authorization", f"Bearer {api.token}".encode()), (b"content-type", b"application/json")]
+    headers = [
+        (b"host", b"rota.test"),
+        (b"authorization", f"Bearer {api.token}".encode()),
+        (b"content-type", b"application/json"),
+    ]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
         "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers,
@@ -456,7 +460,7 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
     told = clearly(await client.get(path, headers={"Authorization": value}), 401)
     assert told["code"] == "unauthenticated"
     clearly(await client.get(path, headers={"Authorization": b"Bearer " + value}), 401)
-    clearly(await client.get(path, headers={"Cookie": b"rota_login=" + value}), 401)
+    clearly(await client.get(path, headers={"Cookie": b"rota_80_login=" + value}), 401)
     if value:
         trace = f"/sessions/{run['session_id']}/trace"
         answer = await api.send("GET", trace, headers={"Last-Event-ID": value})

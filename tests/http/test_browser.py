@@ -63,6 +63,7 @@ async def test_a_first_start_is_signed_into_by_its_link_and_shows_its_runs(
         context = await chromium.new_context()
         page = await context.new_page()
         await page.goto(rota.link)
+        await page.get_by_role("button", name="Sign in").click()
         await expect(page).to_have_url(f"{rota.url}{LIST}")
         await remembers(page)
         row = page.locator("tr", has_text="Disk and memory report")
@@ -74,6 +75,7 @@ async def test_a_first_start_is_signed_into_by_its_link_and_shows_its_runs(
         await expect(page.locator(".banner")).to_contain_text("Started by automation Disk and memory report at")
         stranger = await (await chromium.new_context()).new_page()
         await stranger.goto(rota.link)
+        await stranger.get_by_role("button", name="Sign in").click()
         await expect(stranger.locator("h1")).to_have_text("This link no longer works")
         await context.close()
         await stranger.context.close()
@@ -362,7 +364,7 @@ async def test_who_is_signed_out_while_writing_loses_nothing_and_goes_on_once_si
     await (await beside.value).wait_for_url(re.compile("/sign-in[?]next="))
     await page.get_by_role("button", name="Create automation").click()
     await expect(page.get_by_label("Prompt", exact=True)).to_have_value("Keep this.")
-    again = {"name": "rota_login", "value": rota.login_of("forgetful-again"), "url": rota.url}
+    again = {"name": rota.cookie, "value": rota.login_of("forgetful-again"), "url": rota.url}
     await reader.context.add_cookies([again])
     await page.get_by_role("button", name="Create automation").click()
     await page.wait_for_url(re.compile("/automations/written-down$"))

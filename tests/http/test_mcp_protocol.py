@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rota.http.context import COOKIE
 from rota.mcp.protocol import BATCHED, LEGACY, META, METHOD_HEADER, MODERN, MOST_AT_ONCE, NAME_HEADER, VERSION_HEADER
 from rota.mcp.protocol import VERSIONS as SPOKEN
 from rota.mcp.tools import TOOLS
 
 from . import api_client
-from .api_client import Office, Site
+from .api_client import COOKIE, Office, Site
 from .mcp_client import CAPABILITIES, Wire, wrong
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from waiting import until
 
 from rota.access import signing_in
+from rota.http.attempt_access import OWN
 from rota.mcp import tools
 from rota.mcp.forms import USUAL_LIMIT
 from rota.mcp.tools import READS, TOOLS
@@ -345,8 +346,11 @@ async def test_another_workspaces_things_are_told_as_missing_ones(office: Office
     await theirs.leave()
 
 
-async def test_an_agent_at_work_gets_no_more_than_by_its_own_token(office: Office, api: Api, wire: Wire) -> None:
-    made(await api.post("/automations", example()))
+@pytest.mark.parametrize("scopes", [[], ["workspace:read"]])
+async def test_an_agent_at_work_gets_no_more_than_by_its_own_token(
+    office: Office, api: Api, wire: Wire, scopes: list[str]
+) -> None:
+    made(await api.post("/automations", example(scopes=scopes)))
     made(await api.post("/automations/morning-digest/run"))
     at_work = await office.claim()
     agent, own = Wire(api.client, at_work.token), Api(api.client, api.workspace, at_work.token)
@@ -367,8 +371,13 @@ async def test_an_agent_at_work_gets_no_more_than_by_its_own_token(office: Offic
         result = await agent.call(name, **arguments)
         assert result["isError"] is not answer.is_success, name
         assert result["structuredContent"] == answer.json(), name
-        assert answer.is_success is (tools.BY_NAME[name].effect is READS), name
+        reads = tools.BY_NAME[name].effect is READS and (name != "list_automations" or bool(scopes))
+        assert answer.is_success is reads, name
     assert await office.count("automations", "runs", "agents", "triggers") == before
+    listed = set(await agent.tools())
+    readable = {each.name for each in TOOLS if each.effect is READS}
+    assert listed == (readable if scopes else {name for name in readable if tools.BY_NAME[name].path in OWN})
+    assert {"get_run", "read_transcript"} <= listed
     await office.settle(at_work)
     assert (await agent.send("ping")).status_code == 401
 

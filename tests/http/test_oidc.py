@@ -23,10 +23,11 @@ from rota.access import oidc, passwords, signing_in, throttling
 from rota.db import people
 from rota.errors import Forbidden
 from rota.http.app import create_app
-from rota.http.context import COOKIE, Web
+from rota.http.context import Web
 from rota.model.ids import UserId, new_id
 from rota.roster import members
 
+from .api_client import COOKIE
 from .conftest import visiting
 
 KEY = RSAKey.generate_key(2048, {"kid": "k1"})
@@ -160,6 +161,13 @@ async def test_somebody_new_is_let_in_with_the_level_that_is_set_and_found_again
         ({"nonce": "another"}, 401),
         ({"nonce": None}, 401),
         ({"aud": "somebody-else"}, 401),
+        ({"aud": ["rota", "somebody-else"]}, 401),
+        ({"aud": ["rota", "somebody-else"], "azp": "somebody-else"}, 401),
+        ({"aud": ["rota", "rota"]}, 401),
+        ({"azp": "somebody-else"}, 401),
+        ({"aud": ["rota"], "azp": "somebody-else"}, 401),
+        ({"azp": ["rota"]}, 401),
+        ({"azp": ""}, 401),
         ({"iss": "https://evil.example"}, 401),
         ({"exp": 1}, 401),
         ({"exp": None}, 401),
@@ -180,6 +188,19 @@ async def test_what_does_not_fit_lets_nobody_in(
     assert COOKIE not in answer.cookies
     assert await house.value("SELECT count(*) FROM logins") == 0
     assert await house.value("SELECT count(*) FROM users WHERE email IS NOT NULL") == 0
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"aud": ["rota"]}, {"azp": "rota"}, {"aud": ["rota"], "azp": "rota"}, {"aud": ["else", "rota"], "azp": "rota"}],
+)
+async def test_a_token_that_was_made_for_this_server_signs_in(
+    browser: AsyncClient, provider: Provider, house: Any, claims: dict[str, Any]
+) -> None:
+    sent = await leave(browser)
+    provider.will_say(sent, **claims)
+    assert (await come_back(browser, sent)).status_code == 303
+    assert await house.value("SELECT count(*) FROM logins") == 1
 
 
 async def test_a_token_that_another_signed_or_that_is_signed_with_the_shared_secret_is_worth_nothing(
@@ -332,7 +353,7 @@ async def test_who_made_an_account_for_somebody_cannot_use_it_once_its_person_ca
     async with visit() as maker:
         typed = {"email": "ada@example.org", "password": "known to its maker"}
         assert (await maker.post("/sign-in/password", data=typed)).status_code == 401
-        assert (await maker.get("/sign-in", params={"token": link})).status_code == 401
+        assert (await maker.post("/sign-in", data={"link": link})).status_code == 401
         maker.cookies.set(COOKIE, login)
         assert (await maker.get("/api/v1/workspaces/default/me")).status_code == 401
 

@@ -22,7 +22,7 @@ from rota.access import signing_in
 from rota.db import people
 from rota.db.events import Event
 from rota.http import ui
-from rota.http.context import COOKIE, Web
+from rota.http.context import Web
 from rota.http.ui import assets, sessions, speech, words
 from rota.http.ui.rendering import local
 from rota.http.ui.signing import secret_of
@@ -33,6 +33,8 @@ from rota.model.task import TaskForm
 from rota.model.text import plain
 from rota.sessions import roles, tasks
 from rota.sessions.transcript import lines, merged
+
+from .api_client import COOKIE
 
 NASTY = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7*1000003 }}"""
 LIST = "/w/default/automations"
@@ -80,7 +82,7 @@ async def test_who_is_not_signed_in_is_sent_to_sign_in_and_comes_back(
 ) -> None:
     sent = await guest.get(path)
     assert (sent.status_code, sent.headers["Location"]) == (303, f"/sign-in?next={quote(path, safe='')}")
-    signed = await guest.get(sent.headers["Location"], params={"token": await house.link(), "next": path})
+    signed = await use(guest, await house.link(), next=path)
     assert (signed.status_code, signed.headers["Location"]) == (303, path)
 
 
@@ -89,30 +91,60 @@ async def test_the_root_leads_to_the_first_workspace_or_to_sign_in(guest: AsyncC
     assert (await admin.get("/")).headers["Location"] == LIST
 
 
+async def use(client: AsyncClient, link: str, **params: str) -> Response:
+    """Open a sign-in link and press its button."""
+    return await submit(client, "/sign-in", **button_of(await client.get("/sign-in", params={"token": link, **params})))
+
+
+def button_of(answer: Response) -> dict[str, str]:
+    """What the form of a sign-in link sends."""
+    page = Page(answer)
+    assert (page.form("/sign-in")["method"], answer.status_code) == ("post", 200)
+    hidden = [each for each in page.all("input") if each.get("type") == "hidden" and each["name"] in {"link", "next"}]
+    return {str(each["name"]): each["value"] or "" for each in hidden}
+
+
 async def test_a_link_works_once(house: Any, visit: Callable[[], Any]) -> None:
     link = await house.link()
     async with visit() as first, visit() as second:
-        assert (await first.get("/sign-in", params={"token": link})).status_code == 303
+        assert (await use(first, link)).status_code == 303
         assert (await first.get("/")).headers["Location"] == LIST
-        refused = await second.get("/sign-in", params={"token": link})
+        refused = await use(second, link)
         assert refused.status_code == 401
         assert "only until a newer one is made" in refused.text
         assert COOKIE not in second.cookies
-        again = await first.get("/sign-in", params={"token": link})
+        again = await use(first, link)
         assert (again.status_code, again.headers["Location"]) == (303, "/")  # its own browser just goes on
 
 
-async def test_who_only_looks_whether_a_link_leads_anywhere_does_not_use_it_up(house: Any, guest: AsyncClient) -> None:
-    link = {"token": await house.link()}
-    looked = await guest.head("/sign-in", params=link)
-    assert (looked.status_code, "Set-Cookie" in looked.headers) == (200, False)
-    assert (await guest.get("/sign-in", params=link)).status_code == 303
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_program_that_opens_a_link_does_not_use_it_up(house: Any, guest: AsyncClient, method: str) -> None:
+    """Chats fetch a link for its preview, mail servers look for malware, and browsers prefetch."""
+    link = await house.link()
+    for purpose in ({}, {"Purpose": "prefetch"}, {"Sec-Purpose": "prefetch;prerender"}):
+        looked = await guest.request(method, "/sign-in", params={"token": link}, headers=purpose)
+        assert (looked.status_code, "Set-Cookie" in looked.headers) == (200, False)
+        assert looked.headers["Cache-Control"] == "no-store"
+    assert (await use(guest, link)).status_code == 303
+
+
+async def test_another_site_cannot_press_the_button_of_a_link(house: Any, guest: AsyncClient) -> None:
+    """Else it could sign somebody in as somebody else."""
+    link = await house.link()
+    answer = await guest.post("/sign-in", data={"link": link}, headers={"Origin": "http://evil.test"})
+    assert (answer.status_code, "Set-Cookie" in answer.headers) == (403, False)
+    assert (await use(guest, link)).status_code == 303
+
+
+async def test_a_token_in_a_link_is_only_text_on_its_page(guest: AsyncClient) -> None:
+    answer = await guest.get("/sign-in", params={"token": NASTY, "next": "//evil.test"})
+    assert button_of(answer) == {"link": NASTY, "next": "/"}
 
 
 async def test_two_that_use_a_link_at_once_are_let_in_once(house: Any, visit: Callable[[], Any]) -> None:
     link = await house.link()
     async with visit() as first, visit() as second:
-        answers = await asyncio.gather(*(each.get("/sign-in", params={"token": link}) for each in (first, second)))
+        answers = await asyncio.gather(*(use(each, link) for each in (first, second)))
     assert sorted(each.status_code for each in answers) == [303, 401]
 
 
@@ -140,13 +172,32 @@ def test_what_people_paste(pasted: str, secret: str) -> None:
 
 
 async def test_the_cookie_is_for_the_server_alone(guest: AsyncClient, house: Any, visit: Callable[[], Any]) -> None:
-    answer = await guest.get("/sign-in", params={"token": await house.link()})
+    answer = await use(guest, await house.link())
     cookie = answer.headers["Set-Cookie"]
     assert {"HttpOnly", "Path=/", "SameSite=lax"} <= {each.strip() for each in cookie.split(";")}
     assert "Secure" not in cookie
     async with visit() as other:
-        safe = await other.get("https://rota.test/sign-in", params={"token": await house.link()})
-    assert "Secure" in safe.headers["Set-Cookie"]
+        safe = await other.post("https://rota.test/sign-in", data={"link": await house.link()})
+        assert (await other.get("https://rota.test/")).headers["Location"] == LIST
+        assert (await other.get("/")).headers["Location"] == "/sign-in"  # nor does it go by http
+    cookie = safe.headers["Set-Cookie"]
+    assert cookie.startswith("__Host-rota_login=")
+    assert {"HttpOnly", "Path=/", "SameSite=lax", "Secure"} <= {each.strip() for each in cookie.split(";")}
+    assert "domain=" not in cookie.lower()  # as browsers ask of such a name
+
+
+async def test_two_rotas_on_one_host_keep_their_logins_apart(house: Any, visit: Callable[[], Any]) -> None:
+    """A browser sends cookies to every port of a host."""
+    async with visit() as browser:
+        for address in ("http://127.0.0.1:7682", "http://127.0.0.1:7683"):
+            sent = await browser.post(f"{address}/sign-in", data={"link": await house.link()})
+            assert sent.headers["Set-Cookie"].startswith(f"rota_{address[-4:]}_login=")
+        assert len(set(browser.cookies.values())) == 2
+        for port in (7682, 7683):
+            assert (await browser.get(f"http://127.0.0.1:{port}/")).headers["Location"] == LIST
+        await browser.post("http://127.0.0.1:7682/sign-out")
+        assert (await browser.get("http://127.0.0.1:7682/")).headers["Location"] == "/sign-in"
+        assert (await browser.get("http://127.0.0.1:7683/")).headers["Location"] == LIST
 
 
 @pytest.mark.parametrize(
@@ -158,7 +209,7 @@ async def test_the_cookie_is_for_the_server_alone(guest: AsyncClient, house: Any
 )  # fmt: skip
 async def test_next_leads_only_to_this_site(guest: AsyncClient, house: Any, elsewhere: str) -> None:
     assert local(elsewhere) == "/"
-    signed = await guest.get("/sign-in", params={"token": await house.link(), "next": elsewhere})
+    signed = await submit(guest, "/sign-in", link=await house.link(), next=elsewhere)
     assert signed.headers["Location"] == "/"
     themed = await submit(guest, "/theme", theme="dark", next=elsewhere)
     assert themed.headers["Location"] == "/"
@@ -179,7 +230,7 @@ async def test_somebody_in_no_workspace_is_told_so(house: Any, guest: AsyncClien
         user_id = UserId(new_id())
         await people.add_user(conn, user_id, "Newcomer")
         link = await signing_in.create_link(conn, user_id)
-    await guest.get("/sign-in", params={"token": link})
+    await use(guest, link)
     page = await guest.get("/")
     assert page.status_code == 403
     assert "no workspace" in page.text

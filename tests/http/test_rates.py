@@ -14,13 +14,13 @@ from httpx import ASGITransport, AsyncClient, Response
 from rota import executors
 from rota.db import people, rate_buckets
 from rota.http.app import create_app
-from rota.http.context import COOKIE, Web
+from rota.http.context import Web
 from rota.http.limiting import BURST_SECONDS, Limits, is_near
 from rota.model.agent_config import LOCAL_KINDS
 from rota.model.outcome import ErrorClass, Failed
 
 from . import api_client
-from .api_client import Api, Office, Site, made, refused
+from .api_client import COOKIE, Api, Office, Site, made, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -131,7 +131,7 @@ async def test_this_machine_agents_at_work_and_strangers_are_not_counted(site: S
     at_work = await office.claim()
     _, far = limited(site, rate_limit=1, workspace_rate_limit=1)
     for _ in range(BURST_SECONDS * 2):
-        made(await Api(far, api.workspace, at_work.token).get("/agents"), 200)
+        made(await Api(far, api.workspace, at_work.token).get("/agents/worker-bee"), 200)
         refused(await Api(far, api.workspace, "rota_nobody").get("/agents"), 401, "unauthenticated")
     await office.settle(at_work)
 

@@ -84,7 +84,6 @@ async def test_a_page_goes_on_when_the_replica_of_its_stream_is_killed(
     saved = rota.automation("Outlives", "echo still here", schedule={"cron": "0 9 * * *"})
     reader = await sit()
     async with RoundRobin(replicas) as front:
-        await reader.context.add_cookies([{"name": "rota_login", "value": rota.login(), "url": front.url}])
         page = await reader.page(LIST, origin=front.url)
         await remembers(page)
         row = page.locator("tr", has_text="Outlives")

@@ -14,11 +14,12 @@ from waiting import until
 from rota.access import passwords, signing_in, throttling
 from rota.db import people, throttles
 from rota.errors import TooMany
-from rota.http.context import COOKIE, CSRF_HEADER, Web
+from rota.http.context import CSRF_HEADER, Web
 from rota.http.ui.rendering import FormGuard, templates
 from rota.model.ids import UserId, new_id
 from rota.watch.prune import Prune
 
+from .api_client import COOKIE
 from .test_pages import Page
 
 PASSWORD = "correct horse battery staple"

@@ -39,7 +39,7 @@ def _stalled(address: str, api: Api, session: str) -> socket.socket:
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader.connect((there.hostname, there.port))
     path = api.url(f"/sessions/{session}/trace")
-    reader.sendall(f"GET {path} HTTP/1.1\r\nHost: rota\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
+    reader.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
     return reader
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
@@ -204,10 +204,8 @@ def pages(rota: Rota, link: str, runs: list[dict[str, Any]]) -> tuple[list[bytes
     """What a person sees, and the secret of their sign-in."""
     jar = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
-    first = browser.open(link, timeout=20)
-    if first.geturl().startswith(f"{rota.url()}/sign-in"):
-        parts = urlsplit(link)
-        browser.open(f"{rota.url()}/sign-in", f"{parts.query}".encode(), timeout=20)
+    browser.open(link, timeout=20)
+    browser.open(f"{rota.url()}/sign-in", urlencode({"link": link}).encode(), timeout=20)
     listed = browser.open(f"{rota.url()}/w/default/runs", timeout=20).read()
     shown = [browser.open(f"{rota.url()}/w/default/sessions/{run['session_id']}", timeout=20).read() for run in runs]
     return [listed, *shown], next(cookie.value or "" for cookie in jar)

@@ -54,7 +54,7 @@ class Reader:
         reader, writer = await asyncio.open_connection(there.hostname, there.port)
         after = f"Last-Event-ID: {self.seen[-1]}\r\n" if self.seen else ""
         writer.write(
-            f"GET {self._path} HTTP/1.1\r\nHost: rota\r\nAuthorization: Bearer {self._token}\r\n{after}\r\n".encode()
+            f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._token}\r\n{after}\r\n".encode()
         )
         try:
             while not self.seen or self.seen[-1] < last:

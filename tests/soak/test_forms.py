@@ -73,7 +73,7 @@ def visitor(tmp_path: Path) -> Iterator[httpx.Client]:
     try:
         link, address = rota.link(), rota.url()
         with httpx.Client(base_url=address, headers={"Origin": address}, follow_redirects=True, timeout=60) as client:
-            assert client.get(link).status_code == 200
+            assert client.post("/sign-in", data={"link": link}).status_code == 200
             yield client
     finally:
         rota.stop()

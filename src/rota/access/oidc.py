@@ -102,6 +102,7 @@ class Provider:
         try:
             claims = jwt.decode(id_token, KeySet.import_key_set(keys), algorithms=ALGORITHMS).claims
             jwt.JWTClaimsRegistry(leeway=LEEWAY_SECONDS, **essential, **times).validate(claims)  # type: ignore[arg-type]
+            _check_authorized_party(claims, self.client_id)
         except (JoseError, *NONSENSE):
             raise _failed("What the identity provider says about you cannot be trusted.") from None
         return claims
@@ -164,6 +165,14 @@ class Provider:
         if missing := [name for name in ENDPOINTS if not isinstance(told.get(name), str)]:
             raise _failed(f"The identity provider does not say its {missing[0]}. Ask whoever runs this server.")
         return told
+
+
+def _check_authorized_party(claims: Mapping[str, Any], client_id: str) -> None:
+    """`azp`: the client that the token was made for. It must be us, and it must be there if there are several
+    audiences (OpenID Connect Core 3.1.3.7)."""
+    several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+    if claims.get("azp", None if several else client_id) != client_id:
+        raise ValueError("The token was made for another client.")
 
 
 async def _fetch(address: str) -> Any:

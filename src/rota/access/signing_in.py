@@ -15,7 +15,7 @@ from rota.db import at_once, attempts, people, tokens
 from rota.db.at_once import Step
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, NotFound, Unauthenticated
-from rota.model.caller import Caller, Level
+from rota.model.caller import Caller, Level, Reach
 from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId, as_uuid, new_id
 from rota.model.scope import ALL, Scope
 
@@ -217,5 +217,8 @@ async def _agent_at_work(conn: Connection, workspace: str | None, secret: str) -
     if caller.workspace_id != attempt["workspace_id"]:
         raise NotFound("There is no such workspace.")
     session_id, run_id = SessionId(attempt["session_id"]), RunId(attempt["run_id"])
-    at_work = {"agent_in_session": session_id, "run_id": run_id, "attempt": attempt["attempt"]}
+    reach = Reach(
+        session_id, attempt["automation_id"], attempt["grant_id"], attempt["account_id"], frozenset(attempt["scopes"])
+    )
+    at_work = {"agent_in_session": session_id, "run_id": run_id, "attempt": attempt["attempt"], "reach": reach}
     return replace(caller, level=Level.VIEWER, **at_work)

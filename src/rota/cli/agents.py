@@ -127,17 +127,26 @@ def delete(rota: Rota, agent: str) -> None:
 @click.argument("prompt", required=False)
 @click.option("--input", "given", type=JSON, help="An input as JSON, beside the prompt or in its place")
 @click.option("--timeout", help="How long it may take: 30m")
+@click.option("--scope", "scopes", multiple=True, help="What its grant also allows: workspace:read. Repeatable")
 @click.option("--follow", is_flag=True, help="Print what it says, until it has ended")
 @once
 @asks_rota
 def run(
-    rota: Rota, agent: str, prompt: str | None, given: Any, timeout: str | None, follow: bool, key: str | None
+    rota: Rota,
+    agent: str,
+    prompt: str | None,
+    given: Any,
+    timeout: str | None,
+    scopes: tuple[str, ...],
+    follow: bool,
+    key: str | None,
 ) -> None:
     """Run an agent directly, in a session of its own; `-` takes the PROMPT from the standard input.
 
     Prints the run's id. With --follow it ends with 0 if the run succeeded, else with 1.
     """
     body = {"prompt": text_of(prompt) if prompt else None, "input": given, "timeout": timeout}
+    body |= {"scopes": list(scopes)} if scopes else {}
     answered(rota, rota.ask("POST", f"/agents/{agent}/runs", body, key=key), follow=follow)
 
 

@@ -33,7 +33,7 @@ command = click.Group(
 POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues",
     "max_task_depth", "max_tasks", "timeout", "start_within", "approval_expires", "pre_approvals",
-    "pause_after_failures", "budget",
+    "pause_after_failures", "budget", "scopes",
 )  # fmt: skip
 
 
@@ -98,6 +98,7 @@ def _saves(function: Any) -> Any:
         schedules,
         click.option("--trigger", "triggers", type=JSON, multiple=True, help="A trigger, as JSON. Repeatable"),
         click.option("--credential", "credentials", multiple=True, metavar="VAR=NAME", help="Give it one. Repeatable"),
+        click.option("--scope", "scopes", multiple=True, help="What its grant also allows: workspace:read. Repeatable"),
         click.option("--slug", help="Its short name for addresses [made from the name]"),
         fields,
     )[::-1]:
@@ -110,6 +111,7 @@ def _body(
     input_: Any,
     triggers: tuple[Any, ...],
     credentials: tuple[str, ...],
+    scopes: tuple[str, ...],
     fields: tuple[str, ...],
     **given: Any,
 ) -> dict[str, Any]:
@@ -121,6 +123,7 @@ def _body(
         "schedule": schedule_of(**when),
         "triggers": list(triggers) or None,
         "credentials": pairs_of(credentials, "--credential"),
+        "scopes": list(scopes) or None,
     }
     return with_fields(saved, fields)
 

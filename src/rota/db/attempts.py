@@ -9,6 +9,7 @@ import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
+from rota.model.ids import as_uuid
 
 RENEW = """
 -- One statement for the whole process. What doesn't come back belongs to somebody else now; whose grant has ended
@@ -29,11 +30,34 @@ RETURNING r.id, r.cancel_requested_at IS NOT NULL
 
 BY_TOKEN = """
 -- A zombie's token finds nothing: the lease must be held, by this attempt, under a grant that still holds.
-SELECT g.user_id, r.workspace_id, r.session_id, r.id AS run_id, r.attempt
+SELECT g.user_id, r.workspace_id, r.session_id, r.id AS run_id, r.attempt, g.id AS grant_id, g.account_id, g.scopes,
+       coalesce(r.automation_id, (SELECT s.automation_id FROM sessions s
+                                   WHERE s.workspace_id = r.workspace_id AND s.id = r.session_id)) AS automation_id
   FROM runs r JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
  WHERE r.workspace_id = %(workspace_id)s AND r.id = %(id)s AND r.attempt = %(attempt)s
    AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp() AND r.attempt_token_hash = %(hash)s
    AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())
+"""
+
+# What an id or slug names. No slug has the form of an id, so it is one thing at most.
+NAMED = {
+    "automation": """
+SELECT id FROM automations
+ WHERE workspace_id = %(workspace_id)s AND ((slug = %(ref)s AND deleted_at IS NULL) OR id = %(id)s::uuid)
+""",
+    "agent": """
+SELECT id FROM agents
+ WHERE workspace_id = %(workspace_id)s AND ((slug = %(ref)s AND deleted_at IS NULL) OR id = %(id)s::uuid)
+""",
+}
+
+OWN_RUN = """
+SELECT FROM runs
+ WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND (session_id = %(session_id)s OR automation_id = %(automation_id)s)
+"""
+
+OWN_APPROVAL = """
+SELECT FROM approvals WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND session_id = %(session_id)s
 """
 
 SEAT = """
@@ -85,6 +109,26 @@ async def by_token(
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(BY_TOKEN, given)
         return await cursor.fetchone()
+
+
+async def find_named(conn: Connection, workspace_id: UUID, kind: str, ref: str) -> UUID | None:
+    """The automation or agent that an id or slug names."""
+    rows = await conn.execute(NAMED[kind], {"workspace_id": workspace_id, "ref": ref, "id": as_uuid(ref)})
+    found = await rows.fetchone()
+    return found[0] if found else None
+
+
+async def has_run(
+    conn: Connection, workspace_id: UUID, session_id: UUID, automation_id: UUID | None, run_id: UUID | None
+) -> bool:
+    """Whether a run belongs to this session or to this automation."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "automation_id": automation_id, "id": run_id}
+    return (await conn.execute(OWN_RUN, given)).rowcount == 1
+
+
+async def has_approval(conn: Connection, workspace_id: UUID, session_id: UUID, approval_id: UUID | None) -> bool:
+    given = {"workspace_id": workspace_id, "session_id": session_id, "id": approval_id}
+    return (await conn.execute(OWN_APPROVAL, given)).rowcount == 1
 
 
 async def granted_level(conn: Connection, workspace_id: UUID, run_id: UUID) -> str | None:

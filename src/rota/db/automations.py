@@ -27,7 +27,9 @@ SHOWN = f"""
 SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_name, to_jsonb(last) AS last_run,
        (SELECT CASE WHEN h.revoked_at IS NOT NULL THEN 'grant_revoked' WHEN h.expires_at <= now() THEN 'grant_expired'
                     WHEN NOT h.scopes && ARRAY['agent:run:*', 'agent:run:' || a.agent_id] THEN 'grant_scope' END
-          FROM grants h WHERE h.workspace_id = a.workspace_id AND h.id = a.grant_id) AS grant_problem
+          FROM grants h WHERE h.workspace_id = a.workspace_id AND h.id = a.grant_id) AS grant_problem,
+       ARRAY(SELECT each FROM grants h, unnest(h.scopes) AS each
+              WHERE h.workspace_id = a.workspace_id AND h.id = a.grant_id AND each NOT LIKE 'agent:run:%%') AS scopes
   FROM automations a
        JOIN agents g ON g.workspace_id = a.workspace_id AND g.id = a.agent_id
        JOIN users u ON u.id = a.owner_id

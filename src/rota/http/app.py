@@ -14,6 +14,7 @@ from rota.http.context import Web, sign_in_early
 from rota.http.description import describe
 from rota.http.errors import MCP_PATH, answer, install
 from rota.http.heads import Heads
+from rota.http.hosts import HostGuard, allowed_hosts
 from rota.http.limiting import Limiting
 from rota.http.redacting import Redacting
 from rota.sessions.artifacts import Depot
@@ -31,6 +32,7 @@ def create_app(web: Web) -> FastAPI:
     app.add_middleware(BodyGuard, settings=settings, sign_in=sign_in_early)
     app.add_middleware(Limiting, limits=web.limits)
     app.add_middleware(Heads)
+    app.add_middleware(HostGuard, allowed=allowed_hosts(settings, web.url), show=_shown)
     app.state.sections = ui.SECTIONS
     app.router.routes.extend(_routes())
     install(app, _shown)

@@ -21,9 +21,11 @@ from rota.db import at_once, isolation
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Forbidden, Unauthenticated
+from rota.http import attempt_access
 from rota.http.auditing import Record
+from rota.http.cookies import login_of
 from rota.http.errors import is_tried_again
-from rota.http.limiting import LOGIN_COOKIE, Limits, Streams, bearer_of
+from rota.http.limiting import Limits, Streams, bearer_of
 from rota.http.repeating import Repeated, Taken, take
 from rota.http.routes import refuse_unknown_body, refuse_unknown_parameters, within_workspace
 from rota.model import scope
@@ -35,7 +37,6 @@ from rota.sessions.messages import Post
 from rota.settings import Settings
 from rota.trace.follow import Readers
 
-COOKIE = LOGIN_COOKIE
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-Rota-CSRF"
 
 
@@ -133,7 +134,7 @@ async def _secret_of(request: Request) -> tuple[str, bool]:
 def _find_secret(request: Request) -> tuple[str, bool]:
     if secret := bearer_of(request.headers.get("Authorization", "")):
         return secret, True
-    if cookie := request.cookies.get(COOKIE):
+    if cookie := login_of(request):
         return cookie, False
     raise Unauthenticated(
         "Send a token as `Authorization: Bearer rota_…`, or sign in with the link that `rota up` prints."
@@ -165,6 +166,7 @@ async def _signed_in(request: Request, workspace: str) -> AsyncIterator[tuple[Co
                 _let_in(request, workspace, secret, caller)
                 if at_work:
                     await isolation.confine(db, conn, caller.workspace_id)
+                    await attempt_access.check(request, conn, caller)
                 yield conn, caller, role
 
 
@@ -330,6 +332,7 @@ async def sign(request: Request, workspace: str) -> Caller:
     sign_in = signing_in.caller_by_token if by_token else signing_in.caller_by_login
     async with web(request).db.connection() as conn:
         caller = _let_in(request, workspace, secret, await sign_in(conn, workspace, secret))
+        await attempt_access.check(request, conn, caller)
         refuse_unknown_parameters(request)
         await refuse_unknown_body(request)
         await signing_in.note_use(conn, caller)

@@ -7,13 +7,17 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
 from rota import __version__
-from rota.http.limiting import LOGIN_COOKIE
 
 ABOUT = "A duty roster for AI agents. Every refusal is problem+json with a stable `code`."
 SIGNED_IN_PREFIX = "/api/"
 SECURITY = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token of a person, or of an attempt at work."},
-    "login": {"type": "apiKey", "in": "cookie", "name": LOGIN_COOKIE, "description": "A browser that is signed in."},
+    "login": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-rota_login",
+        "description": "A browser that is signed in. By http, the cookie is `rota_<port>_login`.",
+    },
 }
 OF_FASTAPI = ("HTTPValidationError", "ValidationError")  # which is not how we refuse
 

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 TITLES = {
     400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
-    408: "Too slow", 409: "Conflict", 413: "Too large", 422: "Invalid", 429: "Too often", 500: "Something broke",
-    503: "Busy",
+    408: "Too slow", 409: "Conflict", 413: "Too large", 421: "Unknown host", 422: "Invalid", 429: "Too often",
+    500: "Something broke", 503: "Busy",
 }  # fmt: skip
 # Where the status alone would say something else: who sends these has no need to sign in.
 TITLES_OF_CODES = {

@@ -2,10 +2,7 @@
 
 from contextlib import suppress
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-SCOPE = "rota.head"
 
 
 class _Answered(Exception):
@@ -28,10 +25,5 @@ class Heads:
             raise _Answered
 
         with suppress(_Answered):
-            await self._app({**scope, "method": "GET", SCOPE: True}, receive, send_head)
+            await self._app({**scope, "method": "GET"}, receive, send_head)
         return None
-
-
-def is_head(request: Request) -> bool:
-    """For the route whose GET uses something up."""
-    return SCOPE in request.scope

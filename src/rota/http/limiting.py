@@ -20,11 +20,11 @@ from rota.access.signing_in import ATTEMPT_TOKEN, hashed
 from rota.db import rate_buckets
 from rota.db.pool import PASSING, Database
 from rota.errors import TooMany
+from rota.http.cookies import login_of
 from rota.http.errors import answer, of_error
 from rota.model.caller import Caller
 from rota.model.ids import WorkspaceId
 
-LOGIN_COOKIE = "rota_login"
 BURST_SECONDS = 10
 DRAWS_A_SECOND = 5
 MOST_KNOWN = 10_000
@@ -151,7 +151,7 @@ def sender_of(scope: Scope) -> str | None:
     request = HTTPConnection(scope)  # which reads a header that stands there twice as the routes do
     if secret := bearer_of(request.headers.get("Authorization", "")):
         return None if ATTEMPT_TOKEN.fullmatch(secret) else secret
-    return request.cookies.get(LOGIN_COOKIE)
+    return login_of(request) or None
 
 
 def bearer_of(header: str) -> str:

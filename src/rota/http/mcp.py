@@ -15,6 +15,7 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from rota.errors import Invalid, Refused
+from rota.http.attempt_access import may_try
 from rota.http.context import Shared, holder_of_token, refuse_foreign_origin
 from rota.http.errors import MCP_PATH
 from rota.http.limiting import sender_of
@@ -56,9 +57,13 @@ class _Toolbox:
     shelf: "Shelf"
 
     def listed(self) -> list[dict[str, Any]]:
-        """Those that the token has the scope for."""
-        scopes = self.caller.scopes
-        return [_description(*each) for each in self.shelf.values() if scopes is None or each[0].needs in scopes]
+        """Those that the token has the scope for; with the token of an attempt, those whose routes are open to it."""
+        return [_description(tool, form) for tool, form in self.shelf.values() if self._may_try(tool)]
+
+    def _may_try(self, tool: Tool) -> bool:
+        if reach := self.caller.reach:
+            return may_try(reach, tool.method, tool.path)
+        return self.caller.scopes is None or tool.needs in self.caller.scopes
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -72,7 +77,7 @@ class _Toolbox:
         """As if the caller had sent it: from their address, which is counted and written down."""
         address = (sender.host, sender.port) if (sender := self.request.client) else ("127.0.0.1", 0)
         transport = httpx.ASGITransport(self.request.app, raise_app_exceptions=False, client=address)
-        headers = {"Authorization": self.request.headers["Authorization"], **asked.headers}
+        headers = {name: self.request.headers[name] for name in ("Authorization", "Host")} | asked.headers
         sent = httpx.Request(
             asked.method, HERE + asked.path, params=asked.query, headers=headers, content=asked.content
         )

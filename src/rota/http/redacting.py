@@ -90,7 +90,7 @@ def _without(redactor: Redactor, scope: Scope) -> Scope:
 
 
 def _redacting(redactor: Redactor, receive: Receive) -> Receive:
-    """The guard gives the body in one piece, and has made sure that it is JSON."""
+    """The guard gives the body in one piece, and has made sure that it is JSON or a form."""
 
     async def redacted() -> Message:
         message = await receive()
@@ -101,5 +101,8 @@ def _redacting(redactor: Redactor, receive: Receive) -> Receive:
 
 
 def _clean(redactor: Redactor, body: bytes) -> bytes:
-    value: Any = orjson.loads(body)
+    try:
+        value: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return b""  # a form, which no page takes from an attempt
     return orjson.dumps(redactor.value(value))

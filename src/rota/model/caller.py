@@ -5,7 +5,8 @@ from enum import StrEnum
 from uuid import UUID
 
 from rota.errors import Forbidden
-from rota.model.ids import RunId, SessionId, TokenId, UserId, WorkspaceId
+from rota.model.grant_scope import AGENT_RUN, ANY_AGENT, WORKSPACE_READ
+from rota.model.ids import AccountId, AutomationId, GrantId, RunId, SessionId, TokenId, UserId, WorkspaceId
 from rota.model.scope import Scope
 
 
@@ -19,8 +20,26 @@ _ORDER = [Level.VIEWER, Level.MEMBER, Level.ADMIN]
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """What the token of an attempt may read: its session, its automation, and what its grant names."""
+
+    session_id: SessionId
+    automation_id: AutomationId | None
+    grant_id: GrantId
+    account_id: AccountId
+    scopes: frozenset[str]
+
+    @property
+    def is_whole_workspace(self) -> bool:
+        return WORKSPACE_READ in self.scopes
+
+    def has_agent(self, agent_id: UUID) -> bool:
+        return not self.scopes.isdisjoint((ANY_AGENT, f"{AGENT_RUN}{agent_id}"))
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
-    """A member of a workspace, or an agent at work on a member's grant, who may read only."""
+    """A member of a workspace, or an agent at work on a member's grant, who may read only and has a `reach`."""
 
     workspace_id: WorkspaceId
     workspace_slug: str
@@ -35,6 +54,7 @@ class Caller:
     unnoted: bool = False  # for a minute or more nobody wrote down that the token or login is used
     run_id: RunId | None = None
     attempt: int | None = None
+    reach: Reach | None = None
 
     @property
     def is_admin(self) -> bool:

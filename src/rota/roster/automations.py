@@ -15,6 +15,7 @@ from rota.model import budget, scope
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
 from rota.model.duration import format_duration
+from rota.model.grant_scope import check_optional
 from rota.model.ids import AutomationId, SessionId, TriggerId, new_id
 from rota.model.run import SkipReason
 from rota.model.scope import Scope
@@ -28,14 +29,15 @@ DEFAULTS: Mapping[str, Any] = {
     "catch_up": "one", "catch_up_limit": None, "late_after": timedelta(seconds=60), "max_attempts": 1, "max_rescues": 2,
     "max_task_depth": MAX_TASK_DEPTH, "max_tasks": MAX_TASKS,
     "timeout": timedelta(hours=1), "start_within": timedelta(minutes=15), "approval_expires": timedelta(hours=24),
-    "pre_approvals": [], "pause_after_failures": None, "budget": None, "status": "active",
+    "pre_approvals": [], "pause_after_failures": None, "budget": None, "scopes": [], "status": "active",
 }  # fmt: skip
 POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues",
     "max_task_depth", "max_tasks", "timeout", "start_within", "approval_expires", "pre_approvals",
     "pause_after_failures", "budget",
 )  # fmt: skip
-ACTS = ("prompt", "input", "credentials", "agent_id", "pre_approvals")  # a change of these needs the editor's own grant
+# A change of these needs the editor's own grant. The scopes are the grant's own, so a change of them needs a new one.
+ACTS = ("prompt", "input", "credentials", "agent_id", "pre_approvals", "scopes")
 
 
 async def create(
@@ -59,8 +61,9 @@ async def create(
         values["name"],
         kind="automation",
     )
+    automation["scopes"] = check_optional(automation["scopes"])
     automation["grant_id"] = await grants.make(
-        conn, caller.workspace_id, caller.user_id, agent["id"], automation_id=automation["id"]
+        conn, caller, agent["id"], scopes=automation["scopes"], automation_id=automation["id"]
     )
     if automation["session"] == "same":
         automation["session_id"] = SessionId(new_id())
@@ -215,8 +218,7 @@ async def restore(conn: Connection, caller: Caller, ref: str) -> AutomationId:
     if not agent or agent["deleted_at"]:
         raise Conflict("Its agent is deleted.", code="agent_deleted")
     grant_id = await grants.make(
-        conn, caller.workspace_id, caller.user_id, found["agent_id"], automation_id=found["id"],
-        replaces=found["grant_id"],
+        conn, caller, found["agent_id"], scopes=found["scopes"], automation_id=found["id"], replaces=found["grant_id"]
     )  # fmt: skip
     restored = {**found, "grant_id": grant_id, "owner_id": caller.user_id}
     await _keep_session(conn, restored)
@@ -294,7 +296,9 @@ async def _keep_authority(
     conn: Connection, caller: Caller, found: Mapping[str, Any], automation: dict[str, Any], *, accepted: bool
 ) -> None:
     """Who changes what the agent does answers for it: unless the grant is their own, it is replaced by one that is,
-    which they must accept. One of their own that no longer holds, or is for another agent, is replaced too."""
+    which they must accept. One of their own that no longer holds, or is for another agent or other scopes, is replaced
+    too."""
+    automation["scopes"] = check_optional(automation["scopes"])
     changed = any(automation[name] != found[name] for name in ACTS)
     if changed:
         automation["credentials"] = await credentials.check_uses(conn, caller, automation["credentials"])
@@ -306,10 +310,10 @@ async def _keep_authority(
             f"It runs on the authority of {grant['user']}. Saved so, it would run on yours: send `accept_grant: true`.",
             code="grant_would_change", field="accept_grant", holder=grant["user"],
         )  # fmt: skip
-    lapsed = grant["status"] != "valid" or automation["agent_id"] != found["agent_id"]
+    lapsed = grant["status"] != "valid" or any(automation[name] != found[name] for name in ("agent_id", "scopes"))
     if (changed and not mine) or (mine and lapsed):
         automation["grant_id"] = await grants.make(
-            conn, caller.workspace_id, caller.user_id, automation["agent_id"], automation_id=found["id"],
+            conn, caller, automation["agent_id"], scopes=automation["scopes"], automation_id=found["id"],
             replaces=found["grant_id"],
         )  # fmt: skip
 
@@ -320,6 +324,7 @@ def _spec(automation: Mapping[str, Any], agent: Mapping[str, Any], rows: Sequenc
     return {
         "name": automation["name"], "prompt": automation["prompt"], "input": automation["input"],
         "credentials": automation["credentials"], "agent": agents.spec(agent), "triggers": forms, **policies,
+        **({"scopes": automation["scopes"]} if automation["scopes"] else {}),
     }  # fmt: skip
 
 

@@ -60,8 +60,8 @@ async def renew(
     automation_id = AutomationId(found["id"])
     account_id = await _account(conn, caller, account, found["grant_id"]) if account else None
     grant_id = await grants.make(
-        conn, caller.workspace_id, caller.user_id, AgentId(found["agent_id"]), lasts=lasts,
-        automation_id=automation_id, replaces=found["grant_id"], account_id=account_id,
+        conn, caller, AgentId(found["agent_id"]), scopes=found["scopes"], lasts=lasts, automation_id=automation_id,
+        replaces=found["grant_id"], account_id=account_id,
     )  # fmt: skip
     await automations.set_grant(conn, caller.workspace_id, automation_id, grant_id)
     return automation_id

@@ -1,6 +1,6 @@
 """Runs that a person starts: run now, an agent directly, and a retry."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -13,6 +13,7 @@ from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
 from rota.model.firing import Policy, place
+from rota.model.grant_scope import optional_of
 from rota.model.ids import AgentId, AutomationId, GrantId, RunId, SessionId, WorkspaceId, new_id
 from rota.model.run import PRIORITY, TERMINAL, SkipReason, Source, Start, Status
 from rota.model.session import SessionStatus, extended
@@ -82,7 +83,8 @@ async def _retry_by_hand(conn: Connection, caller: Caller, old: Mapping[str, Any
     if old["source"] == Source.CHAT or goes_on:
         given = {"prompt": old["prompt"], "given": old["input"], "retry_of": old["id"]}
         return await chat.turn(conn, caller, old["session_id"], **given)
-    return await run_agent(conn, caller, str(old["agent_id"]), old, again=old)
+    values = {**old, "scopes": await _scopes_of(conn, caller, old)}
+    return await run_agent(conn, caller, str(old["agent_id"]), values, again=old)
 
 
 async def _retry_task(conn: Connection, caller: Caller, old: Mapping[str, Any]) -> RunId:
@@ -144,7 +146,14 @@ async def _start_one(
         if again["agent_id"] != policy.agent_id or await _changed_hands(conn, caller, again, policy):
             agent = await _awake(conn, caller, str(again["agent_id"]))
             start.agent_id, start.queue = agent["id"], _queue(caller, agent)
-            start.grant_id = await _short_grant(conn, caller, agent, start.timeout, charging=policy.grant_id)
+            start.grant_id = await _short_grant(
+                conn,
+                caller,
+                agent,
+                start.timeout,
+                scopes=await _scopes_of(conn, caller, again),
+                charging=policy.grant_id,
+            )
     await starting.start(conn, [start])
     return start.id
 
@@ -176,12 +185,19 @@ async def _short_grant(
     agent: Mapping[str, Any],
     timeout: timedelta,
     *,
+    scopes: Sequence[str] = (),
     charging: GrantId | None = None,
 ) -> GrantId:
     """Of the caller, for as long as the run may take. It charges the account of the automation's grant, if the run is
     an automation's."""
     lasts = max(grants.SHORT, START_WITHIN + timeout)
-    return await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"], lasts=lasts, charging=charging)
+    return await grants.make(conn, caller, agent["id"], scopes=scopes, lasts=lasts, charging=charging)
+
+
+async def _scopes_of(conn: Connection, caller: Caller, run: Mapping[str, Any]) -> list[str]:
+    """The optional scopes of the grant that a run works on. A retry has the same."""
+    grant = await grant_rows.find(conn, caller.workspace_id, run["grant_id"])
+    return optional_of(grant["scopes"]) if grant else []
 
 
 def _queue(caller: Caller, agent: Mapping[str, Any]) -> AgentId | WorkspaceId:
@@ -225,7 +241,7 @@ async def _by_hand(conn: Connection, caller: Caller, agent: Mapping[str, Any], v
         workspace_id=caller.workspace_id,
         id=RunId(new_id()),
         agent_id=agent["id"],
-        grant_id=await _short_grant(conn, caller, agent, timeout),
+        grant_id=await _short_grant(conn, caller, agent, timeout, scopes=values.get("scopes") or ()),
         owner_id=caller.user_id,
         revision=agent["revision"],
         source=Source.RUN_NOW,

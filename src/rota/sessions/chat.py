@@ -45,9 +45,7 @@ async def turn(
         conn, caller.workspace_id, str(session["automation_id"])
     )
     charging = automation["grant_id"] if automation else None
-    grant_id = await grants.make(
-        conn, caller.workspace_id, caller.user_id, agent["id"], lasts=grants.SHORT, charging=charging
-    )
+    grant_id = await grants.make(conn, caller, agent["id"], lasts=grants.SHORT, charging=charging)
     start = _start(caller, session_id, agent, grant_id, prompt=prompt, given=given, retry_of=retry_of)
     # The run first, then the session: locks are taken in that order everywhere. A refusal takes both back.
     await starting.start(conn, [start])

@@ -47,7 +47,7 @@ async def add(
         check_name(name, f"{inside}name")
         agent = await agent_named(conn, caller.workspace_id, ref, f"{inside}agent")
         agent_id = AgentId(agent["id"])
-        grant_id = await grants.make(conn, caller.workspace_id, caller.user_id, agent_id, lasts=GRANT_LASTS)
+        grant_id = await grants.make(conn, caller, agent_id, lasts=GRANT_LASTS)
         if not await sessions.add_role(conn, caller.workspace_id, session_id, name, agent_id, grant_id):
             raise Conflict(f"This session has a role {name!r} already.", code="role_exists", field=f"{inside}name")
         seated.append(agent_id)

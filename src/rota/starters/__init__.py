@@ -53,6 +53,7 @@ def _automations(now: datetime) -> list[dict[str, Any]]:
     return [
         {
             "name": "Weekday digest", "agent": "digest", "prompt": "Tell me how my automations have been doing.",
+            "scopes": ["workspace:read"],
             "triggers": [{"mode": "weekly", "weekdays": ["mon", "tue", "wed", "thu", "fri"], "time": "09:00"}],
         },
         {

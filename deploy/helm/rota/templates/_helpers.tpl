@@ -44,6 +44,13 @@ http://localhost:7682
 http://{{ include "rota.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
 {{- end }}
 
+{{/* The names by which it is reached in the cluster, and those that the values add. */}}
+{{- define "rota.allowedHosts" -}}
+{{- $service := include "rota.fullname" . -}}
+{{- $inside := printf "%s.%s" $service .Release.Namespace -}}
+{{- concat (list $service $inside (printf "%s.svc" $inside) (printf "%s.svc.cluster.local" $inside)) .Values.allowedHosts | join "," -}}
+{{- end }}
+
 {{- define "rota.localAgents" -}}
 {{- if kindIs "bool" .Values.localAgents -}}
 {{ ternary "on" "off" .Values.localAgents }}
@@ -61,6 +68,7 @@ http://{{ include "rota.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.s
 {{- end -}}
 {{- end -}}
 {{- $set := dict "ROTA_URL" (include "rota.url" .root) "ROTA_LOCAL_AGENTS" (include "rota.localAgents" .root) -}}
+{{- $_ := set $set "ROTA_ALLOWED_HOSTS" (include "rota.allowedHosts" .root) -}}
 {{- if eq .part "worker" -}}
 {{- $_ := set $set "ROTA_URL" (include "rota.innerUrl" .root) -}}
 {{- $_ := set $set "ROTA_GRACE_SECONDS" .own.graceSeconds -}}
@@ -73,6 +81,7 @@ http://{{ include "rota.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.s
 
 {{/* What the chart sets, and by which value. */}}
 {{- define "rota.hasItsOwnValue" -}}
+ROTA_ALLOWED_HOSTS: allowedHosts
 ROTA_DATABASE_URL: database.url
 ROTA_GRACE_SECONDS: worker.graceSeconds
 ROTA_KUBERNETES_NAMESPACE: kubernetes.namespace

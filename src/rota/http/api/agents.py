@@ -103,7 +103,7 @@ async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key:
     conn, caller = unit.conn, unit.caller
     found = await agents.find(conn, caller, agent)
     request = {"run": "agent", "agent": str(found["id"]), **body.model_dump()}
-    values = {"prompt": body.prompt, "input": body.input, "timeout": body.timeout}
+    values = {"prompt": body.prompt, "input": body.input, "timeout": body.timeout, "scopes": body.scopes}
     run_id = await running.once_for_key(
         conn,
         caller,

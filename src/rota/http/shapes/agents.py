@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from rota.http.shapes.fields import LONGEST_PROMPT, Duration, In, Name, Out, Prompt, Uses
+from rota.http.shapes.fields import LONGEST_PROMPT, Duration, GrantScopes, In, Name, Out, Prompt, Uses
 
 
 class _Settings(In):
@@ -51,6 +51,7 @@ class RunAgentIn(In):
     prompt: Prompt | None = None
     input: Any = None
     timeout: Duration | None = None
+    scopes: GrantScopes = Field(default=[])
 
 
 class RevisionOut(Out):

@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import Field
 
 from rota.errors import Invalid
-from rota.http.shapes.fields import Duration, In, Name, Out, Overlap, Pattern, Prompt, Uses
+from rota.http.shapes.fields import Duration, GrantScopes, In, Name, Out, Overlap, Pattern, Prompt, Uses
 from rota.http.shapes.money import BudgetIn, BudgetOut
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
 from rota.model.task import MAX_TASK_DEPTH, MAX_TASKS
@@ -41,6 +41,7 @@ class Policies(In):
     )
     pause_after_failures: int | None = Field(default=None, ge=1, le=1000)
     budget: BudgetIn = None
+    scopes: GrantScopes = Field(default=[])
 
 
 class AutomationIn(Policies):
@@ -135,6 +136,7 @@ class AutomationOut(Out):
     pre_approvals: list[str]
     pause_after_failures: int | None
     budget: BudgetOut | None
+    scopes: list[str] = Field(description="What its grant allows beyond running the agent")
     created_at: datetime
     updated_at: datetime
 

@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema
 from rota.errors import Invalid
 from rota.model import schedule, text
 from rota.model.duration import format_duration, parse_duration
+from rota.model.grant_scope import WORKSPACE_READ
 from rota.model.message import ROLE
 
 LONGEST_NAME, LONGEST_PROMPT = text.LONGEST_NAME, 200_000
@@ -85,6 +86,14 @@ Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
 Uses = Annotated[dict[str, str], Field(examples=[{"API_KEY": "openai"}], description="Variables: names of credentials")]
 Email = Annotated[str, Field(max_length=254, examples=["ada@example.org"]), AfterValidator(_email)]
+GrantScopes = Annotated[
+    list[str],
+    Field(
+        max_length=10,
+        examples=[[WORKSPACE_READ]],
+        description="What the grant allows beyond running the agent; `workspace:read` to read the whole workspace",
+    ),
+]
 LevelName = Literal["viewer", "member", "admin"]
 Overlap = Literal["skip", "queue_one", "queue_all", "allow", "replace"]
 

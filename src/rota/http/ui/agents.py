@@ -148,10 +148,11 @@ async def run(unit: InUnit, request: Request, shared: Shared, agent: str) -> Res
     """Run it with a prompt, in a session of its own; on to that."""
     unit.caller.must_be(Level.MEMBER, "run an agent")
     found = await agents.find(unit.conn, unit.caller, agent)
-    typed = await forms.typed(request, "prompt")
+    typed = await forms.typed(request, "prompt", "scopes")
     try:
         async with unit.conn.transaction():
-            body = RunAgentIn.model_validate({"prompt": typed["prompt"].replace("\r\n", "\n")})
+            prompt, scopes = typed["prompt"].replace("\r\n", "\n"), [typed["scopes"]] if typed["scopes"] else []
+            body = RunAgentIn.model_validate({"prompt": prompt, "scopes": scopes})
             run_id = await running.run_agent(unit.conn, unit.caller, str(found["id"]), body.model_dump())
     except forms.WRONG as wrong:
         return await _refused(unit, request, shared, agent, forms.rejected(request, wrong, "run", typed))

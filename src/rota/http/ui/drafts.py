@@ -23,7 +23,7 @@ PLAIN = ("name", "agent", "prompt", "input")
 POLICIES = (
     "session", "overlap", "catch_up", "catch_up_limit", "late_after", "max_attempts", "max_rescues",
     "max_task_depth", "max_tasks", "timeout", "start_within", "approval_expires", "pre_approvals",
-    "pause_after_failures",
+    "pause_after_failures", "scopes",
 )  # fmt: skip
 BUDGET = tuple((span, unit) for span in ("per_run", "per_month") for unit in UNITS)
 CAPS = tuple(f"budget.{span}.{unit}" for span, unit in BUDGET)
@@ -128,7 +128,7 @@ def budget(fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 def _policy(name: str, typed: str) -> Any:
     if not typed:
         return Policies.model_fields[name].default
-    if name == "pre_approvals":
+    if name in {"pre_approvals", "scopes"}:
         return [line.strip() for line in typed.splitlines() if line.strip()]
     return int(typed) if name in NUMBERS and typed.isdecimal() and len(typed) < 10 else typed
 

@@ -14,6 +14,7 @@ from rota.http.context import InUnit
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui.rendering import Next, PageRoute, done, is_live, page, part
 from rota.model.caller import Caller
+from rota.model.grant_scope import AGENT_RUN, WORKSPACE_READ, agent_of
 from rota.model.ids import as_uuid
 from rota.roster import grants
 
@@ -45,24 +46,25 @@ async def list_page(
 
 async def _told(conn: Any, caller: Caller, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """With the names of the agents and the automation that each is for, and whether this reader may end or renew it."""
-    agents = {ref for each in found for ref in map(_agent_of, each["scopes"]) if ref}
+    agents = {ref for each in found for ref in map(agent_of, each["scopes"]) if ref}
     automations = {each["automation_id"] for each in found if each["automation_id"]}
     named = await rows.names(conn, caller.workspace_id, [*agents, *automations])
     unknown = {"name": None, "owner_id": None}
     return [
         {
             **each,
-            "agents": [named.get(_agent_of(scope), {"name": scope})["name"] for scope in each["scopes"]],
+            "agents": [
+                named.get(agent_of(scope), {"name": scope})["name"]
+                for scope in each["scopes"]
+                if scope.startswith(AGENT_RUN)
+            ],
+            "reads_workspace": WORKSPACE_READ in each["scopes"],
             "automation_name": named.get(each["automation_id"], unknown)["name"],
             "mine": caller.owns(each["user_id"]),
             "renewable": caller.owns(named.get(each["automation_id"], unknown)["owner_id"]),
         }
         for each in found
     ]
-
-
-def _agent_of(scope: str) -> UUID | None:
-    return as_uuid(scope.removeprefix("agent:run:"))
 
 
 @router.get("/{grant}")

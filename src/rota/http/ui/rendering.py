@@ -26,7 +26,8 @@ from rota.access.signing_in import csrf_of
 from rota.db import glance, isolation, people
 from rota.db.pool import PASSING
 from rota.errors import RotaError, Unauthenticated
-from rota.http.context import COOKIE, CSRF_FIELD, CSRF_HEADER, Unit, Web, refuse
+from rota.http.context import CSRF_FIELD, CSRF_HEADER, Unit, Web, refuse
+from rota.http.cookies import login_of
 from rota.http.errors import of_any
 from rota.http.ui import words
 from rota.http.ui.assets import address
@@ -141,7 +142,7 @@ def csrf_headers() -> str:
 
 
 def _read_by(request: Request) -> None:
-    login = request.cookies.get(COOKIE, "")
+    login = login_of(request)
     secret = csrf_of(login) if login else ""
     _csrf.set((secret, Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, secret)))
 
@@ -399,7 +400,7 @@ async def _reader_of(request: Request) -> AsyncIterator[Unit]:
     """Who is signed in, in the workspace that the address names; if they are in none of that name, in their first, so
     that nobody learns whether there is one."""
     shared: Web = request.app.state.web
-    login = request.cookies.get(COOKIE)
+    login = login_of(request)
     if not login:
         raise Unauthenticated("Nobody is signed in.")
     async with shared.db.transaction() as conn:

@@ -11,14 +11,13 @@ from rota.access.oidc import ON_THE_WAY, Provider
 from rota.access.signing_in import LONGEST_EMAIL, Visit
 from rota.db import people
 from rota.errors import Forbidden, NotFound, RotaError, TooMany, Unauthenticated
-from rota.http.context import COOKIE, Shared, Web, refuse_foreign_origin, refuse_forged
+from rota.http.context import Shared, Web, refuse_foreign_origin, refuse_forged
+from rota.http.cookies import LOGIN, OIDC, cookie_name, is_https, login_of
 from rota.http.errors import headers_of, of_error
-from rota.http.heads import is_head
 from rota.http.shapes.fields import LONGEST_NAME
 from rota.http.ui.rendering import THEME, THEMES, Next, PageRoute, local, parts, show
 
 A_YEAR = 365 * 86400
-OIDC_COOKIE = "rota_oidc"
 LONGEST_LINK = 2000
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -28,7 +27,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 async def home(request: Request, shared: Shared) -> Response:
     """The first workspace of whoever is signed in."""
     async with shared.db.connection() as conn:
-        user_id = await signing_in.user_by_login(conn, request.cookies.get(COOKIE, ""))
+        user_id = await signing_in.user_by_login(conn, login_of(request))
         workspaces = await people.workspaces_of(conn, user_id)
     if not workspaces:
         return show(request, "homeless.html", status=403)
@@ -36,13 +35,11 @@ async def home(request: Request, shared: Shared) -> Response:
 
 
 @router.get("/sign-in")
-async def sign_in_page(
-    request: Request, shared: Shared, token: str = "", to: Annotated[str, Query(alias="next")] = "/"
-) -> Response:
-    """By the link that `rota up` prints; without one, a page that says how to get it. Who only looks whether there is
-    anything at the link, as mail servers do, leaves it to whoever it was sent to."""
-    if token and not is_head(request):
-        return await _sign_in(request, shared, token, local(to))
+async def sign_in_page(request: Request, token: str = "", to: Annotated[str, Query(alias="next")] = "/") -> Response:
+    """The ways to sign in. With the token of a sign-in link, a button that uses it: programs open links too, to show a
+    preview of them or to look for malware, and must not use them up."""
+    if token:
+        return show(request, "sign_in_link.html", next=local(to), link=token[:LONGEST_LINK])
     return _page(request, local(to))
 
 
@@ -63,7 +60,7 @@ def _refused(request: Request, refused: RotaError, to: str, email: str = "") -> 
 
 @router.post("/sign-in")
 async def sign_in(request: Request, shared: Shared, link: Annotated[str, Form()] = "", to: Next = "/") -> Response:
-    """The same with a link that was pasted."""
+    """With a link that was pasted, or the token of one that was opened."""
     refuse_foreign_origin(request)
     return await _sign_in(request, shared, secret_of(link), local(to))
 
@@ -97,14 +94,14 @@ async def sign_in_elsewhere(
     except (Unauthenticated, TooMany) as refused:  # the first of the provider, not of whoever signs in
         return _refused(request, refused, local(to))
     response = RedirectResponse(sent.url, 303, headers={"Cache-Control": "no-store"})
-    _keep(request, response, OIDC_COOKIE, sent.browser, int(ON_THE_WAY.total_seconds()))
+    _keep(request, response, cookie_name(request, OIDC), sent.browser, int(ON_THE_WAY.total_seconds()))
     return response
 
 
 @router.get("/sign-in/oidc/callback")
 async def come_back(request: Request, shared: Shared, code: str = "", state: str = "") -> Response:
     """With a code that the identity provider trades for who somebody is."""
-    browser = request.cookies.get(OIDC_COOKIE, "")
+    browser = request.cookies.get(cookie_name(request, OIDC), "")
     back_here, visit = _back_here(request, shared), visit_of(request, shared)
     try:
         login, to = await _provider(shared).receive(shared.db, back_here, code, state, browser, visit)
@@ -139,7 +136,7 @@ def visit_of(request: Request, shared: Web) -> Visit:
 
 def let_in(request: Request, shared: Web, login: str, to: str) -> Response:
     response = RedirectResponse(to, 303, headers={"Cache-Control": "no-store"})
-    _keep(request, response, COOKIE, login, int(shared.settings.login_days.total_seconds()))
+    _keep(request, response, cookie_name(request, LOGIN), login, int(shared.settings.login_days.total_seconds()))
     return response
 
 
@@ -157,7 +154,7 @@ async def _sign_in(request: Request, shared: Web, secret: str, to: str) -> Respo
 
 async def _is_signed_in(request: Request, shared: Web) -> bool:
     async with shared.db.connection() as conn:
-        return bool(await people.find_login(conn, signing_in.hashed(request.cookies.get(COOKIE, ""))))
+        return bool(await people.find_login(conn, signing_in.hashed(login_of(request))))
 
 
 def secret_of(pasted: str) -> str:
@@ -170,12 +167,13 @@ def secret_of(pasted: str) -> str:
 @router.post("/sign-out")
 async def sign_out(request: Request, shared: Shared) -> Response:
     refuse_foreign_origin(request)
-    if secret := request.cookies.get(COOKIE):
+    if secret := login_of(request):
         await refuse_forged(request, secret)
         async with shared.db.transaction() as conn:
             await people.end_login(conn, signing_in.hashed(secret))
     response = RedirectResponse("/sign-in", 303)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax", secure=_is_safe(request))
+    name = cookie_name(request, LOGIN)
+    response.delete_cookie(name, path="/", httponly=True, samesite="lax", secure=is_https(request))
     return response
 
 
@@ -188,9 +186,4 @@ async def choose_theme(request: Request, theme: Annotated[str, Form()] = "auto",
 
 
 def _keep(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
-    response.set_cookie(name, value, max_age=seconds, path="/", httponly=True, samesite="lax", secure=_is_safe(request))
-
-
-def _is_safe(request: Request) -> bool:
-    shared: Web = request.app.state.web
-    return request.url.scheme == "https" or shared.settings.url.startswith("https:")
+    response.set_cookie(name, value, max_age=seconds, path="/", httponly=True, samesite="lax", secure=is_https(request))
