@@ -192,3 +192,18 @@ def test_the_group_of_a_server_that_runs_as_another_user_may_pass_and_nothing_el
     home_directory.tighten(home, server_group=group)
     assert (mode(home), home.stat().st_gid) == (0o710, group)
     assert home_directory.describe_exposure(home) is None
+
+
+@needs_root
+def test_agents_that_run_as_another_user_keep_their_way_to_their_directories(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "sessions").mkdir(mode=0o711)
+    home.chmod(0o711)
+    (home / "agents.61184.lock").touch(mode=0o644)
+    home_directory.tighten(home)
+    assert (mode(home), mode(home / "sessions"), mode(home / "agents.61184.lock")) == (0o711, 0o711, 0o600)
+    assert not caplog.records
+    (home / "agents.61184.lock").unlink()
+    home_directory.tighten(home)
+    assert (mode(home), mode(home / "sessions")) == (0o700, 0o700)

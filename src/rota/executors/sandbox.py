@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rota.errors import CannotStart
 from rota.executors import confinement
+from rota.home import AGENT_LOCK, AGENTS_PASS
 from rota.model.agent_config import Limits
 
 PROBE_SECONDS = 10.0
@@ -76,7 +77,7 @@ class Sandbox:
         directory = Path(os.path.realpath(directory))
         for parent in directory.parents:
             if parent.is_relative_to(self.home):
-                parent.chmod(parent.stat().st_mode | 0o001)
+                parent.chmod(parent.stat().st_mode | AGENTS_PASS)
         if directory.stat().st_uid != uid:
             _give_away(directory, uid)
 
@@ -168,7 +169,7 @@ def _guard(bwrap: str, home: Path, also_hide: Iterable[Path]) -> Sandbox:
 def _other_user(home: Path, reason: str) -> Sandbox | None:
     """Each worker process has a user of its own, held by a lock; the first one free, so that it rarely changes."""
     for uid in range(FIRST_AGENT_USER, FIRST_AGENT_USER + AGENT_USERS):
-        lock = os.open(home / f"agents.{uid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = os.open(home / AGENT_LOCK.format(uid=uid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
