@@ -202,7 +202,7 @@ def test_agents_that_run_as_another_user_keep_their_way_to_their_directories(
     home.chmod(0o711)
     (home / "agents.61184.lock").touch(mode=0o644)
     home_directory.tighten(home)
-    assert (mode(home), mode(home / "sessions"), mode(home / "agents.61184.lock")) == (0o711, 0o711, 0o600)
+    assert (mode(home), mode(home / "sessions"), mode(home / "agents.61184.lock")) == (0o701, 0o701, 0o600)
     assert not caplog.records
     (home / "agents.61184.lock").unlink()
     home_directory.tighten(home)

@@ -93,7 +93,7 @@ def _let_group_pass(home: Path, group: int, *, keep: int) -> None:
 
 
 def _restrict(path: Path, *, keep: int = 0) -> None:
-    """Remove the permissions of everybody but the owner, except for `keep`. Never through a link, since we may be root."""
+    """Remove the permissions of other users, except for `keep`. Never through a link, since we may be root."""
     try:
         mode = path.lstat().st_mode
         if not mode & OTHERS & ~keep:
