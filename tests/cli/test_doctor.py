@@ -91,7 +91,7 @@ async def test_what_was_found_before_the_database_failed_is_told_too(
 ) -> None:
     monkeypatch.setattr(health, "EXAMINE", "SELECT 1/0, %(now)s, %(dead_after)s")
     found = await doctor._examine(None)
-    assert [each.about for each in found][:3] == ["settings", "database", "row-level security"]
+    assert [each.about for each in found][:4] == ["settings", "sandbox", "database", "row-level security"]
     assert found[-1] == (False, "database", "division by zero")
 
 

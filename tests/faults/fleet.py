@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from executors.stand_ins import seen_from_here
 from faults import promises
 from house import House
 from process.rota import Rota
@@ -112,6 +113,11 @@ class Fleet:
     def evidence(self, name: str) -> list[str]:
         file = self.directory / "evidence" / name
         return file.read_text().split() if file.exists() else []
+
+    def agents(self, name: str) -> list[int]:
+        """The processes that wrote their numbers into the evidence, as this process numbers them."""
+        [directory] = (self.directory / "home" / "sessions").glob("*/*")
+        return seen_from_here([int(each) for each in self.evidence(name)], directory)
 
     async def run(self, agent: str, **policies: Any) -> UUID:
         """Start one run by hand."""

@@ -248,7 +248,7 @@ async def test_the_list_lives(rota: Any, sit: Any) -> None:
 ENDS_AT_ONCE = {"status": 200, "content_type": "text/event-stream", "body": ""}
 
 
-MAY_BE_OLD, NOT_UPDATED = "what you see may be old", "too many pages open, so this one is not updated"
+MAY_BE_OLD, NOT_UPDATED = "what you see may be old", "Too many open pages"
 
 
 @pytest.mark.parametrize(

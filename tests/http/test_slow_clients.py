@@ -94,7 +94,7 @@ async def connected(address: str) -> AsyncIterator[Client]:
 
 def head(method: str, path: str, *lines: str, token: str = "") -> bytes:
     signed = [f"Authorization: Bearer {token}"] if token else []
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: rota", *signed, *lines, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *signed, *lines, "", ""]).encode()
 
 
 def of_json(length: int, *lines: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def of_json(length: int, *lines: str) -> tuple[str, ...]:
 # Headers ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("begun", [b"G", b"GET /healthz HTTP/1.1\r\nHost: rota\r\n"])
+@pytest.mark.parametrize("begun", [b"G", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_a_request_whose_headers_do_not_end_is_refused(site: Site, begun: bytes) -> None:
     async with server_of(site, **SLOW_HEADERS) as address, connected(address) as client:
         client.send(begun)
@@ -336,32 +336,32 @@ async def test_bodies_of_who_is_signed_in_are_not_counted(site: Site, api: Api) 
 
 # Ambiguous requests -------------------------------------------------------------------------------------------------
 
-SMUGGLED = b"GET /readyz HTTP/1.1\r\nHost: rota\r\n\r\n"
+SMUGGLED = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
          "ambiguous_request"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
          "ambiguous_request"),
-        (b"POST /hooks/x HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "ambiguous_request"),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n", "ambiguous_request"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", "ambiguous_request"),
-        (b"GET /healthz HTTP/1.1\nHost: a\n\n", "ambiguous_request"),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", "ambiguous_request"),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\n\n", "ambiguous_request"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 6\r\n\r\nhello", "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\nhello", "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nContent-Length : 5\r\n\r\nhello", "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
+        (b"POST /hooks/x HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "ambiguous_request"),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n", "ambiguous_request"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", "ambiguous_request"),
+        (b"GET /healthz HTTP/1.1\nHost: localhost\n\n", "ambiguous_request"),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\nX: b\r\n\r\n", "ambiguous_request"),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\n", "ambiguous_request"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5, 6\r\n\r\nhello", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\nhello", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length : 5\r\n\r\nhello", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
          "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n", "refused"),
-        (b"POST /hooks/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n", "refused"),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n", "refused"),
+        (b"POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n", "refused"),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\rb\r\n\r\n", "refused"),
     ],
 )  # fmt: skip
 async def test_a_request_that_a_proxy_could_split_differently_is_refused_with_all_behind_it(

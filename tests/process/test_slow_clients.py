@@ -18,7 +18,7 @@ HEADER_SECONDS = 2
 HELD = 990_000
 MEBIBYTE = 1 << 20
 HOOK = "/hooks/01a1e0db-2cd9-7826-809d-0931e0e98709"
-BODY = "Host: rota\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+BODY = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_all_connections_with_unfinished_headers_are_closed_in_time(rota: Rota) 
         clients = []
         for _ in range(CLIENTS):
             clients.append(connect(rota, stack))
-            clients[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: rota\r\n")
+            clients[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
         answers = first_lines(clients, within=HEADER_SECONDS + 10)
         assert [*answers.values()] == [b"HTTP/1.1 408 Request Timeout"] * CLIENTS
         for each in clients:

@@ -10,8 +10,8 @@
     over = status === 403 || status === 404;
     if (status === 401) signedOut();
     else if (over) line.textContent = "What this page shows is gone.";
-    else if (status === 429) line.textContent = "You have too many pages open, so this one is not updated. Close some of them.";
-    else if (failures > 1 && !line.textContent) line.textContent = "No connection to Rota: what you see may be old. It is tried again.";
+    else if (status === 429) line.textContent = "Too many open pages: what you see may be old.";
+    else if (failures > 1 && !line.textContent) line.textContent = "No connection: what you see may be old.";
   }
   function held() {
     clearTimeout(holds);
@@ -80,7 +80,7 @@
   document.addEventListener("htmx:finally:request", ({ target, detail }) => {
     const address = target.getAttribute?.("hx-sse:connect"), status = detail.ctx.response?.status;
     if (status === 401) signedOut();
-    if (!address || open.has(target) || (status < 500 && status !== 429)) return;
+    if (!address || open.has(target) || status < 429) return;
     lost(status);
     setTimeout(() => target.isConnected && htmx.ajax("GET", address, { source: target }), Math.min(500 * 2 ** tries++, 5000));
   });
