@@ -248,7 +248,7 @@ async def test_the_list_lives(rota: Any, sit: Any) -> None:
 ENDS_AT_ONCE = {"status": 200, "content_type": "text/event-stream", "body": ""}
 
 
-MAY_BE_OLD, NOT_UPDATED = "what you see may be old", "Too many open pages"
+MAY_BE_OLD, NOT_UPDATED = "what you see may be old", "Too many pages"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@
     over = status === 403 || status === 404;
     if (status === 401) signedOut();
     else if (over) line.textContent = "What this page shows is gone.";
-    else if (status === 429) line.textContent = "Too many open pages: what you see may be old.";
+    else if (status === 429) line.textContent = "Too many pages: what you see may be old.";
     else if (failures > 1 && !line.textContent) line.textContent = "No connection: what you see may be old.";
   }
   function held() {
