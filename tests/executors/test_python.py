@@ -3,7 +3,9 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +15,9 @@ import pytest
 from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.agent import Context, GiveUp, Refuse, agent
+from rota.errors import Invalid
 from rota.executors.python import PythonExecutor
+from rota.executors.requests import open_inside
 from rota.model.executor import Assignment, Turn
 from rota.model.ids import RunId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
@@ -387,3 +391,30 @@ def test_importing_what_agents_import_is_light() -> None:
     program = f"import sys; sys.path.insert(0, {source!r}); import rota.agent; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     assert {"typing", "dataclasses", "asyncio", "inspect"} & set(loaded.stdout.split()) == set()
+
+
+def test_a_file_that_becomes_a_link_while_it_is_opened_leads_nowhere(tmp_path: Path) -> None:
+    """The worker opens the file and sees more than the agent does; the agent swaps file and link as fast as it can."""
+    secret, directory = tmp_path / "secret", tmp_path / "session"
+    secret.write_text("secret")
+    directory.mkdir()
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            (directory / "new").write_text("own")
+            (directory / "new").replace(directory / "report")
+            (directory / "new").symlink_to(secret)
+            (directory / "new").replace(directory / "report")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    read = set()
+    try:
+        for _ in range(3000):
+            with suppress(Invalid), open_inside(directory, "report") as file:
+                read.add(file.read())
+    finally:
+        over.set()
+        swapping.join()
+    assert b"secret" not in read
