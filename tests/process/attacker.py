@@ -168,6 +168,11 @@ def gain_privileges_by_new_root(_facts: Facts) -> str:
     return "mounted" if libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 else ""
 
 
+def be_somebody_else(facts: Facts) -> str:
+    """Root of a user namespace, for instance: an agent is the user that runs Rota."""
+    return str(os.getuid()) if os.getuid() != facts["uid"] else ""
+
+
 ATTACKS: dict[str, Callable[[Facts], str]] = {
     each.__name__: each
     for each in (
@@ -175,7 +180,7 @@ ATTACKS: dict[str, Callable[[Facts], str]] = {
         find_files_in_home, write_into_home, read_other_session, connect_to_database, read_memory_of_server,
         read_environment_of_server, see_other_processes, signal_server, trace_launcher, print_sign_in_link,
         create_admin_token, change_installation, open_raw_disk, change_kernel, keep_capabilities,
-        gain_privileges_by_new_root,
+        gain_privileges_by_new_root, be_somebody_else,
     )
 }  # fmt: skip
 

@@ -61,6 +61,7 @@ class House:
             "database_socket": str(server_socket.laddr),
             "other_session": str(self.other),
             "server": _server(self.rota).pid,
+            "uid": _server(self.rota).uids().real,
             "rota": str(ROTA),
             "installation": [str(Path(rota_package.__file__).parent), sys.prefix, sys.base_prefix, str(ROTA.parent)],
             "marker": f"stays-{uuid4()}",
