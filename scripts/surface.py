@@ -315,12 +315,14 @@ def _value(parameter: click.Parameter) -> dict[str, Json]:
 
 
 def desk(app: FastAPI) -> Json:
-    """Every verb of the desk: its fields on the line of an agent, and its operations over HTTP."""
+    """Every verb of the desk: the fields that a worker checks on an agent's line, those that `rota.agent` sends, and its
+    operations over HTTP."""
     verbs: dict[str, dict[str, Json]] = defaultdict(dict)
-    sent = line_fields()
     for name, checked in {**REQUESTS, **EVENTS}.items():
-        verbs[name]["line"] = sorted({*checked, *sent.get(name, ())})
-    verbs["task"]["task"] = sorted(TASK_FIELDS)
+        verbs[name]["checked"] = sorted(checked)
+    for name, sent in line_fields().items():
+        verbs[name]["sent"] = sent
+    verbs["task"]["task_fields"] = sorted(TASK_FIELDS)
     for method, route in _routes(app):
         if route.path.startswith(DESK):
             within = route.path.removeprefix(DESK)

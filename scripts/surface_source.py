@@ -27,7 +27,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def log_events() -> dict[str, dict[str, list[str]]]:
     """Every event that is logged as `log.level("event", extra={…})`, with its levels and the union of its fields."""
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: {"fields": set(), "levels": set()})
-    for file, module in _modules(r"\blog\."):
+    for file, module in _modules(rf"\blog\.({'|'.join(LEVELS)})\("):
         for event, level, names in events_of(module, file.name):
             found[event]["levels"].add(level)
             found[event]["fields"].update(names)
@@ -35,27 +35,28 @@ def log_events() -> dict[str, dict[str, list[str]]]:
 
 
 def events_of(module: ast.Module, file: str) -> Iterator[tuple[str, str, set[str]]]:
+    keys = Keys(module, file)
     for call in _calls(module):
         match call.func:
             case ast.Attribute(value=ast.Name(id="log"), attr=level) if level in LEVELS:
                 event = call.args[0]
                 if not isinstance(event, ast.Constant):
                     raise SystemExit(f"{file}:{call.lineno}: the name of a log event must be a constant.")
-                keys = Keys(module, call, file)
                 extra = [each.value for each in call.keywords if each.arg == "extra"]
                 yield event.value, LEVELS[level], {key for given in extra for key in keys.of(given)}
 
 
-def line_fields() -> dict[str, set[str]]:
+def line_fields() -> dict[str, list[str]]:
     """The fields of the message that each method of `rota.agent.Context` sends to the desk."""
     module = _parse(SOURCE / "agent.py")
+    keys = Keys(module, "agent.py")
     [context] = [each for each in module.body if isinstance(each, ast.ClassDef) and each.name == "Context"]
     found: dict[str, set[str]] = defaultdict(set)
     for method in (each for each in context.body if isinstance(each, Function)):
         for call in _calls(method):
             if getattr(call.func, "attr", "") in {"send", "request"}:
-                found[method.name].update(Keys(module, call, "agent.py").of(call.args[0]))
-    return {verb: names - {"type"} for verb, names in found.items()}
+                found[method.name].update(keys.of(call.args[0]))
+    return {verb: sorted(names - {"type"}) for verb, names in found.items()}
 
 
 def config_fields() -> dict[str, list[str]]:
@@ -79,31 +80,34 @@ def _values_of(module: ast.Module, name: str) -> list[ast.expr]:
 class Keys:
     """Finds the keys of a dict: of a literal, of a local variable that holds one, or of what a function returns."""
 
-    def __init__(self, module: ast.Module, place: ast.Call, file: str) -> None:
+    def __init__(self, module: ast.Module, file: str) -> None:
         self._file = file
         self._functions = [node for node in ast.walk(module) if isinstance(node, Function)]
-        self._around = [each for each in self._functions if each.lineno <= place.lineno <= (each.end_lineno or 0)]
 
     def of(self, given: ast.expr) -> Iterator[str]:
+        sources: list[ast.expr]
         match given:
             case ast.Dict(keys, values):
                 yield from (each.value for each in keys if isinstance(each, ast.Constant))
                 sources = [value for key, value in zip(keys, values, strict=True) if key is None]
-            case ast.Name(name) if any(each.args.kwarg and each.args.kwarg.arg == name for each in self._around):
+            case ast.Name(name) if any(each.args.kwarg and each.args.kwarg.arg == name for each in self._around(given)):
                 yield ANY
-                sources = []
+                return
             case ast.Name(name):
-                nodes = [node for function in self._around for node in ast.walk(function)]
+                nodes = [node for function in self._around(given) for node in ast.walk(function)]
                 yield from (key for node in nodes for key in _added(node, name))
                 sources = [value for node in nodes for value in _assigned(node, name)] or self._unknown(given)
             case ast.Call(func=ast.Name(name)):
                 nodes = [node for each in self._functions if each.name == name for node in ast.walk(each)]
-                sources = [each.value for each in nodes if isinstance(each, ast.Return) and each.value]
-                sources = sources or self._unknown(given)
+                returned = [each.value for each in nodes if isinstance(each, ast.Return) and each.value]
+                sources = returned or self._unknown(given)
             case _:
-                sources = self._unknown(given)
+                self._unknown(given)
         for each in sources:
             yield from self.of(each)
+
+    def _around(self, given: ast.expr) -> list[Function]:
+        return [each for each in self._functions if each.lineno <= given.lineno <= (each.end_lineno or 0)]
 
     def _unknown(self, given: ast.expr) -> NoReturn:
         raise SystemExit(f"{self._file}:{given.lineno}: the fields are not known here; give them as a dict literal.")
