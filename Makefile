@@ -73,6 +73,9 @@ bench: $(VENV)/.bench ## Measure what DESIGN promises; JSON goes to bench/result
 schema: $(VENV)/.dev ## Write src/rota/db/schema.sql from the migrations
 	$(BIN)/python scripts/schema.py
 
+surface: $(VENV)/.dev ## Write src/rota/surface.json, the public surface, from the code
+	$(BIN)/python scripts/surface.py
+
 screenshots: $(VENV)/.dev ## Take pictures of every page into docs/images/
 	@sh scripts/system_packages.sh
 	$(BIN)/python scripts/screenshots.py
@@ -89,4 +92,4 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --all-extras -o requirements/all.txt
 
-.PHONY: help setup up test soak check audit bench schema screenshots format lock
+.PHONY: help setup up test soak check audit bench schema surface screenshots format lock

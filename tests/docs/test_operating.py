@@ -1,6 +1,5 @@
 """docs/operating.md against the real thing: metrics, log events, settings, commands and figures."""
 
-import ast
 import configparser
 import json
 import logging
@@ -28,9 +27,9 @@ from docs.pages import (
     table,
     text_of,
 )
-from prometheus_client.metrics import MetricWrapperBase
+from surface import metric_names
+from surface_source import log_events
 
-from rota import metrics
 from rota.cli import COMMANDS, main
 from rota.daemon import PARTS
 from rota.db import embedded
@@ -40,18 +39,11 @@ from rota.model.outcome import Outcome, Parked
 from rota.settings import Settings, variable
 
 PAGES = (README, AGENTS, *KIND_PAGES.values(), OPERATING, DEPLOYING, SCHEDULES)
-LEVELS = {"debug", "info", "warning", "error"}
 
 
 def test_every_metric_is_documented_with_its_type_and_labels() -> None:
-    told = {(spans(row[0])[0], row[1], tuple(spans(row[2]))) for row in table(OPERATING, "metric")}
-    assert told == {_metric(each) for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)}
-
-
-def _metric(metric: MetricWrapperBase) -> tuple[str, str, tuple[str, ...]]:
-    [described] = metric.describe()
-    name = described.name + ("_total" if described.type == "counter" else "")
-    return name, described.type, tuple(metric._labelnames)
+    told = {spans(row[0])[0]: {"type": row[1], "labels": spans(row[2])} for row in table(OPERATING, "metric")}
+    assert told == metric_names()
 
 
 def test_every_way_an_attempt_settles_is_documented() -> None:
@@ -62,18 +54,7 @@ def test_every_way_an_attempt_settles_is_documented() -> None:
 
 def test_every_log_event_is_documented_with_its_level() -> None:
     told = {(event, row[1]) for row in table(OPERATING, "event") for event in spans(row[0])}
-    assert told == set(_logged())
-
-
-def _logged() -> Iterator[tuple[str, str]]:
-    """Every `log.level("event", …)` of the source."""
-    for file in (ROOT / "src" / "rota").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="log"), attr=level), args=[ast.Constant(value=str(event)), *_]
-                ) if level in LEVELS:
-                    yield event, level
+    assert told == {(event, level) for event, facts in log_events().items() for level in facts["levels"]}
 
 
 def test_a_log_line_has_the_fields_that_are_documented() -> None:

@@ -129,7 +129,7 @@ def _remembered(event: Event) -> Remembered:
 
 def _task(at: int, given: Mapping[str, Any]) -> TaskForm:
     for name, value in given.items():
-        fits, wanted = _TASK.get(name, _NO_FIELD)
+        fits, wanted = TASK_FIELDS.get(name, _NO_FIELD)
         if not fits(value):
             raise Invalid(f"tasks.{at}.{name}: {wanted}", field=f"tasks.{at}.{name}")
     timeout, most = given.get("timeout"), given.get("max_attempts")
@@ -182,7 +182,7 @@ def _is_attempts_or_none(value: object) -> bool:
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ATTEMPTS)
 
 
-_TASK: Mapping[str, tuple[Callable[[object], bool], str]] = {
+TASK_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "role": (lambda value: isinstance(value, str), "Name a role of the session."),
     "key": (_is_text_or_none, "Give a text, by which other tasks call it."),
     "prompt": (_is_text_or_none, "Give a text."),
