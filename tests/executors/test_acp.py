@@ -47,8 +47,9 @@ def run(desk: RecordingDesk, assign: Callable[..., Assignment]) -> Any:
 
 async def turn(assigned: Assignment, desk: RecordingDesk) -> Outcome:
     """As the child carries it out, but here: that there is one is shown by the tests of all kinds."""
-    prepare_directory(assigned)
-    brief = AcpExecutor(grace=timedelta(seconds=2))._brief(assigned, read_acp(assigned.config))
+    executor = AcpExecutor(grace=timedelta(seconds=2))
+    prepare_directory(assigned, executor._sandbox)
+    brief = executor._brief(assigned, read_acp(assigned.config))
     return await child.work(json.loads(json.dumps(brief)), cast("Desk", desk))
 
 
