@@ -72,7 +72,7 @@ def raised_codes() -> set[str]:
                 given = call.args[1:2]
             elif name not in kinds or issubclass(kinds[name], CannotStart | Lost):
                 continue
-            told |= {each.value for each in given if isinstance(each, ast.Constant)}
+            told |= {str(each.value) for each in given if isinstance(each, ast.Constant)}
     starts = {SkipReason.AGENT_PAUSED, SkipReason.GRANT_REVOKED, SkipReason.GRANT_EXPIRED, SkipReason.GRANT_SCOPE}
     return told | {each.value for each in starts} | {"not_found", "method_not_allowed"}
 
