@@ -5,7 +5,7 @@ import statistics
 import time
 from datetime import UTC, datetime, timedelta
 
-from bench.at_work import AtWork, at_work
+from bench.at_work import AtWork, Noop, at_work
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage
 from rota.db.listener import RUNS
@@ -50,6 +50,7 @@ async def _old_backlog(working: AtWork, count: int) -> float:
     stage = working.stage
     old: set[object] = set()
     began: dict[object, float] = {}
+    assert isinstance(working.executor, Noop)
     watched = working.executor.watch()
     feeding = asyncio.create_task(_feed(working, count, old))
     started = time.perf_counter()

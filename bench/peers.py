@@ -7,6 +7,7 @@ import time
 from asyncio.subprocess import PIPE
 from typing import Any
 
+# `make check` runs without these packages, so mypy takes them, and what their decorators return, as untyped.
 import asyncpg
 from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from pgqueuer.domain.types import QueueExecutionMode
@@ -44,7 +45,7 @@ async def drain_pgqueuer(stage: Stage, count: int) -> float:
         queue = PgQueuer(driver)
         done = 0
 
-        @queue.entrypoint("noop")
+        @queue.entrypoint("noop")  # type: ignore[untyped-decorator]
         async def noop(_: Any) -> None:
             nonlocal done
             done += 1
@@ -62,7 +63,7 @@ async def drain_procrastinate(stage: Stage, count: int) -> float:
         if not await app.check_connection_async():
             await app.schema_manager.apply_schema_async()
 
-        @app.task(name="noop")
+        @app.task(name="noop")  # type: ignore[untyped-decorator]
         async def noop() -> None:
             pass
 
@@ -108,7 +109,7 @@ async def pick_up_pgqueuer(stage: Stage, count: int) -> list[float]:
     ):
         queue = PgQueuer(AsyncpgDriver(working))
 
-        @queue.entrypoint("pickup")
+        @queue.entrypoint("pickup")  # type: ignore[untyped-decorator]
         async def pickup(_: Any) -> None:
             began.put_nowait(time.perf_counter())
 
@@ -130,7 +131,7 @@ async def pick_up_procrastinate(stage: Stage, count: int) -> list[float]:
     began: asyncio.Queue[float] = asyncio.Queue()
     app = App(connector=PsycopgConnector(conninfo=stage.url))
 
-    @app.task(name="pickup")
+    @app.task(name="pickup")  # type: ignore[untyped-decorator]
     async def pickup() -> None:
         began.put_nowait(time.perf_counter())
 

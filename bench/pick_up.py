@@ -41,7 +41,7 @@ def _served(url: str, parts: Sequence[str]) -> Iterator[tuple[int, socket.socket
         told, environment = stack.enter_context(installed())
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rota-bench-")))
         given = {**environment, "ROTA_DATABASE_URL": url, "ROTA_RATE_LIMIT": "0", "ROTA_WORKSPACE_RATE_LIMIT": "0"}
-        only = [("--only", part) for part in parts] or [()]
+        only: list[tuple[str, ...]] = [("--only", part) for part in parts] or [()]
         processes = [stack.enter_context(started("serve", *each, home=home, **given)) for each in only]
         yield processes[0].port, told
 

@@ -97,7 +97,7 @@ async def _open(url: str, executor: str) -> AsyncIterator[Stage]:
         )
         from rota.access import grants
 
-        await grants.make(conn, caller.workspace_id, caller.user_id, agent["id"])
+        await grants.make(conn, caller, agent["id"])
     yield Stage(url, db, wakes, caller, agent["id"])
     await wakes.close()
     await db.close()

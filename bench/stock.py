@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from psycopg import AsyncConnection
 
 from bench.stage import Stage
-from rota.db.pool import Connection
 from rota.watch.tally import Tally
 
 FILLED = ("sessions", "runs", "usage", "events", "approvals", "notifications", "audit", "artifacts", "grants")
@@ -181,7 +181,7 @@ def _filled_in(statement: str, given: dict[str, int]) -> bytes:
 
 
 @asynccontextmanager
-async def _bare(conn: Connection, tables: Sequence[str]) -> AsyncIterator[None]:
+async def _bare(conn: AsyncConnection[Any], tables: Sequence[str]) -> AsyncIterator[None]:
     """Without keys and indexes, which are built anew at the end: far quicker than to keep them row by row."""
     keys = await (await conn.execute(KEYS, {"tables": list(tables)})).fetchall()
     indexes = await (await conn.execute(INDEXES, {"tables": list(tables)})).fetchall()

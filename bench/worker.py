@@ -147,6 +147,7 @@ async def _pick_up_rota(stage: Stage, count: int, *, in_one_process: bool = Fals
     times = []
     async with at_work(stage, 5, listener=listener) as working:
         await asyncio.sleep(1.0)
+        assert isinstance(working.executor, Noop)
         watched = working.executor.watch()
         for _ in range(count):
             async with stage.db.transaction() as conn:

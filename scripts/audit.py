@@ -21,7 +21,7 @@ import requests
 LOCKS = sorted((Path(__file__).resolve().parents[1] / "requirements").glob("*.txt"))
 OSV = "https://api.osv.dev/v1/query"
 # Known to be vulnerable. A server that has no advisory about it, such as a mirror or a proxy, is no advisory database.
-CANARY = {"package": {"name": "jinja2", "ecosystem": "PyPI"}, "version": "2.4.1"}
+CANARY: dict[str, Any] = {"package": {"name": "jinja2", "ecosystem": "PyPI"}, "version": "2.4.1"}
 ACCEPTED: dict[str, str] = {}  # id of an advisory: why it does not concern Rota
 TIMEOUT_SECONDS = 15
 FOUND, NOT_DONE = 1, 3

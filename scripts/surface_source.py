@@ -43,7 +43,7 @@ def events_of(module: ast.Module, file: str) -> Iterator[tuple[str, str, set[str
                 if not isinstance(event, ast.Constant):
                     raise SystemExit(f"{file}:{call.lineno}: the name of a log event must be a constant.")
                 extra = [each.value for each in call.keywords if each.arg == "extra"]
-                yield event.value, LEVELS[level], {key for given in extra for key in keys.of(given)}
+                yield str(event.value), LEVELS[level], {key for given in extra for key in keys.of(given)}
 
 
 def line_fields() -> dict[str, list[str]]:
@@ -88,7 +88,7 @@ class Keys:
         sources: list[ast.expr]
         match given:
             case ast.Dict(keys, values):
-                yield from (each.value for each in keys if isinstance(each, ast.Constant))
+                yield from (str(each.value) for each in keys if isinstance(each, ast.Constant))
                 sources = [value for key, value in zip(keys, values, strict=True) if key is None]
             case ast.Name(name) if any(each.args.kwarg and each.args.kwarg.arg == name for each in self._around(given)):
                 yield ANY
@@ -135,8 +135,9 @@ def _added(node: ast.AST, name: str) -> list[str]:
 def error_codes() -> dict[str, list[int]]:
     """Every code with which Rota refuses a request, and its HTTP statuses."""
     found: dict[str, set[int]] = defaultdict(set)
+    kinds: list[type[RotaError]] = [*STATUS, Broken]
     known = [
-        *((kind.code, _status(kind)) for kind in (*STATUS, Broken)),
+        *((kind.code, _status(kind)) for kind in kinds),
         *((code, status) for status, code in CODES.items()),
         *((str(reason), _status(errors.Conflict)) for reason in REFUSED_STARTS),
     ]
@@ -155,13 +156,13 @@ def codes_of(module: ast.Module) -> Iterator[tuple[str, int]]:
     for call in _calls(module):
         name, status, codes = getattr(call.func, "id", ""), 0, list[ast.expr]()
         if name == "problem" and isinstance(call.args[0], ast.Constant):
-            status, codes = call.args[0].value, call.args[1:2]
+            status, codes = int(str(call.args[0].value)), call.args[1:2]
         elif name in makers:
             kind, position = makers[name]
             status, codes = _status(kind), call.args[position : position + 1]
         elif name in ERRORS and not issubclass(ERRORS[name], CannotStart | Lost):
             status, codes = _status(ERRORS[name]), _code(call)
-        yield from ((code.value, status) for code in codes if isinstance(code, ast.Constant))
+        yield from ((str(code.value), status) for code in codes if isinstance(code, ast.Constant))
 
 
 def _makers(module: ast.Module) -> Iterator[tuple[str, tuple[type[RotaError], int]]]:

@@ -38,6 +38,11 @@ def owned_database(server_url: str, rights: str) -> Iterator[str]:
             conn.execute(f"DROP ROLE {name}")
 
 
+def roll_back() -> None:
+    """Raise `Rollback`, which ends a `transaction()` block silently; after a plain `raise`, mypy calls the rest unreachable."""
+    raise psycopg.Rollback
+
+
 def _drop(conn: psycopg.Connection[Any], name: str) -> None:
     """Once those who were connected have gone, which takes milliseconds: PostgreSQL looks for them ten times a second,
     and there are a thousand databases. Who stays is thrown out."""

@@ -7,6 +7,7 @@ from uuid import UUID
 from rota.db import runs
 from rota.db.pool import Database
 from rota.model.caller import Caller
+from rota.model.ids import AutomationId
 from rota.roster import agents, automations
 from rota.roster.first_start import settle_in
 
@@ -56,7 +57,7 @@ class House:
 
     async def automation(
         self, schedule: dict[str, Any] | None = None, *, next_fire_at: datetime | None = None, **values: Any
-    ) -> UUID:
+    ) -> AutomationId:
         """Save an automation; `next_fire_at` puts its triggers' first slot where a test wants it."""
         forms = values.pop("triggers", None) or ([schedule] if schedule else [])
         given = {"name": "Errand", "agent": "worker-bee", "prompt": "Do it.", **values}

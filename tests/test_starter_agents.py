@@ -76,7 +76,7 @@ def test_however_many_files_changed_a_message_has_room_for_what_is_told(tmp_path
 def test_the_digest_tells_what_it_has_seen_and_calls_it_by_its_name(
     after: str | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [
+    runs: list[dict[str, str | None]] = [
         {"id": "1", "automation_id": "a", "source": "schedule", "status": "succeeded"},
         {"id": "2", "automation_id": None, "source": "task", "status": "succeeded"},
         {"id": "3", "automation_id": None, "source": "run_now", "status": "succeeded"},

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 import surface
 import surface_source
+from surface_source import SOURCE
+
+from rota.http.attempt_access import DESK
+from rota.http.routes import API
 
 SHOWN = 200  # lines of a difference
 
@@ -58,15 +62,15 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_every_tool_and_every_verb_of_the_desk_is_an_operation(contents: Any) -> None:
-    offered = {f"{each['method']} {each['path'].removeprefix(surface.API)}" for each in contents["operations"]}
-    desk = surface.DESK.removeprefix(surface.API)
+    offered = {f"{each['method']} {each['path'].removeprefix(API)}" for each in contents["operations"]}
+    desk = DESK.removeprefix(API)
     verbs = [operation.split() for verb in contents["desk"].values() for operation in verb.get("operations", ())]
     assert {tool["route"] for tool in contents["mcp_tools"].values()} <= offered
     assert {f"{method} {desk}{path}" for method, path in verbs} == {each for each in offered if desk in each}
 
 
 def test_an_operation_says_who_may_call_it_and_what_is_written_of_it(contents: Any) -> None:
-    found = {f"{each['method']} {each['path'].removeprefix(surface.API)}": each for each in contents["operations"]}
+    found = {f"{each['method']} {each['path'].removeprefix(API)}": each for each in contents["operations"]}
     facts = ("scope", "attempt_token", "audit", "idempotency_key", "public")
 
     def told(operation: str) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def test_an_operation_says_who_may_call_it_and_what_is_written_of_it(contents: A
 
 
 def test_nothing_depends_on_the_machine(generated: str) -> None:
-    for word in (str(Path.home()), str(surface.SOURCE.parents[1]), " at 0x", "<function", "<object"):
+    for word in (str(Path.home()), str(SOURCE.parents[1]), " at 0x", "<function", "<object"):
         assert word not in generated
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def until(check: Callable[[], Awaitable[T]], *, within: float = 15.0) -> T:
+async def until(check: Callable[[], Awaitable[T | None]], *, within: float = 15.0) -> T:
     """Ask until the answer is true; fail with the last answer when the deadline passes."""
     deadline = time.monotonic() + within
     while not (answer := await check()):

@@ -58,7 +58,7 @@ async def elsewhere(office: Office, api: Api) -> dict[str, str]:
 def routes(site: Any, *roots: str) -> list[tuple[str, str]]:
     """Every method and path of the application within a workspace."""
     found = [each for each in site.app.routes if isinstance(each, APIRoute)]
-    return sorted((method, each.path) for each in found for method in each.methods if each.path.startswith(roots))
+    return sorted((method, each.path) for each in found for method in each.methods or () if each.path.startswith(roots))
 
 
 def address(path: str, workspace: str, names: dict[str, str]) -> str:
@@ -68,7 +68,7 @@ def address(path: str, workspace: str, names: dict[str, str]) -> str:
 
 async def ask(agent: Api, method: str, path: str, names: dict[str, str], **options: Any) -> Response:
     headers = {"Authorization": f"Bearer {agent.token}"} | (FORM if path.startswith(PAGES) else JSON)
-    content = {} if method == "GET" else {"content": "x=1" if path.startswith(PAGES) else "{}"}
+    content: dict[str, Any] = {} if method == "GET" else {"content": "x=1" if path.startswith(PAGES) else "{}"}
     where = address(path, agent.workspace, names)
     return await agent.client.request("HEAD" if method == "GET" else method, where, headers=headers, **content)
 

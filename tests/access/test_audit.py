@@ -63,7 +63,7 @@ def changing(site: Site) -> list[tuple[str, str, Dependant]]:
         (method, route.path, route.dependant)
         for route in routes
         if route.path.startswith(ROOTS)
-        for method in route.methods & CHANGING
+        for method in (route.methods or set()) & CHANGING
     ]
 
 

@@ -13,6 +13,7 @@ from rota.access import credentials
 from rota.errors import Broken, Forbidden, Lost
 from rota.http.redacting import Redacting
 from rota.model.approval import Option, Question, without
+from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.model.redaction import Redactor
 
 from ..http import api_client
@@ -328,7 +329,7 @@ async def test_nothing_that_an_attempt_writes_shows_its_credentials_or_its_token
     for piece in ("The key is canary-5f0e", "1d7c-value, the token ", work.token[:50], f"{work.token[50:]}.\n"):
         await work.desk.say(piece)
     await work.desk.tool("post", {"headers": {"Authorization": f"Bearer {VALUE}"}, VALUE: [json.dumps(VALUE)]})
-    await office.settle(work, api_client.Failed(api_client.ErrorClass.AGENT_ERROR, f"401 for {VALUE}", retryable=False))
+    await office.settle(work, Failed(ErrorClass.AGENT_ERROR, f"401 for {VALUE}", retryable=False))
     run = (await api.get(f"/runs/{work.id}")).json()
     assert run["error_detail"] == "401 for [redacted]"
     events = (await api.get(f"/sessions/{run['session_id']}/events")).json()["items"]
@@ -342,10 +343,10 @@ async def test_a_summary_is_made_of_what_may_be_shown(office: Office, api: Api) 
     await save(api)
     work = await at_work(office, api)
     await work.desk.say(f"First.\nDone with {VALUE}")
-    await office.settle(work, api_client.Succeeded())
+    await office.settle(work, Succeeded())
     assert (await api.get(f"/runs/{work.id}")).json()["summary"] == "Done with [redacted]"
     other = await at_work(office, api, name="Another")
-    await office.settle(other, api_client.Succeeded(f"All of {VALUE}."))
+    await office.settle(other, Succeeded(f"All of {VALUE}."))
     assert (await api.get(f"/runs/{other.id}")).json()["summary"] == "All of [redacted]."
 
 

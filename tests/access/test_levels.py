@@ -322,7 +322,7 @@ async def test_pages_of_another_workspaces_things_are_those_of_missing_ones(
     before = await theirs.count(*EVERYTHING)
     headers = {"Authorization": f"Bearer {api.token}", "Accept": "text/html"}
     routes = [each for each in site.app.routes if isinstance(each, APIRoute)]
-    asked = [(method, r.path) for r in routes if r.path.startswith("/w/{workspace}/") for method in r.methods]
+    asked = [(method, r.path) for r in routes if r.path.startswith("/w/{workspace}/") for method in r.methods or ()]
     asked = [(method, path) for method, path in asked if path.count("{") > 1]
     assert len(asked) > 10
     for method, path in asked:
@@ -429,7 +429,7 @@ async def test_a_cursor_of_another_workspace_opens_nothing(office: Office, api: 
 )
 async def test_without_a_token_that_holds_nothing_is_told(office: Office, header: str | None) -> None:
     client = office.site.client()
-    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    headers = {} if header is None else {b"Authorization": header.encode("latin-1")}
     for path in ("/agents", f"/runs/{UNKNOWN}", "/sessions/nonsense"):
         answer = await client.get(f"/api/v1/workspaces/{office.caller.workspace_slug}{path}", headers=headers)
         if path == "/sessions/nonsense" and answer.status_code == 422:

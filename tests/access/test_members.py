@@ -9,7 +9,7 @@ import pytest
 
 from rota.access import signing_in
 from rota.db import people
-from rota.errors import Conflict
+from rota.errors import Conflict, Unauthenticated
 from rota.model.ids import UserId
 from rota.roster import members
 
@@ -76,7 +76,7 @@ async def test_a_new_link_ends_the_one_before(office: Office, api: Api) -> None:
     member = made(await api.post("/members", {"email": next(EMAILS)}))
     second = made(await api.post(f"/members/{member['id']}/link"))["link"]
     async with office.db.transaction() as conn:
-        with pytest.raises(signing_in.Unauthenticated):
+        with pytest.raises(Unauthenticated):
             await signing_in.sign_in(conn, member["link"].partition("token=")[2])
         assert await signing_in.sign_in(conn, second.partition("token=")[2])
 

@@ -105,7 +105,7 @@ async def test_somebody_who_left_is_let_in_no_more(house: House, change: str) ->
     async with house.db.transaction() as conn:
         login = await sign_in(conn, await create_link(conn, user_id))
         await conn.execute("ALTER TABLE tokens DROP CONSTRAINT tokens_workspace_id_user_id_fkey")
-        await conn.execute(change, [user_id])  # type: ignore[arg-type]
+        await conn.execute(change, [user_id])
     with pytest.raises((NotFound, Unauthenticated)):
         await by_token(house, secret)
     with pytest.raises((NotFound, Unauthenticated)):

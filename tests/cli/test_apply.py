@@ -19,7 +19,7 @@ from .conftest import Answer, Command
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WRITTEN = ("agents", "automations", "triggers", "grants", "revisions", "audit", "webhook_secrets", "runs")
-POET = {"name": "Poet", "executor": "command", "config": {"argv": ["cat"]}}
+POET: dict[str, Any] = {"name": "Poet", "executor": "command", "config": {"argv": ["cat"]}}
 DUE = (datetime.now(UTC) + timedelta(days=400)).strftime("%Y-%m-%dT09:00")
 
 # Every form of a trigger and every spelling that the API shows in another one.
@@ -265,7 +265,7 @@ async def test_names_that_only_end_otherwise_are_not_taken_for_one_another(
     assert (await count(office))["agents"] == before + 3
 
 
-WRONG_FILES = [
+WRONG_FILES: list[tuple[Any, str]] = [
     ("agents: [", ":1:10: is not YAML: expected the node content"),
     ("agents:\n  - name: a\n    name: b\n", ":3:5: is not YAML: 'name' stands here twice."),
     ("automations:\n  - schedule: {cron: */5 * * * *}\n", "a cron expression stands in quotes"),
@@ -366,7 +366,7 @@ async def test_a_wrong_change_is_refused_like_a_wrong_new_one(
     rota: Command, answer: Answer, file: Callable[..., str]
 ) -> None:
     await rota("apply", "-f", file({"agents": [POET], "automations": [haiku()]}), "--yes")
-    for change, told in [
+    wrong_changes: list[tuple[dict[str, Any], str]] = [
         ({"tiemout": "1h"}, "automation haiku: tiemout: There is no such field."),
         ({"timeout": "soon"}, "timeout: "),
         ({"status": "sleeping"}, "status: Use active or paused."),
@@ -375,7 +375,8 @@ async def test_a_wrong_change_is_refused_like_a_wrong_new_one(
         ({"agent": ["poet"]}, "agent: "),
         ({"id": "x"}, "id: There is no such field."),
         ({"agent": "nobody"}, "There is no agent 'nobody'."),
-    ]:
+    ]
+    for change, told in wrong_changes:
         refused = await rota("apply", "-f", file({"automations": [haiku(**change)]}), "--yes", code=2)
         assert told in refused.stderr, refused.stderr
     assert (await answer("automations", "show", "haiku"))["revision"] == 1

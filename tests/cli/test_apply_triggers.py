@@ -6,12 +6,13 @@ from uuid import uuid4
 
 from hypothesis import given
 from hypothesis import strategies as st
-from model.test_schedule import editor_forms, junk, shorthands
 
 from rota.cli.applying.triggers import LIMITS, same, stored, written
 from rota.http.shapes.triggers import TriggerIn, TriggerOut
 from rota.model.schedule import read_schedule
 from rota.roster import triggers, views
+
+from ..model.test_schedule import editor_forms, junk, shorthands
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 ZONE = "Europe/Berlin"

@@ -173,10 +173,15 @@ async def test_a_transcript_tells_as_many_events_as_it_is_asked_for_and_no_speec
 ) -> None:
     """A page of the API ends in the middle of what an agent says."""
     created = {"created_at": "2026-06-01T09:00:00Z"}
-    words = [
+    words: list[dict[str, Any]] = [
         {"kind": "output", "run_id": str(UUID(int=1)), "attempt": 1, "data": {"text": f"w{n} "}} for n in range(120)
     ]
-    asked = {"kind": "message", "run_id": None, "attempt": None, "data": {"body": "Go.", "from": "user", "to": "all"}}
+    asked: dict[str, Any] = {
+        "kind": "message",
+        "run_id": None,
+        "attempt": None,
+        "data": {"body": "Go.", "from": "user", "to": "all"},
+    }
     events = [{"event": {"seq": seq, **each, **created}} for seq, each in enumerate([asked, *words], start=1)]
     export = [EXPORT, *events, {"end": {"events": len(events)}}]
     lines = "\n".join(map(json.dumps, export))
@@ -230,7 +235,7 @@ async def test_a_question_is_seen_and_answered(rota: Command, answer: Answer, tm
     await rota("agents", "create", "Asker", "--executor", "python", "--config", config)
     run = (await rota("agents", "run", "asker", "Go.")).stdout.strip()
 
-    async def asked() -> list[Any]:
+    async def asked() -> Any:
         return (await answer("approvals", "list", "--mine"))["items"]
 
     [approval] = await until(asked)

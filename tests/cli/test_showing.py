@@ -79,7 +79,10 @@ def test_a_time_is_told_on_the_readers_clock(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
-    items = [{"slug": "a", "name": "日本", "said": "x"}, {"slug": "long-one", "name": "e\u0301", "said": None}]
+    items: list[dict[str, str | None]] = [
+        {"slug": "a", "name": "日本", "said": "x"},
+        {"slug": "long-one", "name": "e\u0301", "said": None},
+    ]
     lines = list(table(COLUMNS, items))
     assert [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines] == [
         "SLUG      NAME  SAID",

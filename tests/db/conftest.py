@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from db.embedded_homes import User, assert_no_process_left, copy, directory_in_memory
 
 from rota.db.embedded import EmbeddedPostgres
+
+from .embedded_homes import User, assert_no_process_left, copy, directory_in_memory
 
 
 @pytest.fixture(scope="module")

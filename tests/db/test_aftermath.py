@@ -1,5 +1,6 @@
 """Whom the end of runs concerns, found for a whole batch at once."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,14 @@ from rota.db.aftermath import Concerned
 from rota.model.ids import WorkspaceId, new_id
 from rota.roster import running
 
-NOBODY = {"waited_for": None, "failing": None, "deleted": None, "awaited": None, "with_tasks": None, "has_room": None}
+NOBODY: dict[str, Any] = {
+    "waited_for": None,
+    "failing": None,
+    "deleted": None,
+    "awaited": None,
+    "with_tasks": None,
+    "has_room": None,
+}
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ async def test_an_end_concerns_who_waits_and_what_failed_or_is_deleted_or_awaite
     automation_id, session_id = ids
     assert await concerned(house, ids) == []
 
-    async def concerns(change: str, undo: str, **expected: object) -> None:
+    async def concerns(change: str, undo: str, **expected: Any) -> None:
         await house.execute(change)
         assert await concerned(house, ids) == [
             Concerned(**{"workspace_id": house.caller.workspace_id, **NOBODY, **expected})

@@ -18,7 +18,12 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from db.embedded_homes import (
+
+from rota.db import embedded, privileges
+from rota.db.embedded import EmbeddedPostgres
+from rota.errors import CannotStart
+
+from .embedded_homes import (
     ROOT,
     User,
     copy,
@@ -33,10 +38,6 @@ from db.embedded_homes import (
     processes_of,
     query,
 )
-
-from rota.db import embedded, privileges
-from rota.db.embedded import EmbeddedPostgres
-from rota.errors import CannotStart
 
 # Starting and stopping
 
@@ -620,7 +621,14 @@ def test_who_waits_for_a_server_that_does_not_answer_does_not_hold_up_who_stops_
     (home / "postgres.sock" / ".s.PGSQL.5432").unlink()
     with ThreadPoolExecutor(1) as threads, (home / "postgres.start.lock").open() as lock:
         waiting = threads.submit(server.ensure_running)
-        eventually(lambda: not embedded._try_lock(lock.fileno()) or fcntl.flock(lock, fcntl.LOCK_UN))
+
+        def is_locked() -> bool:
+            if not embedded._try_lock(lock.fileno()):
+                return True
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            return False
+
+        eventually(is_locked)
         server.stop()
         with pytest.raises(CannotStart, match="given up"):
             waiting.result()

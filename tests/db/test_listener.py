@@ -147,7 +147,11 @@ async def test_who_balks_at_a_notification_keeps_it_from_nobody(
 ) -> None:
     """Anybody who may connect may notify, with any words."""
     ear = Ear()
-    listener.on("rota_test_ids", lambda payload: int(payload, 16) and None)  # at once, with nothing to read
+
+    def balk(payload: str) -> None:
+        int(payload, 16)  # at once, with nothing to read
+
+    listener.on("rota_test_ids", balk)
     listener.on("rota_test_ids", ear)
     await ear.hears("")
     for payload in ("no id", "ab12"):

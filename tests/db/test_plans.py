@@ -90,7 +90,7 @@ def filled(database_of_module: str) -> Filled:
                 await fill(conn)
         return house.caller
 
-    return Filled(conninfo_to_dict(database_of_module)["dbname"], asyncio.run(furnish()))
+    return Filled(str(conninfo_to_dict(database_of_module)["dbname"]), asyncio.run(furnish()))
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ async def unlike(site: Site) -> list[Any]:
 
 
 async def named(site: Site, name: str) -> UUID:
+    found: UUID
     [(found,)] = await values(site, f"SELECT id('{name}')")
     return found
 

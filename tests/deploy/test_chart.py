@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.files import CHART, MARGIN
 from executors.cluster_double import check
 
 from rota.http.hosts import allowed_hosts
 from rota.settings import read_settings
+
+from .files import CHART, MARGIN
 
 HELM = shutil.which("helm", path=Path(sys.executable).parent) or shutil.which("helm")
 pytestmark = pytest.mark.skipif(

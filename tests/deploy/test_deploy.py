@@ -9,7 +9,15 @@ from fnmatch import fnmatch
 
 import pytest
 import yaml
-from deploy.files import (
+from executors import clusters
+
+import rota
+from rota.cli.serve import command as serve
+from rota.daemon import PARTS
+from rota.http.health import router
+from rota.settings import Settings, secret_variables, variable
+
+from .files import (
     CHART,
     COMPOSE,
     DEPLOYMENTS,
@@ -27,13 +35,6 @@ from deploy.files import (
     services,
     values,
 )
-from executors import clusters
-
-import rota
-from rota.cli.serve import command as serve
-from rota.daemon import PARTS
-from rota.http.health import router
-from rota.settings import Settings, secret_variables, variable
 
 PORT = Settings().port
 

@@ -36,7 +36,10 @@ def text_of(page: Path) -> str:
 
 def blocks(page: Path, language: str) -> list[Block]:
     text = text_of(page)
-    found = [Block(*match.groups(), line=text.count("\n", 0, match.start()) + 1) for match in _FENCE.finditer(text)]
+    found = [
+        Block(match[1], match[2], match[3], line=text.count("\n", 0, match.start()) + 1)
+        for match in _FENCE.finditer(text)
+    ]
     assert found, f"{page.name} has no blocks"
     return [each for each in found if each.language == language]
 

@@ -96,7 +96,8 @@ async def save(api: Api, slug: str, opt: Path, letters: Path) -> dict[str, Any]:
         body = block.text.replace("/opt/agents", str(opt)).replace("/srv/letters", str(letters))
         body = body.replace("python3", sys.executable)
         if block.purpose in {"POST /agents", "POST /automations"} and slug in _slugs(body):
-            saved: dict[str, Any] = await api.ask(*block.purpose.split(), json.loads(body))
+            method, path = block.purpose.split()
+            saved: dict[str, Any] = await api.ask(method, path, json.loads(body))
     return saved
 
 

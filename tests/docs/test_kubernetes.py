@@ -33,7 +33,8 @@ def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_a_cluster")
 async def test_the_example_counts_words(api: Api, worker: Worker) -> None:
     for block in blocks(PAGE, "json")[-2:]:
-        answer = await api.ask(*block.purpose.split(), json.loads(block.text))
+        method, path = block.purpose.split()
+        answer = await api.ask(method, path, json.loads(block.text))
     run = await api.ended(answer["id"])
     assert (run["status"], run["summary"]) == ("succeeded", "5 words")
 

@@ -121,7 +121,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 def test_every_command_exists_with_its_options(page: Path) -> None:
     for name, *arguments in commands(page):
         assert name in COMMANDS
-        command = main.get_command(click.Context(main), name)  # type: ignore[arg-type]
+        command = main.get_command(click.Context(main), name)
         assert command
         if isinstance(command, click.Group) and arguments:
             command = command.get_command(click.Context(command), arguments.pop(0))

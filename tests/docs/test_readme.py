@@ -53,6 +53,7 @@ def test_the_tour_says_where_rota_is(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert address.path.startswith(urlsplit(API).path)
     [option] = [each for each in agents.list_.params if each.name == "url"]
     monkeypatch.setenv("ROTA_HOME", str(tmp_path))  # where none is up
+    assert callable(option.default)
     assert option.default() == f"http://{Settings().host}:{Settings().port}"
 
 

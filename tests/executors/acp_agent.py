@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import acp
 from acp import schema
@@ -42,7 +42,7 @@ class Agent:
 
     async def initialize(self, protocol_version: int, **_: Any) -> acp.InitializeResponse:
         able = schema.AgentCapabilities(load_session="forgets" not in self._like)
-        methods = [
+        methods: list[schema.EnvVarAuthMethod | schema.TerminalAuthMethod | schema.AuthMethodAgent] = [
             schema.AuthMethodAgent(id="gemini-api-key", name="Key"),
             schema.AuthMethodAgent(id="web", name="Web"),
         ]
@@ -78,7 +78,7 @@ class Agent:
         text = prompt[0].text
         self.remember(f"asked: {text}")
         if self._how in LIMITED:
-            return acp.PromptResponse(stop_reason=self._how)
+            return acp.PromptResponse(stop_reason=cast("schema.StopReason", self._how))
         reason = await getattr(self, self._how)(text)
         usage = schema.Usage(total_tokens=12, input_tokens=10, output_tokens=2)
         return acp.PromptResponse(stop_reason=reason or "end_turn", usage=usage)

@@ -517,8 +517,8 @@ class Double:
             self._say(name, {"waiting": {"reason": "InvalidImageName", "message": f"couldn't parse image {image}"}})
             return False
         if image.startswith(("missing/", "unreachable/")) or ":no-such-" in image:
-            why = "dial tcp: i/o timeout" if image.startswith("unreachable/") else "not found"
-            self._say(name, {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull "{image}": {why}'}})
+            error = "dial tcp: i/o timeout" if image.startswith("unreachable/") else "not found"
+            self._say(name, {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull "{image}": {error}'}})
             self._say(
                 name, {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling "{image}": {why}'}}
             )
@@ -641,7 +641,7 @@ class Double:
         return web.json_response({"objects": found, "requests": self.requests, "refused": self.refused})
 
     async def _act(self, request: web.Request) -> web.Response:
-        acts: dict[str, Callable[[Any], None]] = {
+        acts: dict[str, Callable[[Any], object]] = {
             "compact": lambda _: self.store.compact(),
             "finish": lambda _: self._end_watches(),
             "babble": lambda _: self._end_watches(babbling=True),

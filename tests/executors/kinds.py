@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 from executors import clusters
-from executors.http_agent import END, Request, Server, chunk, chunked, line, response
+from executors.http_agent import END, Answer, Request, Server, chunk, chunked, line, response
 from executors.stand_ins import RecordingDesk
 
 from rota.executors.acp import AcpExecutor
@@ -218,7 +218,7 @@ class Http:
         return HttpExecutor(grace=grace, allow=["127.0.0.1:*"])
 
     def behave(self, how: str, directory: Path, **config: Any) -> Mapping[str, Any]:
-        answer = {
+        answers: dict[str, Answer | bytes] = {
             "completes": _completes,
             "streams": Waiting(directory.with_name("session"), b"first", b" last"),
             "fails": _fails,
@@ -229,7 +229,8 @@ class Http:
             "writes garbage": response(body=bytes(range(256)) * 50 + "é".encode()[:1]),
             "writes in halves": Waiting(directory.with_name("session"), "half of é".encode()[:-1], "é".encode()[1:]),
             "reports": _reports,
-        }.get(how)
+        }
+        answer = answers.get(how)
         if answer is None:
             pytest.skip("says nothing about an agent that lives elsewhere")
         return {"url": Server(answer).url, **config}

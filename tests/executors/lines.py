@@ -62,5 +62,5 @@ class Line:
         return "".join(each["text"] for each in self.of("say"))
 
     @property
-    def used(self) -> list[tuple[str, Any, str]]:
+    def used(self) -> list[tuple[str, Any, Any]]:
         return [(each["name"], each.get("result"), each.get("outcome")) for each in self.of("tool")]

@@ -17,7 +17,9 @@ from rota.executors.nursery import THE_NURSERY
 from rota.model.approval import Answer
 from rota.model.executor import Assignment
 from rota.model.ids import ApprovalId, RunId, SessionId, WorkspaceId, new_id
+from rota.model.memory import Remembered
 from rota.model.outcome import Parked
+from rota.model.task import TaskForm
 
 
 class RecordingDesk:
@@ -50,6 +52,36 @@ class RecordingDesk:
     async def park(self, question: str, **about: Any) -> Answer | Parked:
         self.calls.append(("park", question, about))
         return Parked(ApprovalId(new_id())) if self.answers.empty() else self.answers.get_nowait()
+
+    async def message(self, body: Any, *, to: str = "all", key: str | None = None) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    async def inbox(self, *, after: int = 0, wait: timedelta | None = None) -> Sequence[Mapping[str, Any]]:
+        raise NotImplementedError
+
+    async def ack(self, ids: Sequence[int]) -> None:
+        raise NotImplementedError
+
+    async def task(self, tasks: Sequence[TaskForm]) -> Sequence[Mapping[str, Any]]:
+        raise NotImplementedError
+
+    async def event(self, name: str, data: Any = None, *, key: str | None = None) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    async def artifact(self, name: str, content: bytes | Path, *, media_type: str | None = None) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    async def link(self, uri: str, *, name: str | None = None) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    async def remember(self, given: Remembered) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    async def recall(self, key: str) -> Mapping[str, Any] | None:
+        raise NotImplementedError
+
+    async def forget(self, key: str) -> None:
+        raise NotImplementedError
 
     @property
     def text(self) -> str:

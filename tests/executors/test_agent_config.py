@@ -1,5 +1,6 @@
 """Configurations are refused when saved, with the field named, or accepted with warnings."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -299,8 +300,8 @@ def test_a_graph_that_cannot_run_is_refused_with_the_field(config: dict[str, Any
 
 @pytest.mark.parametrize("kind", ["llm", "langgraph"])
 def test_what_a_million_tokens_cost_is_what_their_parts_cost(kind: str) -> None:
-    read = {"llm": read_llm, "langgraph": read_langgraph}[kind]
+    readers: dict[str, Callable[[Any], Any]] = {"llm": read_llm, "langgraph": read_langgraph}
     named = {"llm": {"model": "a:b"}, "langgraph": {"graph": "a:b"}}[kind]
-    prices = read({**named, "prices": {"input": 2, "output": 10, "cached_input": 0.5}}).prices
+    prices = readers[kind]({**named, "prices": {"input": 2, "output": 10, "cached_input": 0.5}}).prices
     assert prices
     assert prices.cost(1_000_000, 100_000, 400_000) == pytest.approx(1.2 + 0.2 + 1)

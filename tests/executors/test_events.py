@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.executors.events import LONGEST_LINE, Counter, Done, Error, EventStream, Lines, parse
-from rota.executors.transcript import Tail, Transcript, clean
+from rota.executors.transcript import Tail, Transcript
+from rota.model.text import clean
 
 LINES = st.sampled_from(
     [

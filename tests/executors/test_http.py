@@ -765,6 +765,9 @@ def test_a_configuration_has_sensible_defaults() -> None:
     assert (config.timeout, config.header_timeout, config.idle_timeout) == (timedelta(seconds=10), None, None)
 
 
+WRONG_TIMEOUTS: list[Any] = [0, -1, "soon", True, 3601, "2h", float("nan"), []]
+
+
 @pytest.mark.parametrize(
     ("config", "field"),
     [
@@ -774,7 +777,7 @@ def test_a_configuration_has_sensible_defaults() -> None:
         ({"urls": []}, "config.urls"),
         ({"allow_private": True}, "config.allow_private"),
         ({"secret": "whsec_x"}, "config.secret"),
-        *[({"timeout": value}, "config.timeout") for value in (0, -1, "soon", True, 3601, "2h", float("nan"), [])],
+        *[({"timeout": value}, "config.timeout") for value in WRONG_TIMEOUTS],
         ({"idle_timeout": 0}, "config.idle_timeout"),
         ({"output_limit": 0}, "config.output_limit"),
         ({"headers": ["a"]}, "config.headers"),

@@ -83,7 +83,7 @@ class Lines(TypedDict, total=False):
     lines: Annotated[list[str], operator.add]
 
 
-def step(name: str, then: Callable[[], Any] = lambda: None) -> Callable[[Lines], Any]:
+def step(name: str, then: Callable[[], Any] = lambda: None) -> Any:
     def stepped(state: Lines) -> Any:
         done.append(name)
         then()
@@ -92,7 +92,7 @@ def step(name: str, then: Callable[[], Any] = lambda: None) -> Callable[[Lines],
     return stepped
 
 
-def chain(**steps: Callable[[Lines], Any]) -> "StateGraph[Any]":
+def chain(**steps: Any) -> "StateGraph[Any]":
     return StateGraph(Lines).add_sequence(list(steps.items())).add_edge(START, next(iter(steps)))
 
 
@@ -129,10 +129,10 @@ class Poet(BaseChatModel):
         whole = self._generate(messages).generations[0].message
         assert isinstance(whole, AIMessage)
         for word in str(whole.text).split(" "):
-            yield ChatGenerationChunk(message=AIMessageChunk(f"{word} "))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
         calls = [{**call, "args": str(call["args"]).replace("'", '"'), "index": 0} for call in whole.tool_calls]
         yield ChatGenerationChunk(
-            message=AIMessageChunk("", tool_call_chunks=calls, usage_metadata=whole.usage_metadata)  # type: ignore[arg-type]
+            message=AIMessageChunk(content="", tool_call_chunks=calls, usage_metadata=whole.usage_metadata)  # type: ignore[arg-type]
         )
 
 
@@ -305,7 +305,7 @@ async def test_the_same_question_twice_in_one_step_is_two_questions(work: Any, l
 
 
 async def test_all_questions_of_parallel_nodes_are_asked_before_it_goes_on(work: Any, line: Line) -> None:
-    def asking(name: str) -> Callable[[Lines], Any]:
+    def asking(name: str) -> Any:
         return lambda state: {"lines": [f"{name} {interrupt(f'{name}?')['option']}"]}
 
     graph = StateGraph(Lines).add_node("a", asking("a")).add_node("b", asking("b")).add_node("c", step("c"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from executors.lines import ANSWER, Line
 from pydantic_ai.exceptions import ModelConnectionError
-from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall
 
 from rota.agent import Context, GiveUp, Parked, Turn, Unusable
@@ -61,7 +61,7 @@ def converse(tmp_path: Path, line: Line, monkeypatch: pytest.MonkeyPatch) -> Cal
         listed = [
             {"name": each, "function": None, "approval": False} if isinstance(each, str) else each for each in tools
         ]
-        given = {
+        given: dict[str, Any] = {
             "model": f"function:{__name__}:model",
             "base_url": None,
             "settings": {},
@@ -246,7 +246,7 @@ async def test_each_question_has_a_key_of_its_own_also_when_a_model_repeats_its_
 
 
 async def test_a_model_that_is_never_done_is_stopped_also_over_several_attempts(converse: Any, line: Line) -> None:
-    endless = [("list_files", {})]
+    endless: Step = [("list_files", {})]
     with pytest.raises(GiveUp, match="after 2 turns"):
         await converse(Script(endless, endless, endless), max_turns=2)
     with pytest.raises(GiveUp, match="after 2 turns"):
@@ -296,7 +296,9 @@ def test_a_prompt_tells_all_that_was_given() -> None:
 
 
 def test_instructions_stand_before_everything() -> None:
-    assert opening(Context(prompt="Go.", instructions="Be brief."))[-1].instructions == "Be brief."
+    last = opening(Context(prompt="Go.", instructions="Be brief."))[-1]
+    assert isinstance(last, ModelRequest)
+    assert last.instructions == "Be brief."
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def _a_new_one_for_each_test() -> Iterator[None]:
 async def test_all_launchers_are_forks_of_one_process(run: Run, nursery: psutil.Process, directory: Path) -> None:
     attempt = run("sh", "-c", WAIT)
     [pid] = await until(lambda: read_pids(directory), "the program runs")
-    assert psutil.Process(pid).parent().parent() == nursery
+    launcher = psutil.Process(pid).parent()
+    assert launcher
+    assert launcher.parent() == nursery
     (directory / "go").touch()
     assert await attempt == Succeeded()
 

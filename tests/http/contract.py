@@ -142,14 +142,14 @@ class Served:
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(SECONDS)
 
-    def judge(self, case: schemathesis.Case, one: Tenant) -> None:
+    def judge(self, case: schemathesis.Case[Any], one: Tenant) -> None:
         """One tenant is answered as described; nothing of that can be had by another."""
         parameters = dict(case.path_parameters)
         case.path_parameters = one.address(case.path, parameters)
         if would_wait((case.query or {}).get("wait")):
             case.query = {**case.query, "wait": MOMENT}
         excluded = [*BEYOND_A_SCHEMA, *(OF_ONE_ADDRESS if case.path.endswith(ALSO_A_NAME) else [])]
-        options = {"base_url": self.address, "session": self.session, "timeout": SECONDS}
+        options: dict[str, Any] = {"base_url": self.address, "session": self.session, "timeout": SECONDS}
         if not case.path.endswith(STREAM):  # which goes on; its own tests read it
             one.untouched, before = False, one.untouched  # until it is known that this was refused
             answer = case.call_and_validate(headers=one.headers(case.path), excluded_checks=excluded, **options)

@@ -7,7 +7,7 @@ from httpx import AsyncClient, Response
 
 from rota.mcp.protocol import LEGACY, META, METHOD_HEADER, MODERN, NAME_HEADER, VERSION_HEADER
 
-CAPABILITIES = {f"{META}clientCapabilities": {}}
+CAPABILITIES: dict[str, Any] = {f"{META}clientCapabilities": {}}
 
 
 class Wire:

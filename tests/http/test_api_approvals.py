@@ -29,7 +29,7 @@ async def park(office: Office, owner: Api, automation: dict[str, Any] | None = N
     asked = await at_work.desk.park("Send it?", **about)
     assert isinstance(asked, Parked)
     await office.settle(at_work, asked)
-    return (await owner.get(f"/approvals/{asked.approval_id}")).json()
+    return made(await owner.get(f"/approvals/{asked.approval_id}"), 200)
 
 
 async def resumed(office: Office) -> AtWork:

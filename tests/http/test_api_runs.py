@@ -29,7 +29,7 @@ async def started(api: Api, **values: Any) -> dict[str, Any]:
 async def failed(office: Office, api: Api, **values: Any) -> dict[str, Any]:
     run = await started(api, **values)
     await office.fail(await office.claim())
-    return (await api.get(f"/runs/{run['id']}")).json()
+    return made(await api.get(f"/runs/{run['id']}"), 200)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ FIELDS = {
 async def session_of(api: Api, **values: Any) -> str:
     """The session of a new automation's run: its log holds one event, that the run is queued."""
     automation = made(await api.post("/automations", example(**values)))
-    return made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
+    return str(made(await api.post(f"/automations/{automation['id']}/run"))["session_id"])
 
 
 async def say(office: Office, session_id: str, *texts: str) -> None:

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-GOAL = {"kind": "background", "goal": "Tidy the house", "roles": [{"name": "worker", "agent": "worker-bee"}]}
+GOAL: dict[str, Any] = {
+    "kind": "background",
+    "goal": "Tidy the house",
+    "roles": [{"name": "worker", "agent": "worker-bee"}],
+}
 
 
 def task(key: str, *depends_on: str) -> dict[str, Any]:

@@ -262,7 +262,7 @@ async def test_json_may_be_named_in_several_ways(api: Api, kind: str) -> None:
     made(await api.send("POST", "/automations", content=json.dumps(example()), headers={"Content-Type": kind}))
 
 
-NAMED = [
+NAMED: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "/agents", {"executor": "command", "config": {"argv": ["true"]}}, "name"),
     ("PATCH", "/agents/worker-bee", {}, "name"),
     ("POST", "/automations", {"agent": "worker-bee", "prompt": "x"}, "name"),
@@ -457,10 +457,10 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
     run = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
     before = await office.count("runs", "start_keys")
     client, path = office.site.client(), api.url("/agents")
-    told = clearly(await client.get(path, headers={"Authorization": value}), 401)
+    told = clearly(await client.get(path, headers={b"Authorization": value}), 401)
     assert told["code"] == "unauthenticated"
-    clearly(await client.get(path, headers={"Authorization": b"Bearer " + value}), 401)
-    clearly(await client.get(path, headers={"Cookie": b"rota_80_login=" + value}), 401)
+    clearly(await client.get(path, headers={b"Authorization": b"Bearer " + value}), 401)
+    clearly(await client.get(path, headers={b"Cookie": b"rota_80_login=" + value}), 401)
     if value:
         trace = f"/sessions/{run['session_id']}/trace"
         answer = await api.send("GET", trace, headers={"Last-Event-ID": value})
@@ -495,7 +495,8 @@ async def test_a_body_where_none_is_taken_is_refused_and_an_empty_one_is_not(api
     assert "no body" in told["detail"]
     refused(await api.post(f"{path}/pause", ["now"]), 422, "invalid")
     assert made(await api.get(path), 200)["status"] == "active"
-    for body in ({}, None):
+    empty: tuple[dict[str, Any] | None, ...] = ({}, None)
+    for body in empty:
         made(await api.post(f"{path}/pause", body), 200)
 
 

@@ -128,7 +128,7 @@ async def test_a_trigger_after_an_automation_that_is_deleted_says_so_and_may_sta
     assert "Before (deleted)" in page.text
     gone = str(await house.value("SELECT after_automation_id FROM triggers WHERE kind = 'after'"))
     assert gone in [each["value"] for each in page.all("option") if "selected" in each]
-    kept = {"id": str(field(page, "triggers.0.id")["value"]), "kind": "after", "after": gone}
+    kept: dict[str, Any] = {"id": str(field(page, "triggers.0.id")["value"]), "kind": "after", "after": gone}
     saved = await submit(admin, f"{LIST}/errand/edit", **form(trigger(**kept, on=["succeeded"]), prompt="Do more."))
     assert (errors(saved), saved.status_code) == ([], 303)
     changed = await submit(admin, f"{LIST}/errand/edit", **form(trigger(**kept, on=["failed"])))

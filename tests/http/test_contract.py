@@ -3,6 +3,8 @@
 More requests, at the borders of every field, are sent by `make soak`.
 """
 
+from typing import Any
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -27,7 +29,7 @@ def test_every_answer_is_as_described_and_nothing_of_another_tenant(
 
     @FEW
     @given(requests() | requests(GenerationMode.NEGATIVE))
-    def judged(case: schemathesis.Case) -> None:
+    def judged(case: schemathesis.Case[Any]) -> None:
         served.judge(case, one)
 
     with served.asker(method) as one:

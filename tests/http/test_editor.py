@@ -43,7 +43,7 @@ async def stored(house: Any) -> list[Any]:
     return await house.value(query) or []
 
 
-MODES = [
+MODES: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "interval", "every": "15", "unit": "minutes"}, "*/15 * * * *", "interval"),
     ({"kind": "interval", "every": "1", "unit": "days", "time": "07:30"}, "30 7 * * *", "interval"),
     ({"kind": "weekly", "weekdays": ["mon", "fri"], "time": "09:00"}, "0 9 * * 1,5", "weekly"),
@@ -357,7 +357,7 @@ async def test_the_first_trigger_goes_by_the_clock_of_the_workspace(admin: Async
 
 
 async def test_the_preview_tells_what_keeps_a_trigger_from_firing(admin: AsyncClient, house: Any) -> None:
-    own = {"kind": "interval", "every": "1", "unit": "minutes", "timezone": "UTC"}
+    own: dict[str, Any] = {"kind": "interval", "every": "1", "unit": "minutes", "timezone": "UTC"}
     for limits, told in (
         ({"max_fires": "3"}, "Every minute, 3 times"),
         ({"ends_at": "2100-01-01T00:00"}, "Every minute, until 1 January 2100"),

@@ -49,14 +49,14 @@ async def over_http(address: str, token: str, mode: str) -> AsyncIterator[Client
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(headers=headers) as http:
         transport = streamable_http_client(f"{address}/mcp", http_client=http)
-        async with Client(transport, mode=mode) as client:  # type: ignore[arg-type]
+        async with Client(transport, mode=mode) as client:
             yield client
 
 
 @asynccontextmanager
 async def over_pipes(address: str, token: str, mode: str) -> AsyncIterator[Client]:
     started = StdioServerParameters(command=str(ROTA), args=["mcp"], env=environment(address, token))
-    async with Client(started, mode=mode) as client:  # type: ignore[arg-type]
+    async with Client(started, mode=mode) as client:
         yield client
 
 

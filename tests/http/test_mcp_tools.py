@@ -34,7 +34,7 @@ async def wire_of(office: Office, level: str = "admin", *, scopes: list[Scope] |
 
 async def with_token(office: Office, user_id: UserId, scopes: list[Scope] | None = None) -> Wire:
     async with office.db.transaction() as conn:
-        given = {"scopes": scopes} if scopes is not None else {}
+        given: dict[str, Any] = {"scopes": scopes} if scopes is not None else {}
         _, token = await signing_in.add_token(conn, office.caller.workspace_id, user_id, "model", **given)
     return Wire(office.site.client(), token)
 

@@ -242,7 +242,8 @@ async def test_a_provider_that_speaks_nonsense_lets_nobody_in(
 ) -> None:
     get, token = provider.get, provider.token
     _, described = get("/")
-    for told in (None, [], "sign in", {}, {**described, "jwks_uri": None}, {**described, "token_endpoint": 7}):
+    nonsense: list[Any] = [None, [], "sign in", {}, {**described, "jwks_uri": None}, {**described, "token_endpoint": 7}]
+    for told in nonsense:
         monkeypatch.setattr(provider, "get", lambda _, told=told: (200, told))
         left = await browser.get("/sign-in/oidc")
         assert (left.status_code, "The identity provider" in left.text) == (401, True)
@@ -251,7 +252,8 @@ async def test_a_provider_that_speaks_nonsense_lets_nobody_in(
         provider.will_say(sent := await leave(browser))
         assert (await come_back(browser, sent)).status_code == 401
     monkeypatch.setattr(provider, "get", get)
-    for said in (None, [], {"id_token": 5}):
+    no_tokens: list[Any] = [None, [], {"id_token": 5}]
+    for said in no_tokens:
         monkeypatch.setattr(provider, "token", lambda _, said=said: (200, said))
         provider.will_say(sent := await leave(browser))
         assert (await come_back(browser, sent)).status_code == 401
@@ -376,7 +378,12 @@ async def test_who_begins_one_sign_in_after_the_other_waits_and_nobody_is_asked_
         sent = await leave(browser)
     asked: list[str] = []
     get = provider.get
-    monkeypatch.setattr(provider, "get", lambda path: asked.append(path) or get(path))
+
+    def record(path: str) -> Any:
+        asked.append(path)
+        return get(path)
+
+    monkeypatch.setattr(provider, "get", record)
     refused = await browser.get("/sign-in/oidc", params={"next": "/w/default/runs"})
     assert (refused.status_code, asked) == (429, [])
     assert 500 < int(refused.headers["Retry-After"]) <= 600

@@ -28,6 +28,7 @@ from rota.http.ui.rendering import local
 from rota.http.ui.signing import secret_of
 from rota.http.ui.strip import strip
 from rota.model.ids import UserId, WorkspaceId, new_id
+from rota.model.reasons import FAILED, SKIPPED
 from rota.model.run import SkipReason, Status
 from rota.model.task import TaskForm
 from rota.model.text import plain
@@ -905,8 +906,8 @@ async def test_the_api_tells_a_session_in_the_words_of_its_page(admin: AsyncClie
     await house.say(run, "approval", status="refused", by="Ann", label="Refuse", text="No.")
     await house.say(run, "artifact", name="report.md")
     await house.say(run, "session", status="done", by="Ann")
-    for told in ({"status": "queued", "reason": "lost"}, {"status": "failed", "error_class": "timeout"}):
-        await house.say(run, "run", **told)
+    for change in ({"status": "queued", "reason": "lost"}, {"status": "failed", "error_class": "timeout"}):
+        await house.say(run, "run", **change)
     page = Transcript(await admin.get(f"/w/default/sessions/{run['session_id']}"))
     answer = (await admin.get(f"/api/v1/workspaces/default/sessions/{run['session_id']}/transcript")).json()
     told = {each["seq"]: " ".join(each["text"].split()) for each in answer["items"]}
@@ -1111,7 +1112,7 @@ def test_lengths_of_time(seconds: float, told: str) -> None:
 
 def test_every_reason_has_words() -> None:
     migration = next(Path(ui.__file__).parents[2].glob("db/migrations/0001*.sql")).read_text()
-    for column, known in (("skip_reason", {*words.SKIPPED, "missed"}), ("error_class", set(words.FAILED))):
+    for column, known in (("skip_reason", {*SKIPPED, "missed"}), ("error_class", set(FAILED))):
         allowed = re.search(rf"{column}\s+text CHECK \({column} IN \((.*?)\)\)", migration, re.DOTALL)
         assert allowed
         assert set(re.findall(r"'(\w+)'", allowed.group(1))) == known

@@ -188,7 +188,7 @@ async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, ho
     assert "As it was made" not in deleted  # it had no such field before
     assert f"{home}?refused=false" in done  # without the word
     export = next(each["href"] for each in Page(whole).all("a") if "/audit/export" in (each["href"] or ""))
-    assert (await admin.get(export)).status_code == 200
+    assert (await admin.get(str(export))).status_code == 200
     assert "Nothing of this kind" in (await admin.get(f"{home}?action=none")).text
 
 

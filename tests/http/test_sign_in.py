@@ -142,7 +142,7 @@ async def test_guesses_come_slower_and_slower_and_the_right_password_too(
 
 
 async def test_each_try_doubles_the_wait_up_to_a_quarter_of_an_hour(house: Any) -> None:
-    given = {"free": 2, "first": SECOND, "forget": timedelta(hours=1), "longest": timedelta(minutes=15)}
+    given: dict[str, Any] = {"free": 2, "first": SECOND, "forget": timedelta(hours=1), "longest": timedelta(minutes=15)}
     waits = []
     for _ in range(14):
         async with house.db.transaction() as conn:
@@ -384,7 +384,7 @@ async def test_what_was_written_before_one_signed_in_anew_is_sent_once_more(admi
     page = Page(await admin.post(path, data=written | {"csrf": "of an earlier one"}, headers=ours))
     assert "is sent once more as" in page.text
     assert page.form(path)["method"] == "post"
-    hidden = {each["name"]: str(each["value"]) for each in page.all("input") if each.get("type") == "hidden"}
+    hidden = {str(each["name"]): str(each["value"]) for each in page.all("input") if each.get("type") == "hidden"}
     assert {name: hidden[name] for name in written} == written
     assert hidden["csrf"] == signing_in.csrf_of(admin.cookies[COOKIE])
     assert (await admin.post(path, data=hidden, headers={CSRF_HEADER: ""})).status_code == 303

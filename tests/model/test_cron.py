@@ -2,9 +2,11 @@
 
 import json
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -53,17 +55,17 @@ SHIFTS = [
 ]
 
 
-def wall(*parts):
-    return datetime(*parts)  # noqa: DTZ001 — what a clock on the wall shows
+def wall(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute)  # noqa: DTZ001 — what a clock on the wall shows
 
 
-def slots(expr, zone, after, count):
+def slots(expr: str, zone: str, after: datetime, count: int) -> Iterator[datetime]:
     for _ in range(count):
         yield (after := next_after(expr, zone, after))
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[f"{each['id']} {each['expr']}" for each in VECTORS])
-def test_a_vector_gives_its_slots_or_is_refused(vector):
+def test_a_vector_gives_its_slots_or_is_refused(vector: Mapping[str, Any]) -> None:
     after = datetime.fromisoformat(vector["after"])
     if vector["expected"] == "error":
         with pytest.raises(Invalid) as refused:
@@ -75,14 +77,14 @@ def test_a_vector_gives_its_slots_or_is_refused(vector):
         assert all(slot.tzinfo is UTC for slot in found)
 
 
-def test_there_are_as_many_vectors_as_promised():
+def test_there_are_as_many_vectors_as_promised() -> None:
     assert len(VECTORS) == 197
 
 
 # ── Against cronsim, in UTC ─────────────────────────────────────────────────────────────────────────────────
 
 
-def field(low, high, *more):
+def field(low: int, high: int, *more: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     number = st.integers(low, high).map(str)
     spread = st.tuples(st.integers(low, high - 1), st.integers(1, high - low)).map(
         lambda pair: f"{pair[0]}-{min(high, pair[0] + pair[1])}"
@@ -103,7 +105,7 @@ instants = st.datetimes(wall(1990, 1, 1), wall(2090, 1, 1), timezones=st.just(UT
 
 @settings(max_examples=400)
 @given(expressions, instants)
-def test_in_utc_it_agrees_with_cronsim(expr, instant):
+def test_in_utc_it_agrees_with_cronsim(expr: str, instant: datetime) -> None:
     try:
         expected = list(islice(CronSim(expr, instant), 5))
     except CronSimError:
@@ -118,27 +120,28 @@ def test_in_utc_it_agrees_with_cronsim(expr, instant):
 # ── Against the clock, minute by minute ─────────────────────────────────────────────────────────────────────
 
 
-def real_minutes(zone, start, end):
+def real_minutes(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
     while start < end:
         yield start, start.astimezone(zone).replace(tzinfo=None)
         start += MINUTE
 
 
-def counted_by_hand(expr, zone, start, end):
+def counted_by_hand(expr: str, zone: str, start: datetime, end: datetime) -> list[datetime]:
     """Every slot from start to end, from cronsim's matches on a clock that never shifts."""
     clock = ZoneInfo(zone)
     naive = (start - 2 * timedelta(days=1)).replace(tzinfo=None)
     limit = (end + 2 * timedelta(days=1)).replace(tzinfo=None)
     due = set(takewhile(lambda wall: wall < limit, CronSim(expr, naive)))
     minutes = list(real_minutes(clock, start - timedelta(days=2), end + timedelta(days=1)))
-    if "*" in expr.split()[0][0] + expr.split()[1][0]:
+    minute, hour, *_ = expr.split()
+    if "*" in minute[0] + hour[0]:
         found = {at for at, wall in minutes if wall in due}
     else:
         found = set(fixed_slots(due, minutes))
     return sorted(at for at in found if start <= at <= end)
 
 
-def fixed_slots(due, minutes):
+def fixed_slots(due: set[datetime], minutes: Sequence[tuple[datetime, datetime]]) -> Iterator[datetime]:
     seen = set()
     for (_, before), (at, wall) in zip([minutes[0], *minutes], minutes, strict=False):
         gap = wall - before - MINUTE
@@ -164,7 +167,7 @@ moments = st.tuples(
 
 @settings(max_examples=150)
 @given(moments)
-def test_around_a_shift_every_slot_is_where_the_clock_says(moment):
+def test_around_a_shift_every_slot_is_where_the_clock_says(moment: tuple[str, str, tuple[str, date], int, int]) -> None:
     times, day, (zone, shift), minutes, length = moment
     expr = f"{times} {day}"
     start = datetime.combine(shift, datetime.min.time(), UTC) + minutes * MINUTE
@@ -180,7 +183,7 @@ def test_around_a_shift_every_slot_is_where_the_clock_says(moment):
 
 @settings(max_examples=300)
 @given(expressions, st.sampled_from(SHIFTS), instants)
-def test_the_next_slot_is_later_and_none_lies_between(expr, shift, instant):
+def test_the_next_slot_is_later_and_none_lies_between(expr: str, shift: tuple[str, date], instant: datetime) -> None:
     try:
         parse(expr)
     except Invalid:
@@ -197,14 +200,14 @@ def test_the_next_slot_is_later_and_none_lies_between(expr, shift, instant):
 
 @pytest.mark.parametrize("zone", ["America/Los_Angeles", "Australia/Lord_Howe", "Africa/Casablanca"])
 @pytest.mark.parametrize("expr", ["17 */5 * * 1-5", "30 1,2 * * *", "0 0 L * *", "15 0-23/3 1,15 * 5"])
-def test_years_are_counted_as_if_slot_by_slot(zone, expr):
+def test_years_are_counted_as_if_slot_by_slot(zone: str, expr: str) -> None:
     start, end = datetime(2023, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
     found = list(takewhile(lambda slot: slot <= end, slots(expr, zone, start, 99_999)))
     assert count_slots(expr, zone, found[0], end) == len(found)
     assert latest_until(expr, zone, found[0], end) == found[-1]
 
 
-def test_a_year_of_minutes_is_counted_by_the_day():
+def test_a_year_of_minutes_is_counted_by_the_day() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     end = start + timedelta(days=365)
     spent = min(timed(lambda: count_slots("* * * * *", "Europe/Berlin", start, end)) for _ in range(3))
@@ -212,7 +215,7 @@ def test_a_year_of_minutes_is_counted_by_the_day():
     assert spent < 0.05
 
 
-def test_a_zone_whose_offset_has_seconds_still_fires_on_its_own_minute():
+def test_a_zone_whose_offset_has_seconds_still_fires_on_its_own_minute() -> None:
     # Monrovia was at -0:44:30 until 7 January 1972, when it skipped ahead to UTC.
     before = datetime(1972, 1, 6, 12, tzinfo=UTC)
     assert next_after("0 9 * * *", "Africa/Monrovia", before) == datetime(1972, 1, 7, 9, tzinfo=UTC)
@@ -220,13 +223,13 @@ def test_a_zone_whose_offset_has_seconds_still_fires_on_its_own_minute():
 
 
 @pytest.mark.parametrize("name", ["UTC", "America/Los_Angeles"])
-def test_a_zone_and_an_instant_come_in_any_form(name):
+def test_a_zone_and_an_instant_come_in_any_form(name: str) -> None:
     here = datetime(2026, 11, 1, 1, 30, tzinfo=ZoneInfo("America/Los_Angeles"), fold=1)
     assert next_after("* * * * *", name, here) == datetime(2026, 11, 1, 9, 31, tzinfo=UTC)
     assert next_after(parse("* * * * *"), ZoneInfo(name), here) == datetime(2026, 11, 1, 9, 31, tzinfo=UTC)
 
 
-def test_a_fixed_time_has_one_instant_or_none():
+def test_a_fixed_time_has_one_instant_or_none() -> None:
     assert slot_at("America/New_York", wall(2024, 3, 10, 2, 30)) == datetime(2024, 3, 10, 7, tzinfo=UTC)
     assert slot_at("America/New_York", wall(2024, 11, 3, 1, 30)) == datetime(2024, 11, 3, 5, 30, tzinfo=UTC)
     assert slot_at("Pacific/Apia", wall(2011, 12, 30, 12)) is None
@@ -235,7 +238,7 @@ def test_a_fixed_time_has_one_instant_or_none():
 # ── The calendar ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def nearest_weekday(year, month, day):
+def nearest_weekday(year: int, month: int, day: int) -> date | None:
     try:
         wanted = date(year, month, day)
     except ValueError:
@@ -245,7 +248,7 @@ def nearest_weekday(year, month, day):
 
 
 @pytest.mark.parametrize("day", [1, 2, 15, 28, 29, 30, 31])
-def test_the_nearest_weekday_never_leaves_its_month(day):
+def test_the_nearest_weekday_never_leaves_its_month(day: int) -> None:
     expected = [nearest_weekday(2020 + month // 12, month % 12 + 1, day) for month in range(120)]
     found = [slot.date() for slot in slots(f"0 0 {day}W * *", "UTC", datetime(2019, 12, 31, 1, tzinfo=UTC), 60)]
     assert found == [each for each in expected if each][:60]
@@ -260,7 +263,7 @@ def test_the_nearest_weekday_never_leaves_its_month(day):
         ("0 0 29W 2 *", 2096, 2104),
     ],
 )
-def test_what_comes_once_in_decades_is_found(expr, after, expected):
+def test_what_comes_once_in_decades_is_found(expr: str, after: int, expected: int) -> None:
     assert next_after(expr, "Europe/Berlin", datetime(after, 3, 1, tzinfo=UTC)).year == expected
 
 
@@ -271,12 +274,12 @@ def test_what_comes_once_in_decades_is_found(expr, after, expected):
         "0 0 */100 * MON#4", "0 0 */100 * 1#5",
     ],
 )  # fmt: skip
-def test_what_never_fires_is_refused_at_once(expr):
+def test_what_never_fires_is_refused_at_once(expr: str) -> None:
     assert min(timed(lambda: refusal(expr)) for _ in range(3)) < 0.05
     assert "day of month" in refusal(expr).message
 
 
-def test_what_a_zone_always_skips_is_refused_at_once():
+def test_what_a_zone_always_skips_is_refused_at_once() -> None:
     expr = "*/5 2 * 3 0#2"  # the hour that New York skips
     now = datetime(2026, 5, 1, tzinfo=UTC)
     assert next_after(expr, "Europe/Berlin", now)
@@ -284,20 +287,20 @@ def test_what_a_zone_always_skips_is_refused_at_once():
     assert "America/New_York" in refusal(expr, "America/New_York", now).message
 
 
-def test_the_end_of_the_calendar_is_a_refusal():
+def test_the_end_of_the_calendar_is_a_refusal() -> None:
     assert "calendar" in refusal("0 0 1 1 *", "UTC", datetime(9998, 12, 31, tzinfo=UTC)).message
 
 
 # ── Refusals ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def refusal(expr, zone="UTC", after=datetime(2026, 1, 1, tzinfo=UTC)):
+def refusal(expr: str, zone: str = "UTC", after: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> Invalid:
     with pytest.raises(Invalid) as refused:
         next_after(expr, zone, after)
     return refused.value
 
 
-def timed(work):
+def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -337,7 +340,7 @@ def timed(work):
         (f"0 0 * * *{' ' * 256}", "256 characters at most"),
     ],
 )  # fmt: skip
-def test_a_refusal_names_the_field_and_what_would_be_right(expr, said):
+def test_a_refusal_names_the_field_and_what_would_be_right(expr: str, said: str | None) -> None:
     if said is None:
         assert parse(expr).expr == expr.strip()
     else:
@@ -346,10 +349,10 @@ def test_a_refusal_names_the_field_and_what_would_be_right(expr, said):
 
 @settings(max_examples=300)
 @given(st.text(alphabet=st.sampled_from("0159*/-,#LW?@ \tMONJAN\x00é"), max_size=40) | st.text(max_size=40))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_read_or_refused(text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     try:
-        answer = next_after(text, "America/Los_Angeles", now)
+        answer: object = next_after(text, "America/Los_Angeles", now)
     except Invalid as refused:
         answer = refused.message.encode()
     assert answer
@@ -368,12 +371,12 @@ def test_any_text_is_read_or_refused(text):
         ("0 0 * * 1-7/2", "0 0 * * 1,3,5,7"),
     ],
 )
-def test_two_spellings_mean_the_same(one, other):
+def test_two_spellings_mean_the_same(one: str, other: str) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     assert list(slots(one, "Europe/Paris", start, 30)) == list(slots(other, "Europe/Paris", start, 30))
 
 
-def test_a_parsed_expression_is_a_value():
+def test_a_parsed_expression_is_a_value() -> None:
     assert parse(" 0  9 * * 1-5") == parse("0 9 * * 1-5")
     assert len({parse("0 9 * * *"), parse("0 9\t* * *"), parse("0 10 * * *")}) == 2
 
@@ -397,7 +400,7 @@ def test_a_parsed_expression_is_a_value():
         ("x" * 100_000, ""),
     ],
 )
-def test_a_zone_that_is_none_is_refused_with_a_hint(name, hint):
+def test_a_zone_that_is_none_is_refused_with_a_hint(name: str, hint: str) -> None:
     with pytest.raises(Invalid) as refused:
         load_zone(name)
     assert (refused.value.code, refused.value.field) == ("unknown_timezone", "timezone")
@@ -405,11 +408,11 @@ def test_a_zone_that_is_none_is_refused_with_a_hint(name, hint):
     assert len(refused.value.message.encode()) < 256
 
 
-def test_every_zone_there_is_can_be_used():
+def test_every_zone_there_is_can_be_used() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert all(next_after("0 9 * * *", zone, now) > now for zone in zone_names())
 
 
-def test_a_hint_is_given_only_for_what_is_near():
+def test_a_hint_is_given_only_for_what_is_near() -> None:
     assert did_you_mean("timezon", ["timezone", "cron"]) == " Did you mean “timezone”?"
     assert did_you_mean("colour", ["timezone", "cron"]) == ""

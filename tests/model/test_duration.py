@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ from rota.model.duration import LONGEST, format_duration, parse_duration
         ("3653d", LONGEST),
     ],
 )
-def test_a_duration_is_read_exactly(text, expected):
+def test_a_duration_is_read_exactly(text: str, expected: timedelta) -> None:
     assert parse_duration(text) == expected
 
 
@@ -40,7 +41,7 @@ def test_a_duration_is_read_exactly(text, expected):
         "PT15M", "١٥m", "15m\0", "15m\n15m", "\ud800", None, 15, True, 1.5, ["15m"],
     ],
 )  # fmt: skip
-def test_anything_else_is_refused(text):
+def test_anything_else_is_refused(text: Any) -> None:
     with pytest.raises(Invalid) as refused:
         parse_duration(text, field="timeout")
     assert (refused.value.code, refused.value.field) == ("invalid_duration", "timeout")
@@ -59,22 +60,22 @@ def test_anything_else_is_refused(text):
         (timedelta(seconds=10), "10s"),
     ],
 )
-def test_a_duration_is_written_in_its_largest_units(duration, expected):
+def test_a_duration_is_written_in_its_largest_units(duration: timedelta, expected: str) -> None:
     assert format_duration(duration) == expected
 
 
 @given(st.timedeltas(timedelta(microseconds=1), LONGEST))
-def test_what_is_written_is_read_back(duration):
+def test_what_is_written_is_read_back(duration: timedelta) -> None:
     assert parse_duration(format_duration(duration)) == duration
 
 
 @given(st.text(max_size=70))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(Invalid):
         assert timedelta(0) < parse_duration(text) <= LONGEST
 
 
 @pytest.mark.parametrize("duration", [timedelta(0), timedelta(seconds=-1)])
-def test_no_time_at_all_cannot_be_written(duration):
+def test_no_time_at_all_cannot_be_written(duration: timedelta) -> None:
     with pytest.raises(Invalid):
         format_duration(duration)

@@ -1,8 +1,10 @@
 """Schedules: when they fire, how they are written and read, what is said about them before they are saved."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
 from itertools import islice, takewhile
 from random import Random
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -20,6 +22,8 @@ from rota.model.schedule import (
     Compiled,
     CronSchedule,
     EverySchedule,
+    Kind,
+    Schedule,
     editor_form,
     read_schedule,
     short_form,
@@ -30,27 +34,27 @@ ZONES = ["UTC", "America/Los_Angeles", "Europe/Berlin", "Australia/Lord_Howe", "
 MICROSECOND = timedelta(microseconds=1)
 
 
-def utc(*parts):
-    return datetime(*parts, tzinfo=UTC)
+def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
 
 
-def following(schedule, after):
-    while after := schedule.next_after(after):
-        yield after
+def following(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+    while slot := schedule.next_after(after):
+        yield (after := slot)
 
 
-def fires(schedule, after, count):
+def fires(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
     return list(islice(following(schedule, after), count))
 
 
-def read(form, **options):
+def read(form: Any, **options: Any) -> Compiled:
     return read_schedule(form, **{"default_timezone": "Europe/Berlin", "now": NOW, **options})
 
 
 # ── When they fire ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_interval_first_fires_one_interval_after_its_anchor():
+def test_an_interval_first_fires_one_interval_after_its_anchor() -> None:
     schedule = EverySchedule(timedelta(minutes=15), NOW)
     assert schedule.next_after(NOW - timedelta(days=9)) == NOW + timedelta(minutes=15)
     assert schedule.next_after(NOW) == NOW + timedelta(minutes=15)
@@ -62,7 +66,7 @@ def test_an_interval_first_fires_one_interval_after_its_anchor():
     st.integers(0, 10**6),
     st.timedeltas(-timedelta(days=1), timedelta(days=1)),
 )
-def test_an_interval_never_drifts(every, number, off):
+def test_an_interval_never_drifts(every: timedelta, number: int, off: timedelta) -> None:
     schedule = EverySchedule(every, NOW)
     try:
         slot = NOW + number * every
@@ -79,7 +83,7 @@ def test_an_interval_never_drifts(every, number, off):
     assert later is None or (later - NOW) % every == timedelta(0)
 
 
-def test_an_interval_counts_elapsed_time_also_when_its_times_are_of_one_zone():
+def test_an_interval_counts_elapsed_time_also_when_its_times_are_of_one_zone() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     schedule = EverySchedule(timedelta(days=1), datetime(2026, 3, 28, 12, tzinfo=berlin))
     assert schedule.next_after(datetime(2026, 3, 28, 13, tzinfo=berlin)) == utc(2026, 3, 29, 11)
@@ -87,32 +91,32 @@ def test_an_interval_counts_elapsed_time_also_when_its_times_are_of_one_zone():
     assert schedule.count_slots(utc(2026, 3, 29, 11), datetime(2026, 3, 30, 12, tzinfo=berlin)) == 1
 
 
-def test_an_interval_that_outlasts_the_calendar_has_no_next_slot():
+def test_an_interval_that_outlasts_the_calendar_has_no_next_slot() -> None:
     assert EverySchedule(timedelta(days=3000), NOW).next_after(utc(9998, 1, 1)) is None
     assert EverySchedule(timedelta(days=365), utc(9998, 12, 31)).next_after(utc(9998, 12, 31)) is None
 
 
-def days_at(days, hour, zone, anchor):
+def days_at(days: int, hour: int, zone: str, anchor: datetime) -> EverySchedule:
     return EverySchedule(timedelta(days=days), anchor, days, time(hour), zone)
 
 
-def test_every_two_days_starts_today_while_the_time_is_still_ahead():
+def test_every_two_days_starts_today_while_the_time_is_still_ahead() -> None:
     schedule = days_at(2, 9, "Europe/Berlin", utc(2026, 5, 5, 6, 59))
     assert fires(schedule, utc(2026, 5, 1), 3) == [utc(2026, 5, day, 7) for day in (5, 7, 9)]
 
 
-def test_every_two_days_starts_tomorrow_when_the_time_has_passed():
+def test_every_two_days_starts_tomorrow_when_the_time_has_passed() -> None:
     schedule = days_at(2, 9, "Europe/Berlin", utc(2026, 5, 5, 7, 0))
     assert fires(schedule, utc(2026, 5, 5, 7, 0), 3) == [utc(2026, 5, day, 7) for day in (6, 8, 10)]
 
 
-def test_every_two_days_keeps_its_time_on_the_wall_when_the_clock_shifts():
+def test_every_two_days_keeps_its_time_on_the_wall_when_the_clock_shifts() -> None:
     schedule = days_at(2, 9, "America/Los_Angeles", utc(2026, 3, 6))
     expected = [utc(2026, 3, 6, 17), utc(2026, 3, 8, 16), utc(2026, 3, 10, 16)]
     assert fires(schedule, utc(2026, 3, 6), 3) == expected
 
 
-def test_every_two_days_fires_after_a_gap_once_in_a_fold_and_not_on_a_day_that_never_was():
+def test_every_two_days_fires_after_a_gap_once_in_a_fold_and_not_on_a_day_that_never_was() -> None:
     gap = days_at(2, 2, "America/New_York", utc(2024, 3, 8))
     assert fires(gap, utc(2024, 3, 8, 8), 2) == [utc(2024, 3, 10, 7), utc(2024, 3, 12, 6)]
     fold = days_at(2, 1, "America/New_York", utc(2024, 11, 1))
@@ -129,7 +133,9 @@ def test_every_two_days_fires_after_a_gap_once_in_a_fold_and_not_on_a_day_that_n
     st.timedeltas(timedelta(days=-6_000), timedelta(days=1_500)).map(NOW.__add__),
     st.timedeltas(timedelta(0), timedelta(days=800)),
 )
-def test_every_so_many_days_is_counted_as_if_slot_by_slot(days, at, zone, anchor, span):
+def test_every_so_many_days_is_counted_as_if_slot_by_slot(
+    days: int, at: time, zone: str, anchor: datetime, span: timedelta
+) -> None:
     at = at.replace(second=0, microsecond=0)
     schedule = EverySchedule(timedelta(days=days), anchor, days, at, zone)
     found = list(takewhile(lambda slot: slot <= anchor + span, following(schedule, anchor)))
@@ -140,7 +146,7 @@ def test_every_so_many_days_is_counted_as_if_slot_by_slot(days, at, zone, anchor
         assert schedule.latest_until(found[0], anchor + span) == found[-1]
 
 
-def test_at_fires_once():
+def test_at_fires_once() -> None:
     schedule = AtSchedule(NOW)
     assert fires(schedule, NOW - timedelta(days=1), 3) == [NOW]
     assert schedule.next_after(NOW) is None
@@ -149,7 +155,7 @@ def test_at_fires_once():
     assert schedule.count_slots(NOW + MICROSECOND, NOW + timedelta(days=1)) == 0
 
 
-def test_a_cron_schedule_fires_in_its_zone():
+def test_a_cron_schedule_fires_in_its_zone() -> None:
     schedule = CronSchedule("0 9 * * 1-5", "America/Los_Angeles")
     assert fires(schedule, NOW, 2) == [utc(2026, 5, 5, 16), utc(2026, 5, 6, 16)]
     assert schedule.latest_until(utc(2026, 5, 5, 16), utc(2026, 5, 11)) == utc(2026, 5, 8, 16)
@@ -159,7 +165,7 @@ def test_a_cron_schedule_fires_in_its_zone():
 # ── Reading a form ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def every(text, **more):
+def every(text: str, **more: Any) -> EverySchedule:
     return EverySchedule(parse_duration(text), NOW, timezone="Europe/Berlin", **more)
 
 
@@ -196,7 +202,7 @@ def every(text, **more):
         ({"at": datetime(2027, 1, 1, 9, tzinfo=UTC)}, "at", AtSchedule(utc(2027, 1, 1, 9), "Europe/Berlin")),
     ],
 )
-def test_a_shorthand_is_understood(form, kind, schedule):
+def test_a_shorthand_is_understood(form: Any, kind: Kind, schedule: Schedule) -> None:
     assert read(form) == Compiled(kind, schedule)
 
 
@@ -228,14 +234,14 @@ def test_a_shorthand_is_understood(form, kind, schedule):
         ({"mode": "advanced", "cron": "@every  90m"}, every("90m")),
     ],
 )
-def test_the_editors_modes_compile_to_exactly_what_they_say(form, schedule):
+def test_the_editors_modes_compile_to_exactly_what_they_say(form: Any, schedule: Schedule) -> None:
     compiled = read(form)
     assert compiled.schedule == schedule
     assert compiled.editor_mode == form["mode"]
     assert compiled.kind == ("cron" if isinstance(schedule, CronSchedule) else "every")
 
 
-def test_the_editors_form_is_kept_normalised():
+def test_the_editors_form_is_kept_normalised() -> None:
     form = {"mode": "weekly", "weekdays": ["sun", "fri", "mon"], "time": "9:00", "timezone": "UTC"}
     assert read(form).editor == {**form, "weekdays": ["mon", "fri", "sun"], "time": "09:00"}
 
@@ -300,14 +306,14 @@ def test_the_editors_form_is_kept_normalised():
         ({"mode": "advanced", "cron": "0 9 * * *", "every": 1}, "invalid_schedule", "every", "no key"),
     ],
 )  # fmt: skip
-def test_a_form_is_refused_with_its_field_and_what_would_be_right(form, code, field, said):
+def test_a_form_is_refused_with_its_field_and_what_would_be_right(form: Any, code: str, field: str, said: str) -> None:
     with pytest.raises(Invalid) as refused:
         read(form)
     assert (refused.value.code, refused.value.field) == (code, field)
     assert said in refused.value.message
 
 
-def test_a_time_that_a_zone_skipped_for_good_is_refused():
+def test_a_time_that_a_zone_skipped_for_good_is_refused() -> None:
     with pytest.raises(Invalid, match="never came"):
         read({"at": "2011-12-30T12:00", "timezone": "Pacific/Apia"}, now=utc(2011, 1, 1))
 
@@ -323,9 +329,9 @@ modes = st.sampled_from(["interval", "weekly", "advanced", "days", "minutes", "U
 
 @settings(max_examples=250)
 @given(junk | st.dictionaries(known_keys | st.text(max_size=5), modes | junk, max_size=5))
-def test_any_form_is_read_or_refused(form):
+def test_any_form_is_read_or_refused(form: Any) -> None:
     try:
-        answer = read(form).schedule
+        answer: object = read(form).schedule
     except Invalid as refused:
         answer = refused.message.encode() + (refused.field or "").encode("ascii")
     assert answer
@@ -372,7 +378,7 @@ shorthands = st.one_of(
 
 
 @given(editor_forms)
-def test_saving_what_the_editor_shows_changes_nothing(form):
+def test_saving_what_the_editor_shows_changes_nothing(form: dict[str, Any]) -> None:
     compiled = read(form)
     shown = editor_form(compiled.schedule, compiled.editor_mode, compiled.editor)
     assert shown == compiled.editor
@@ -380,14 +386,14 @@ def test_saving_what_the_editor_shows_changes_nothing(form):
 
 
 @given(editor_forms | shorthands)
-def test_what_the_editor_shows_gives_the_same_schedule_however_it_was_made(form):
+def test_what_the_editor_shows_gives_the_same_schedule_however_it_was_made(form: dict[str, Any]) -> None:
     schedule = read(form).schedule
     assert read(editor_form(schedule)).schedule == schedule
     assert read(editor_form(schedule, "weekly")).schedule == schedule
     assert read(short_form(schedule)).schedule == schedule
 
 
-def test_an_editors_form_that_no_longer_fits_is_not_shown():
+def test_an_editors_form_that_no_longer_fits_is_not_shown() -> None:
     old = {"mode": "weekly", "weekdays": ["mon"], "time": "09:00", "timezone": "UTC"}
     shown = editor_form(CronSchedule("0 10 * * 1", "UTC"), "weekly", old)
     assert shown == {"mode": "advanced", "cron": "0 10 * * 1", "timezone": "UTC"}
@@ -460,7 +466,7 @@ LA = "America/Los_Angeles"
         ("0 9 * * *", "America/Argentina/Buenos_Aires", "Every day at 09:00, Buenos Aires"),
     ],
 )
-def test_a_cron_schedule_is_said_in_words(expr, zone, words):
+def test_a_cron_schedule_is_said_in_words(expr: str, zone: str, words: str) -> None:
     assert describe(CronSchedule(expr, zone)) == words
 
 
@@ -484,13 +490,13 @@ def test_a_cron_schedule_is_said_in_words(expr, zone, words):
         (AtSchedule(utc(9999, 12, 31, 23), "Pacific/Kiritimati"), "Once, on 31 December 9999 at 23:00, UTC"),
     ],
 )
-def test_other_schedules_are_said_in_words(schedule, words):
+def test_other_schedules_are_said_in_words(schedule: Schedule, words: str) -> None:
     assert describe(schedule) == words
 
 
-def test_no_two_expressions_that_differ_are_said_in_the_same_words():
+def test_no_two_expressions_that_differ_are_said_in_the_same_words() -> None:
     choose = Random(7).choice
-    said = {}
+    said: dict[str, Any] = {}
     for _ in range(8_000):
         fields = (
             choose(["0", "5", "*", "*/5", "*/7", "*/15", "5/15", "0,30", "10-20", "0-50/10", "*/90", "59"]),
@@ -513,7 +519,7 @@ def test_no_two_expressions_that_differ_are_said_in_the_same_words():
 # ── Before it is saved ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_preview_shows_each_fire_with_its_offset():
+def test_a_preview_shows_each_fire_with_its_offset() -> None:
     found = preview(CronSchedule("0 9 * * *", LA), utc(2026, 3, 7), 3)
     assert found[1:] == [
         Fire(utc(2026, 3, 8, 16), "2026-03-08T09:00:00-07:00"),
@@ -522,13 +528,13 @@ def test_a_preview_shows_each_fire_with_its_offset():
     assert found[0].local == "2026-03-07T09:00:00-08:00"
 
 
-def test_a_preview_ends_where_the_schedule_does():
+def test_a_preview_ends_where_the_schedule_does() -> None:
     assert preview(AtSchedule(NOW), NOW - MICROSECOND, 3) == [Fire(NOW, "2026-05-05T12:00:00+00:00")]
     assert preview(AtSchedule(NOW, "Asia/Tokyo"), NOW - MICROSECOND, 3) == [Fire(NOW, "2026-05-05T21:00:00+09:00")]
     assert preview(AtSchedule(NOW), NOW, 3) == []
 
 
-def codes(schedule, after=NOW, **options):
+def codes(schedule: Schedule, after: datetime = NOW, **options: Any) -> list[str]:
     return [warning.code for warning in warnings(schedule, after, **options)]
 
 
@@ -557,11 +563,11 @@ def codes(schedule, after=NOW, **options):
         (AtSchedule(NOW + timedelta(days=300)), []),
     ],
 )
-def test_what_may_surprise_is_said_before_it_happens(schedule, expected):
+def test_what_may_surprise_is_said_before_it_happens(schedule: Schedule, expected: list[str]) -> None:
     assert codes(schedule) == expected
 
 
-def test_a_warning_names_the_day_and_what_becomes_of_the_time():
+def test_a_warning_names_the_day_and_what_becomes_of_the_time() -> None:
     gap, fold = warnings(CronSchedule("30 1,2 * * *", LA), utc(2026, 1, 1))[:2]
     assert gap.message == "On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:30 fires at 03:00 instead."
     assert fold.message == (
@@ -571,7 +577,7 @@ def test_a_warning_names_the_day_and_what_becomes_of_the_time():
     assert apia[0].message == "On 30 December 2011 the clock in Apia skips 00:00 to 00:00; 12:00 does not fire."
 
 
-def test_fires_closer_than_a_run_takes_are_dense():
+def test_fires_closer_than_a_run_takes_are_dense() -> None:
     busy = CronSchedule("0,5 9 * * *", "UTC")
     assert codes(busy, usual_duration=timedelta(minutes=6)) == ["dense"]
     assert codes(busy, usual_duration=timedelta(minutes=5)) == []

@@ -18,7 +18,7 @@ from waiting import until
 from rota import daemon
 from rota.db import targets
 from rota.db.listener import OUTWARD
-from rota.model.ids import AutomationId, new_id
+from rota.model.ids import AutomationId, RunId, new_id
 from rota.model.outward import MOST_TRIES, delay, message
 from rota.notify import telling
 from rota.notify.outward import MOST_UNPROVEN, Outward, courier
@@ -147,7 +147,7 @@ async def shown(api: Api) -> dict[str, Any]:
 
 async def fail(office: Office, automation_id: str, times: int = 1) -> None:
     where = office.caller.workspace_id, AutomationId(UUID(automation_id))
-    failures = [telling.Failure(where[0], new_id(), where[1], None, "timeout") for _ in range(times)]
+    failures = [telling.Failure(where[0], RunId(new_id()), where[1], None, "timeout") for _ in range(times)]
     async with office.db.transaction() as conn:
         await telling.of_failed(conn, failures)
 
@@ -416,7 +416,7 @@ async def test_an_answered_question_is_not_sent_any_more(office: Office, api: Ap
     made(await api.post(f"/automations/{automation['id']}/run"))
     asked = await (await office.claim()).desk.park("May I?")
     assert (await shown(api))["waiting"] == 1
-    made(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)  # type: ignore[union-attr]
+    made(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)
     assert (await shown(api))["waiting"] == 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from psycopg import Rollback
+from databases import roll_back
 
 from rota.model.ids import AutomationId
 from rota.model.notification import WORDS, Kind
@@ -119,7 +119,7 @@ async def test_what_was_rolled_back_was_not_told(office: Office, api: Api) -> No
     await office.execute("UPDATE runs SET lease_until = now() - interval '1 s' WHERE id = %s", at_work.id)
     async with office.db.transaction() as conn:
         assert await sweeping.rescue(conn, 10) == 1
-        raise Rollback
+        roll_back()
     assert await told(api) == []
     async with office.db.transaction() as conn:
         await sweeping.rescue(conn, 10)

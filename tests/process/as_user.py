@@ -12,7 +12,10 @@ from pathlib import Path
 
 
 def main(uid: int, command: list[str]) -> None:
-    os.unshare(os.CLONE_NEWNS) if hasattr(os, "unshare") else _unshare()
+    if sys.version_info >= (3, 12):
+        os.unshare(os.CLONE_NEWNS)
+    else:
+        _unshare()
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     for closed, needed in closed_directories().items():
         open_up(closed, needed)

@@ -8,6 +8,7 @@ Both end with the message "the end".
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any, TextIO
 
 from rota.client import AsyncClient
@@ -58,7 +59,8 @@ def tell(out: TextIO, what: str, message: dict[str, Any]) -> None:
 
 async def main(what: str, url: str, token: str, *given: str) -> None:
     async with AsyncClient(url, token=token, patience=PATIENCE) as client:
-        await {"publish": publish, "follow": follow, "work": work}[what](client, *given)
+        parts: dict[str, Callable[..., Awaitable[None]]] = {"publish": publish, "follow": follow, "work": work}
+        await parts[what](client, *given)
 
 
 if __name__ == "__main__":

@@ -303,8 +303,8 @@ def test_a_secret_is_found_nowhere_but_in_the_agent_it_was_given_to(
 
     secrets = [token.encode(), hook.removeprefix("whsec_").encode(), cookie.encode()]
     secrets.append(link.partition("token=")[2].encode())
-    for answer in answers + shown:
-        assert not found_in(answer, [*FORMS, *secrets])
+    for each in answers + shown:
+        assert not found_in(each, [*FORMS, *secrets])
     assert not found_in(rota.output.encode(), [*FORMS, *secrets[:3]])  # the link is shown there, once
     files = [each for each in home.rglob("*") if each.is_file() and each.name != "vault.keys"]
     assert len(files) > 500, "the whole database is among them"

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import orjson
 import psycopg
@@ -15,13 +16,16 @@ from rota.access.vault import open_vault
 from rota.db import triggers as trigger_rows
 from rota.db.listener import RUNS, Listener, Wakes
 from rota.errors import Invalid, NotFound, Unauthenticated
+from rota.model.ids import RunId
 from rota.model.webhook import sign
 from rota.roster import automations, triggers
 from rota.runs import cancelling
 from rota.scheduler.inbound import publish_event, receive_webhook
 
 
-async def publish(house: House, event: str, data: Any = None, key: str | None = None) -> list[Any]:
+async def publish(
+    house: House, event: str, data: Any = None, key: str | None = None
+) -> Mapping[tuple[UUID, str], RunId]:
     async with house.db.transaction() as conn:
         return await publish_event(conn, house.caller, event, data, key)
 
@@ -164,7 +168,7 @@ async def call(
     body: bytes = b'{"hello": "world"}',
 ) -> Any:
     timestamp = str(int(time.time()))
-    headers = {
+    headers: dict[str, str | None] = {
         "message_id": message_id,
         "timestamp": timestamp,
         "signatures": sign(secret, message_id, timestamp, body),

@@ -1,6 +1,7 @@
 """Promises 1 and 2: every slot becomes exactly one run, skip or recorded miss."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -73,7 +74,7 @@ async def test_a_stream_that_fails_takes_the_other_with_it_and_is_told_as_it_fai
         await begun.wait()
         raise OSError("the line is dead")
 
-    batches = iter([real, lambda _: goes_on(), lambda _: fails()])
+    batches: Iterator[Callable[[Connection], Awaitable[int]]] = iter([real, lambda _: goes_on(), lambda _: fails()])
 
     async def fire_batch(conn: Connection) -> int:
         return await next(batches)(conn)

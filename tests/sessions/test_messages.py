@@ -11,13 +11,14 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from databases import roll_back
 from house import House
 from waiting import until
 
 from rota.db import messages as rows
 from rota.db.listener import Listener, Wakes, session_channel
 from rota.db.messages import Asked, Message
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
 from rota.errors import Conflict, Invalid, Lost, NotFound, RotaError, TooLarge
 from rota.model.ids import RunId, SessionId, new_id
 from rota.model.message import LARGEST_BODY, NewMessage, recipients
@@ -147,7 +148,7 @@ async def test_a_message_is_an_event_of_the_one_sequence_with_a_delivery_for_eac
 async def test_a_publish_that_is_rolled_back_is_never_seen(hall: Hall, db: Database, post: Post) -> None:
     async with db.transaction() as conn:
         [given_up] = await messages.publish(conn, [hall.message("lost")])
-        raise psycopg.Rollback
+        roll_back()
     assert isinstance(given_up, Message)
     await post.publish(hall.message("kept"))
     assert await hall.inbox("agent") == ["kept"]
@@ -157,7 +158,7 @@ async def test_a_publish_that_is_rolled_back_is_never_seen(hall: Hall, db: Datab
 # The late commit ---------------------------------------------------------------------------------------------------
 
 
-Publish = Callable[[psycopg.AsyncConnection[Any], str], Awaitable[object]]
+Publish = Callable[[Connection, str], Awaitable[object]]
 Read = Callable[[int], Awaitable[list[tuple[int, str]]]]
 
 
@@ -182,7 +183,7 @@ async def _seen_despite_a_late_commit(hall: Hall, publish: Publish, read: Read) 
 
 
 async def test_a_publisher_that_commits_late_loses_nothing(hall: Hall) -> None:
-    async def publish(conn: psycopg.AsyncConnection[Any], body: str) -> None:
+    async def publish(conn: Connection, body: str) -> None:
         await messages.publish(conn, [hall.message(body)])
 
     async def read(after: int) -> list[tuple[int, str]]:
@@ -197,7 +198,7 @@ async def test_numbers_of_an_identity_column_would_lose_it(hall: Hall) -> None:
     """The same publishers and the same reader over a plain table: what the session's lock is for."""
     await hall.execute("CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text NOT NULL)")
 
-    async def publish(conn: psycopg.AsyncConnection[Any], body: str) -> None:
+    async def publish(conn: Connection, body: str) -> None:
         await conn.execute("INSERT INTO plain (body) VALUES (%s)", [body])
 
     async def read(after: int) -> list[tuple[int, str]]:

@@ -15,7 +15,7 @@ from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.errors import Conflict, Invalid, Lost
 from rota.model.executor import Assignment, Desk
-from rota.model.ids import RunId, SessionId, new_id
+from rota.model.ids import RunId, SessionId, WorkerId, new_id
 from rota.model.outcome import Cancelled, ErrorClass, Failed, Outcome, Succeeded
 from rota.model.run import Claimed, Status
 from rota.model.task import TaskForm
@@ -247,7 +247,7 @@ async def test_of_many_tasks_that_end_at_once_none_is_compared_with_the_others(h
 
     workspace_id, session_id = house.caller.workspace_id, SessionId(new_id())
     ended = [
-        Single(workspace_id, RunId(new_id()), session_id, None, None, 0, Status.CANCELLED, "task", *[None] * 3, "")
+        Single(workspace_id, RunId(new_id()), session_id, None, None, 0, Status.CANCELLED, "task", None, None, None, "")
         for _ in range(2)
     ]
     async with house.db.transaction() as conn:
@@ -285,7 +285,7 @@ async def test_a_batch_that_cannot_be_is_refused_whole(
     with pytest.raises((Invalid, Conflict), match=told) as refused:
         await workshop.add(session, task("fine"), *forms)
     assert refused.value.code == code
-    assert refused.value.field.startswith("tasks")
+    assert (refused.value.field or "").startswith("tasks")
     assert await workshop.tasks(session) == {"there": "ready"}
 
 
@@ -343,7 +343,7 @@ async def claim_all(conn: Connection) -> list[Claimed]:
     async with conn.transaction():
         rows = await queues.to_read(conn, 10)
         return await claiming.claim(
-            conn, "w", queues=rows, places=10, lease=running.DIRECT_TIMEOUT, token_hashes=hashes
+            conn, WorkerId("w"), queues=rows, places=10, lease=running.DIRECT_TIMEOUT, token_hashes=hashes
         )  # fmt: skip
 
 

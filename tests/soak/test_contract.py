@@ -1,5 +1,7 @@
 """The API and its description agree, also at the borders of every field, for requests that differ each time."""
 
+from typing import Any
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
@@ -15,7 +17,7 @@ described = schemathesis.openapi.from_dict(document())
 @MANY
 @pytest.mark.timeout(1200)  # each of fifty requests moves in anew
 def test_every_answer_is_as_described_and_nothing_of_another_tenant(
-    case: schemathesis.Case,
+    case: schemathesis.Case[Any],
     served: Served,  # noqa: F811
 ) -> None:
     with served.asker(case.method) as one:

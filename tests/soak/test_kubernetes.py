@@ -23,7 +23,7 @@ from rota.model.ids import RunId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
-WHERE = {"kubeconfig": KUBECONFIG, "namespace": os.environ.get("ROTA_TEST_KUBERNETES_NAMESPACE", "")}
+WHERE: dict[str, Any] = {"kubeconfig": KUBECONFIG, "namespace": os.environ.get("ROTA_TEST_KUBERNETES_NAMESPACE", "")}
 IMAGE = os.environ.get("ROTA_TEST_KUBERNETES_IMAGE", "busybox:1.37")
 TO_START = 180.0
 

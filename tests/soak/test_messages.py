@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from ..process.fire import messages_under_fire
+from process.fire import messages_under_fire
 
 
 @pytest.mark.timeout(1200)

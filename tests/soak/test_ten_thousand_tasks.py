@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from house import House
-from sessions.conftest import crew, workshop  # noqa: F401 — fixtures
-from sessions.test_large_dag import deep, finishes, lattice, wide
+
+from ..sessions.conftest import crew, workshop  # noqa: F401 — fixtures
+from ..sessions.test_large_dag import deep, finishes, lattice, wide
 
 
 @pytest.mark.timeout(900)

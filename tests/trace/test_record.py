@@ -1,6 +1,7 @@
 """Writing what agents say: together, in order, fenced by the lease, and never lost while the database is away."""
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -123,14 +124,14 @@ async def test_only_what_was_spent_since_is_charged_again(desk: RecordingDesk) -
     for unit in ("tokens", "pages", "tokens"):
         await desk.usage(unit, 1)
     told, charges = desk.take()
-    assert [(each.unit, each.amount) for each in charges] == [("pages", 1), ("tokens", 2)]
+    assert [(each.unit, each.amount) for each in charges] == [("pages", Decimal(1)), ("tokens", Decimal(2))]
 
     desk.give_back(told, charges)
     await desk.usage("words", 3)
     assert [each.unit for each in desk.take()[1]] == ["pages", "tokens", "words"]
 
     await desk.usage("pages", 1)
-    assert [(each.unit, each.amount) for each in desk.take()[1]] == [("pages", 2)]
+    assert [(each.unit, each.amount) for each in desk.take()[1]] == [("pages", Decimal(2))]
 
 
 async def test_an_attempt_may_report_only_so_many_units_and_those_of_budgets_always(desk: RecordingDesk) -> None:
@@ -139,7 +140,7 @@ async def test_an_attempt_may_report_only_so_many_units_and_those_of_budgets_alw
         await desk.usage(unit, 1)
     told, charges = desk.take()
     amounts = {each.unit: each.amount for each in charges}
-    assert (len(amounts), amounts["unit-0"], amounts["tokens"]) == (MOST_UNITS + 1, 2, 1)
+    assert (len(amounts), amounts["unit-0"], amounts["tokens"]) == (MOST_UNITS + 1, Decimal(2), Decimal(1))
     assert [event.data["text"] for event in told] == [f"Counting.{TOO_MANY_UNITS}"]
     assert desk.last_line == "Counting."
 

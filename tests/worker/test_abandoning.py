@@ -27,6 +27,7 @@ class Outside:
     """An executor with a thing outside for every attempt: `execute` puts it there, `abandon` takes it away."""
 
     kind = "command"
+    resumes = False
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures

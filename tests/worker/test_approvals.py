@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -68,7 +69,7 @@ async def test_a_parked_run_frees_its_place_and_goes_on_from_its_checkpoint_with
     [run] = await house.ledger()
     assert (run["summary"], run["attempt"], run["tries"], run["rescues"]) == ("refuse: Not today.", 2, 0, 0)
     given = at_work.executor.assignments[1].answer
-    assert given == Answer(approval_id, "refuse", False, "Not today.", house.caller.user_id)  # type: ignore[arg-type]
+    assert given == Answer(approval_id, "refuse", False, "Not today.", house.caller.user_id)
 
 
 async def _free(at_work: Any) -> bool:
@@ -161,7 +162,7 @@ async def test_a_second_answer_is_refused_and_told_who_was_first(
         await until(lambda: is_(house, "succeeded"))
     with pytest.raises(Conflict) as refusal:
         async with db.transaction() as conn:
-            await approvals.answer(conn, house.caller, approval_id, "refuse")  # type: ignore[arg-type]
+            await approvals.answer(conn, house.caller, approval_id, "refuse")
     assert refusal.value.code == "already_answered"
     assert refusal.value.facts["answered_by"] == str(house.caller.user_id)
 
@@ -494,7 +495,7 @@ async def test_an_answer_is_given_until_the_agent_has_stored_what_it_made_of_it(
         await until(lambda: is_(house, "awaiting_approval"))
         await answer()
         for tries in (1, 2):
-            await until(lambda tries=tries: house.value("SELECT tries = %s FROM runs", tries))
+            await until(partial(house.value, "SELECT tries = %s FROM runs", tries))
             await house.execute("UPDATE runs SET ready_at = now()")
             at_work.worker._hear("")
         await until(lambda: is_(house, "succeeded"))

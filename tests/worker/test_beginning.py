@@ -78,7 +78,8 @@ async def test_one_that_waits_among_others_holds_up_none_of_them() -> None:
 
 
 async def test_to_cancel_the_task_of_one_attempt_ends_no_other() -> None:
-    given, cancelled, done = attempts(5), [], asyncio.Event()
+    given, done = attempts(5), asyncio.Event()
+    cancelled: list[object] = []
 
     async def wait(attempt: Stub) -> None:
         try:
@@ -98,7 +99,8 @@ async def test_to_cancel_the_task_of_one_attempt_ends_no_other() -> None:
 
 
 async def test_one_that_breaks_its_task_leaves_the_others_to_be_begun() -> None:
-    given, ended = attempts(9), []
+    given = attempts(9)
+    ended: list[object] = []
 
     async def carry_out(attempt: Stub) -> None:
         if attempt is cast("Stub", given[4]):

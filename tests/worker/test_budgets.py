@@ -65,7 +65,7 @@ async def give_account(house: House, budget: str) -> None:
     await house.execute("UPDATE accounts SET budget = %s", budget)
 
 
-async def purse(house: House) -> tuple[Decimal, Decimal]:
+async def purse(house: House) -> tuple[Decimal | float, Decimal | float]:
     """What is spent for good, and what is set aside."""
     spent = (
         "SELECT coalesce((SELECT sum(spent) FROM spending), 0) + coalesce((SELECT sum(settled) FROM reservations), 0)"
@@ -245,7 +245,7 @@ async def test_whatever_ends_a_run_gives_back_what_it_did_not_spend(house: House
 async def test_a_slot_for_which_nothing_is_left_is_skipped_and_the_schedule_goes_on(
     house: House, wakes: Wakes, clock: Clock
 ) -> None:
-    due = {"next_fire_at": NOON, "schedule": {"cron": "0 * * * *", "timezone": "UTC", "max_fires": 2}}
+    due: dict[str, Any] = {"next_fire_at": NOON, "schedule": {"cron": "0 * * * *", "timezone": "UTC", "max_fires": 2}}
     automation = await house.automation(budget=ONE_AT_A_TIME, overlap="allow", **due)
     scheduler = Scheduler(house.db, wakes, clock=clock)
     await scheduler.once()
@@ -259,7 +259,7 @@ async def test_a_slot_for_which_nothing_is_left_is_skipped_and_the_schedule_goes
 
 
 async def test_a_slot_that_has_its_run_sets_nothing_aside_again(house: House, wakes: Wakes, clock: Clock) -> None:
-    due = {"next_fire_at": NOON, "schedule": {"cron": "0 * * * *", "timezone": "UTC"}}
+    due: dict[str, Any] = {"next_fire_at": NOON, "schedule": {"cron": "0 * * * *", "timezone": "UTC"}}
     await house.automation(budget=TEN_OF_HUNDRED, overlap="allow", **due)
     for _ in range(2):
         await Scheduler(house.db, wakes, clock=clock).once()
@@ -271,7 +271,7 @@ async def test_a_slot_that_has_its_run_sets_nothing_aside_again(house: House, wa
 async def test_a_run_that_cannot_start_for_want_of_budget_replaces_nothing(
     house: House, wakes: Wakes, clock: Clock
 ) -> None:
-    due = {"next_fire_at": NOON, "schedule": {"cron": "0 * * * *", "timezone": "UTC"}}
+    due: dict[str, Any] = {"next_fire_at": NOON, "schedule": {"cron": "0 * * * *", "timezone": "UTC"}}
     await house.automation(budget=ONE_AT_A_TIME, overlap="replace", **due)
     for _ in range(2):
         await Scheduler(house.db, wakes, clock=clock).once()

@@ -1,7 +1,7 @@
 """The desk of a Python agent, in its process: every verb through the pipe to the tables."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
@@ -251,7 +251,7 @@ async def test_an_attempt_that_lost_its_run_leaves_nothing_more_at_its_desk(
     async def goes_on(assignment: Assignment, desk: Any) -> Outcome:
         await desk.recall("something")  # it has its seat
         await house.execute("UPDATE runs SET attempt = attempt + 1")
-        named = {
+        named: dict[str, Callable[[], Awaitable[object]]] = {
             "message": lambda: desk.message("Hello.", to="user"),
             "ack": lambda: desk.ack([]),
             "task": lambda: desk.task([TaskForm("me", prompt="Look.")]),
@@ -326,6 +326,7 @@ async def test_what_was_committed_when_the_connection_broke_is_not_written_twice
     async def writes(assignment: Assignment, desk: Any) -> Outcome:
         if assignment.source == "task":
             return Succeeded()
+        write: Callable[[], Awaitable[object]]
         for write in (
             lambda: desk.task([TaskForm("me", prompt="Look.")]),
             lambda: desk.artifact("report.md", b"A report."),

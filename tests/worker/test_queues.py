@@ -478,8 +478,7 @@ async def test_a_hint_of_a_workspace_with_many_capped_agents_looks_there_at_once
         await run_agent(house)
         queues.hint(house.caller.workspace_id)
         await queues.guess(conn)
-        assert queues
-        assert not queues.hinted
+        assert (bool(queues), queues.hinted) == (True, False)
         queues.hint(house.caller.workspace_id)
         await queues.guess(conn)
         assert queues.hinted  # it is looked at when there is a place left, or a little later

@@ -289,7 +289,7 @@ async def test_an_executor_that_lost_a_cancellation_is_asked_again_until_it_ends
             at_work.worker.attempts[assignment.run_id].cancel()  # who comes later changes nothing of why it ends
         return await forever(assignment, desk)
 
-    given = {"timeout": timedelta(seconds=0.1)} if why == "timeout" else {}
+    given: dict[str, Any] = {"timeout": timedelta(seconds=0.1)} if why == "timeout" else {}
     async with shift(absent_minded) as at_work:
         at_work.worker._patience = timedelta(seconds=0.05)
         run_id = await run_now(await house.automation(**given))
@@ -583,7 +583,7 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     house: House, db: Database, run_now: Any, wakes: Wakes, pool: str, told: str
 ) -> None:
     async with db.connection() as conn:
-        busy = {"host": "h", "pid": 1, "places": 1, "busy": 1, "at_work": []}
+        busy: dict[str, Any] = {"host": "h", "pid": 1, "places": 1, "busy": 1, "at_work": []}
         await workers.beat(conn, WorkerId("w"), kinds=["command"], pools=[pool], **busy)
     run_id = await run_now(await house.automation(start_within=timedelta(minutes=15)))
     await Rescue(db, wakes).once()

@@ -126,7 +126,7 @@ class AsyncClient:
         except httpx.TransportError as failure:
             raise (broken_off(failure) if begun else unreachable(failure)) from failure
 
-    async def follow(self, session: str, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+    async def follow(self, session: str, *, after: int = 0) -> AsyncGenerator[dict[str, Any], None]:
         """Every event of a session after a number: stored, then live, on and on; each once, over any number of
         reconnects. Patience is for the first answer only."""
         first_by = time.monotonic() + self.line.patience
