@@ -69,6 +69,7 @@ def add_files_never_imported() -> None:
     every = Coverage(
         config_file=False, branch=True, source=[str(PACKAGE)], data_file=DATA / "coverage", data_suffix="all"
     )
+    every.set_option("run:disable_warnings", ["no-data-collected"])
     every.start()
     every.stop()
     every.save()
