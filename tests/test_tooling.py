@@ -110,6 +110,7 @@ def test_the_matrix_finds_pythons_on_the_path_and_in_pyenv_that_can_make_environ
     write_program(tmp_path / "bin" / f"python{on_path}", f"echo {on_path}")
     write_program(tmp_path / "pyenv" / "versions" / f"{in_pyenv}.2" / "bin" / "python3", f"echo {in_pyenv}")
     write_program(tmp_path / "bin" / f"python{broken}", "echo No module named ensurepip >&2; exit 1")
+    write_program(tmp_path / "pyenv" / "versions" / f"{broken}.0" / "bin" / "python3", "echo 3.10")
     done = list_matrix(tmp_path)
     assert f"Python {on_path}, PostgreSQL 18: found" in done.stdout
     assert f"Python {in_pyenv}, PostgreSQL 18: found" in done.stdout
