@@ -76,9 +76,19 @@ schema: $(VENV)/.dev ## Write src/rota/db/schema.sql from the migrations
 surface: $(VENV)/.dev ## Write src/rota/surface.json, the public surface, from the code
 	$(BIN)/python scripts/surface.py
 
-screenshots: $(VENV)/.dev ## Take pictures of every page into docs/images/
+screenshots: $(VENV)/.dev ## Take pictures of every page into screenshots/, and again those that the docs show
 	@sh scripts/system_packages.sh
 	$(BIN)/python scripts/screenshots.py
+
+coverage: export PYTHONDONTWRITEBYTECODE :=
+coverage: $(VENV)/.dev ## Measure which lines and branches the tests run, in all processes; ARGS chooses tests
+	@sh scripts/system_packages.sh
+	$(BIN)/python scripts/measure_coverage.py $(ARGS)
+
+matrix: export PYTHONDONTWRITEBYTECODE :=
+matrix: $(VENV)/.dev ## Run the tests on every Python and PostgreSQL found here; ARGS=--quick runs a part, ARGS=--list none
+	@sh scripts/system_packages.sh
+	$(BIN)/python scripts/matrix.py $(ARGS)
 
 format: $(VENV)/.dev ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix -q .
@@ -92,4 +102,4 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --all-extras -o requirements/all.txt
 
-.PHONY: help setup up test soak check audit bench schema surface screenshots format lock
+.PHONY: help setup up test soak check audit bench schema surface screenshots coverage matrix format lock

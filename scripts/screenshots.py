@@ -1,10 +1,12 @@
-"""Takes a picture of every page, in both lights and two widths, from a Rota of its own with something going on.
+"""Take pictures of every page, in both colour schemes and two widths, from a Rota of its own with something going on.
 
     python scripts/screenshots.py [FOLDER]
 
-Needs Chromium and the test tools (`make setup`). The pictures go to docs/images unless a folder is given.
+Needs Chromium and the test tools (`make setup`). All pictures go to screenshots/, which git ignores, unless a folder is
+given. Pictures that README.md or a page under docs/ shows are also written to docs/images/, as WebP, and are committed.
 """
 
+import base64
 import json
 import os
 import re
@@ -28,7 +30,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from rota.db.embedded import EmbeddedPostgres
 
 ROTA = Path(sys.executable).with_name("rota")
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / "screenshots"
+COMMITTED = ROOT / "docs" / "images"
+SHOWN = re.compile(r"!\[[^\]]*\]\((?:[^)\s]*/)?images/([\w-]+)\.webp\)")
 SIZES = {"wide": (1280, 800), "narrow": (360, 780)}
 # The first is the same browser without windows, which none of this looks at, and takes a fifth less of a processor.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -275,7 +280,8 @@ def remember(started: Rota) -> None:
     """Half a year of runs and a day of snapshots, as if it had been up all the time."""
     postgres = EmbeddedPostgres(started.home)
     try:
-        with psycopg.connect(postgres.start(), autocommit=True) as conn:
+        postgres.start()
+        with psycopg.connect(postgres.owner_url, autocommit=True) as conn:
             for statement in PAST:
                 conn.execute(statement)
     finally:
@@ -305,25 +311,42 @@ def take(browser: Browser, started: Rota, pages: dict[str, str], folder: Path, s
             context.close()
 
 
+def shown_pictures() -> set[str]:
+    """Names of the pictures that the README and the documentation show."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return {name for page in pages for name in SHOWN.findall(page.read_text("utf-8"))}
+
+
 def picture(page: Page, url: str, file: Path) -> None:
     page.goto(url)
     page.wait_for_load_state("load")
     page.screenshot(path=file, animations="disabled")
+    if file.stem in shown_pictures():
+        (COMMITTED / f"{file.stem}.webp").write_bytes(as_webp(page))
     across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     sys.stdout.write(
         f"{file.name}: {file.stat().st_size // 1024} KB" + (f", {across} px too wide" if across else "") + "\n"
     )
 
 
+def as_webp(page: Page) -> bytes:
+    """The same picture in half the size. Playwright has no WebP, the browser does."""
+    browser = page.context.new_cdp_session(page)
+    answer = browser.send("Page.captureScreenshot", {"format": "webp", "quality": 90})
+    browser.detach()
+    return base64.b64decode(answer["data"])
+
+
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *_as_root()])
         with rota() as started, tempfile.TemporaryDirectory() as outside:
             gate = Path(outside) / "gate"
             furnish(started, gate)
-            take(browser, started, {"sign-in": "/sign-in"}, folder)
+            link = started.link.removeprefix(started.url)
+            take(browser, started, {"sign-in": "/sign-in", "sign-in-link": link}, folder)
             state = _sign_in(browser, started)
             pages = {
                 "automations": "/w/default/automations",
@@ -360,7 +383,10 @@ def main() -> None:
 
 def _sign_in(browser: Browser, started: Rota) -> Any:
     context = browser.new_context()
-    context.new_page().goto(started.link)
+    page = context.new_page()
+    page.goto(started.link)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/w/default/**")
     state = context.storage_state()
     context.close()
     return state

@@ -103,7 +103,6 @@ def agent(function: Function) -> Function:
     """Mark a function as an agent. It takes a `Context`, may be `async`, returns None or its last message."""
     if not callable(function):
         raise TypeError(f"@agent stands before a function, not before {function!r}")
-    function.__rota_agent__ = True  # type: ignore[attr-defined]
     return function
 
 

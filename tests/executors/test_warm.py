@@ -200,6 +200,7 @@ async def test_the_code_of_an_agent_is_read_anew_each_time(run: Run) -> None:
         assert await run(f"def poet(context): return {words!r}") == Succeeded(words)
 
 
+@pytest.mark.skipif("coverage" in sys.modules, reason="coverage loads these modules into every new Python")
 @pytest.mark.parametrize("name", ["copy", "platform", "contextlib"])
 async def test_an_agents_own_module_comes_before_one_of_its_name_that_is_loaded(
     run: Run, code: Path, name: str

@@ -2,16 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from rota.errors import Unauthenticated
 from rota.settings import Settings, read_settings
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 home = click.option("--home", type=click.Path(path_type=Path), help="Where Rota keeps its files [ROTA_HOME, ~/.rota]")
 host = click.option("--host", help="Address to listen on [ROTA_HOST, 127.0.0.1]")
