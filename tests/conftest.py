@@ -41,10 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: unit_rank(item.nodeid))
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Collecting tests makes hundreds of thousands of objects that stay: looking for garbage among them is futile."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Exempt modules and collected tests from garbage collection: hundreds of megabytes that live until the end."""
+    """Exempt modules and collected tests from garbage collection: they live until the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

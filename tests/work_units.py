@@ -2,6 +2,8 @@
 
 from pathlib import PurePosixPath
 
+import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 # Each test of these is started on its own: it spends most of its time waiting for processes.
@@ -12,11 +14,18 @@ BROWSERS = {
     "test_accessible": 1, "test_journeys": 1, "test_session_journeys": 1,
 }  # fmt: skip
 # Files that share a process for their tests, and others that take long.
-LONG = {"test_desk", "test_embedded", "test_embedded_roles", "test_escapes", "test_kinds", "test_starters", "test_up"}
+LONG = {
+    "test_desk", "test_embedded", "test_embedded_roles", "test_escapes", "test_kinds", "test_slow_clients",
+    "test_starters", "test_up",
+}  # fmt: skip
 
 
 class WorkUnits(LoadScopeScheduling):  # type: ignore[misc]
     """Gives files to test workers whole, except files whose tests share nothing and wait a lot."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # keep the order of `unit_rank`
 
     def _split_scope(self, nodeid: str) -> str:
         return find_unit(nodeid)

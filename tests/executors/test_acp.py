@@ -22,6 +22,7 @@ from rota.executors.acp.story import Story
 from rota.executors.acp.terminals import Terminals
 from rota.executors.briefing import prepare_directory
 from rota.executors.process import Spec
+from rota.executors.sandbox import UNCONFINED
 from rota.executors.transcript import Transcript
 from rota.model.agent_config import Limits, read_acp
 from rota.model.approval import Answer, Option, Question, pre_approved
@@ -47,7 +48,7 @@ def run(desk: RecordingDesk, assign: Callable[..., Assignment]) -> Any:
 
 async def turn(assigned: Assignment, desk: RecordingDesk) -> Outcome:
     """As the child carries it out, but here: that there is one is shown by the tests of all kinds."""
-    prepare_directory(assigned)
+    prepare_directory(assigned, UNCONFINED)
     brief = AcpExecutor(grace=timedelta(seconds=2))._brief(assigned, read_acp(assigned.config))
     return await child.work(json.loads(json.dumps(brief)), cast("Desk", desk))
 
