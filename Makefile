@@ -6,7 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 TEST_WORKERS ?= 4
 QUICK_WORKERS ?= 2
-QUICK := tests/access tests/db --ignore-glob='*/test_embedded*' --ignore tests/db/test_upgrade.py tests/http/test_api_*.py tests/model tests/scheduler tests/trace tests/watch tests/worker tests/test_service.py tests/test_settings.py
+QUICK := tests/model tests/scheduler tests/trace $(addprefix tests/db/test_,at_once.py isolation.py listener.py pool.py) $(addprefix tests/worker/test_,queues.py settling.py worker.py) $(addprefix tests/http/test_api_,agents.py automations.py runs.py sessions.py) tests/test_service.py tests/test_settings.py
 SEED ?=
 # What a Python must be, and what an earlier try may have left half made, for want of python3-venv say.
 NEW := import sys; sys.version_info >= (3, 11) or sys.exit("Rota needs Python 3.11 or newer, and $(PYTHON) is older. Name another: PYTHON=python3.12")
