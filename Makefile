@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 SECONDS ?= 60
+TEST_WORKERS ?= 4
+QUICK_WORKERS ?= 2
+QUICK := tests/model tests/scheduler tests/trace $(addprefix tests/db/test_,at_once.py isolation.py listener.py pool.py) $(addprefix tests/worker/test_,queues.py settling.py worker.py) $(addprefix tests/http/test_api_,agents.py automations.py runs.py sessions.py) tests/test_service.py tests/test_settings.py
 SEED ?=
 # What a Python must be, and what an earlier try may have left half made, for want of python3-venv say.
 NEW := import sys; sys.version_info >= (3, 11) or sys.exit("Rota needs Python 3.11 or newer, and $(PYTHON) is older. Name another: PYTHON=python3.12")
@@ -39,11 +42,15 @@ up: $(VENV)/.run ## Install and run Rota on its embedded PostgreSQL
 	@exec $(BIN)/rota up $(ARGS)
 
 # Hundreds of processes are started, and each would compile Rota anew where nothing may be kept.
-test soak: export PYTHONDONTWRITEBYTECODE :=
+test quick soak: export PYTHONDONTWRITEBYTECODE :=
 
+# Twice as many test workers as processors: tests of processes wait most of the time.
 test: $(VENV)/.dev ## Install and run the whole test suite
 	@sh scripts/system_packages.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/soak $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --ignore tests/soak $(ARGS)
+
+quick: $(VENV)/.dev ## Run the tests to use while working: no browsers, no processes of Rota, under 90 seconds
+	$(BIN)/python -m pytest -n $(QUICK_WORKERS) $(QUICK) $(ARGS)
 
 soak: $(VENV)/.dev ## Break everything at random for SECONDS (60) by a SEED, and check the promises, for every kind in full
 	ROTA_TEST_SOAK_SECONDS=$(SECONDS) ROTA_TEST_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/soak $(ARGS)
@@ -102,4 +109,4 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(LOCK) -c requirements/dev.txt pyproject.toml --group test --group bench -o requirements/bench.txt
 	$(LOCK) -c requirements/dev.txt pyproject.toml --all-extras -o requirements/all.txt
 
-.PHONY: help setup up test soak check audit bench schema surface screenshots coverage matrix format lock
+.PHONY: help setup up test quick soak check audit bench schema surface screenshots coverage matrix format lock

@@ -1,20 +1,26 @@
 """A real PostgreSQL for every test: one server for the session, a database of its own for each test."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from argon2 import PasswordHasher
 from databases import database
 from house import Clock, House
 from hypothesis import settings
+from process.rota import MADE_HOMES
 from psycopg.conninfo import make_conninfo
+from work_units import WorkUnits, unit_rank
 
+from rota.access import passwords
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import Listener, Wakes
 from rota.db.migrate import migrate
@@ -26,23 +32,37 @@ settings.register_profile("anew", deadline=None, max_examples=2000, print_blob=T
 settings.load_profile("same")
 
 MEMORY, ROOM = Path("/dev/shm"), 3_000_000_000
-TEMPORARY = pytest.StashKey[str]()
+TEMPORARY, MADE = pytest.StashKey[str](), pytest.StashKey[str]()
 TEMPLATE = f"rota_template_{os.getpid()}"
-
-LONG = {
-    "process", "faults", "test_accessible", "test_browser", "test_journeys", "test_session_journeys",
-    "test_people_journeys", "test_replicas", "test_embedded", "test_embedded_roles",
-}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real processes and browsers first: two workers take file after file, and the short ones even out their ends."""
-    items.sort(key=lambda item: LONG.isdisjoint({item.path.parent.name, item.path.stem}))
+    """Start the longest tests first, so that short ones are left to even out the ends of the test workers."""
+    items.sort(key=lambda item: unit_rank(item.nodeid))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Collecting tests makes hundreds of thousands of objects that stay: looking for garbage among them is futile."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests from garbage collection: they live until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkUnits:
+    return WorkUnits(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # whoever runs out of time is stopped in order, and its PostgreSQL with it
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        os.environ[MADE_HOMES] = config.stash[MADE] = tempfile.mkdtemp(prefix="rota-made-")
+        Path(config.stash[MADE]).chmod(0o711)  # root's PostgreSQL runs as another user
     # Who was started in the background does not hear Ctrl-C, nor would what is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.option.basetemp:  # not in /dev/shm: an agent in a sandbox has one of its own
@@ -50,12 +70,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash.get(TEMPORARY, ""), ignore_errors=True)
+    for key in (TEMPORARY, MADE):
+        shutil.rmtree(config.stash.get(key, ""), ignore_errors=True)
 
 
 def in_memory() -> Path | None:
     """Where copying a database takes a tenth of the time, if there is room. None: where temporary files are kept."""
     return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cheap_password_hashing() -> Iterator[None]:
+    """Hash passwords in microseconds. `test_sign_in.py` tests the real parameters."""
+    hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(passwords, "_hasher", lambda: hasher)
+        yield
 
 
 @pytest.fixture(scope="session")

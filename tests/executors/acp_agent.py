@@ -1,4 +1,4 @@
-"""An agent written with the protocol's own library. Its first argument says what it does; the others what it is like.
+"""An agent written with the protocol's own library. The first argument of its program says what it does; the others what it is like.
 
 It keeps its conversations in its working directory, as real ones do, and notes in `pids` that it is at work.
 """
@@ -15,12 +15,12 @@ from typing import Any, cast
 import acp
 from acp import schema
 
-HERE = Path(__file__)
+PROGRAM = Path(__file__).with_name("acp_program.py")
 LIMITED = ("max_tokens", "max_turn_requests", "refusal", "cancelled")
 
 
 def config(how: str, *like: str, **more: Any) -> dict[str, Any]:
-    return {"argv": [sys.executable, str(HERE), how, *like], **more}
+    return {"argv": [sys.executable, str(PROGRAM), how, *like], **more}
 
 
 def recalled(session_id: str) -> list[str]:
@@ -227,7 +227,3 @@ class Agent:
 
 async def main() -> None:
     await acp.run_agent(Agent(sys.argv[1], sys.argv[2:]))  # type: ignore[arg-type]
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import psycopg
@@ -10,6 +11,9 @@ import pytest
 from playwright.async_api import Page, Request, Route, expect
 
 from rota.db.embedded import EmbeddedPostgres
+
+from .axe import grave
+from .conftest import ROTA
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
 expect.set_options(timeout=20_000)
@@ -475,7 +479,35 @@ window.settled = async () => { await frame(); await frame(); return moved; };
 """
 
 
-async def test_every_page_is_light_fits_a_phone_stands_still_and_is_dark_for_who_wants_it(rota: Any, sit: Any) -> None:
+def telling(rota: Any) -> list[str]:
+    """Sessions with everything in them: tasks as a graph, messages, markup, an artifact, a question."""
+    desk = f"{quote(str(ROTA))} desk"
+    said = "printf '# Title\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n```\\ncode\\n```\\n'"
+    asks = f"{said}; {desk} message --to judge hello; echo text | {desk} artifact - --name a.txt; {desk} ask 'May I?' --key k"
+    config = {"argv": ["sh", "-c", asks], "stdin": "none"}
+    agent = rota.api("POST", "/agents", {"name": "Does everything", "executor": "command", "config": config})
+    tasks = [
+        {"key": "one", "role": "planner", "prompt": "Plan."},
+        {"key": "two", "role": "judge", "prompt": "Judge.", "depends_on": ["one"]},
+    ]
+    roles = [{"name": name, "agent": agent["slug"]} for name in ("planner", "judge")]
+    session = rota.api(
+        "POST", "/sessions", {"kind": "background", "goal": "Everything", "roles": roles, "tasks": tasks}
+    )
+    while session["id"] not in [each["session_id"] for each in rota.api("GET", "/approvals?status=pending")["items"]]:
+        pass  # each look is a request of its own
+    left = rota.api("GET", f"/sessions/{session['id']}/artifacts")["items"][0]
+    address = f"/w/default/sessions/{session['id']}"
+    return [address, f"{address}/artifacts/{left['id']}", "/w/default/approvals"]
+
+
+@pytest.mark.timeout(600)
+async def test_every_page_is_light_fits_a_phone_stands_still_is_dark_for_who_wants_it_and_accessible(
+    rota: Any, sit: Any
+) -> None:
+    """One visit of each page checks all of it."""
+    failing = rota.automation("Fails", "echo oops; exit 1", triggers=[{"cron": "0 9 * * *"}, {"webhook": {}}])
+    failed = start(rota, failing)
     name = "A name that nobody would ever write but somebody will: " + "Donaudampfschifffahrtsgesellschaft" * 3
     saved = rota.automation(
         name[:200], f"echo {'x' * 600}; exit 3", schedule={"cron": "1,2,3,4,5,6 0-7 1,15 * *"}
@@ -487,7 +519,12 @@ async def test_every_page_is_light_fits_a_phone_stands_still_and_is_dark_for_who
     asked: list[Request] = []
     await page.add_init_script(MOVED)
     page.on("requestfinished", lambda request: asked.append(request))  # noqa: PLW0108 — it marks what it is given
-    for path in (*every_page(rota), run, f"{LIST}/{saved['slug']}", f"/w/default/agents/{saved['agent_id']}"):
+    long = (run, f"{LIST}/{saved['slug']}", f"/w/default/agents/{saved['agent_id']}")
+    empty = (f"{LIST}?q=nothing-has-this-name", f"{LIST}?status=paused")
+    wrong: dict[str, list[str]] = {}
+    for path in dict.fromkeys((*telling(rota), *every_page(rota), *long, failed, *empty)):
+        await page.set_viewport_size({"width": 360, "height": 740})
+        await page.emulate_media(color_scheme="light", reduced_motion="no-preference")
         asked.clear()
         await page.goto(rota.url + path)
         sizes = [await each.sizes() for each in asked]
@@ -504,6 +541,9 @@ async def test_every_page_is_light_fits_a_phone_stands_still_and_is_dark_for_who
             await page.emulate_media(color_scheme=light)
             ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (sum(int(each) for each in re.findall(r"\d+", ground)) < 200) == (light == "dark"), path
+        await page.emulate_media(reduced_motion="reduce")  # axe sees no colour on its way to another
+        wrong[path] = await grave(page)
+    assert {where: found for where, found in wrong.items() if found} == {}
     assert [each for each in reader.complaints if "404" not in each] == []
 
 

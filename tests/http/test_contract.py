@@ -14,7 +14,7 @@ from .contract import Served, document, served  # noqa: F401 — a fixture
 
 DOCUMENT = document()
 ROUTES = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
-FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, suppress_health_check=list(HealthCheck))
 
 described = schemathesis.openapi.from_dict(DOCUMENT)
 

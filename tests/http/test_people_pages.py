@@ -4,11 +4,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-from argon2 import PasswordHasher
 from httpx import AsyncClient
 
-from rota.access import passwords, signing_in
+from rota.access import signing_in
 from rota.db import people
 from rota.model.ids import UserId, new_id
 
@@ -17,12 +15,6 @@ from .test_pages import NASTY, UNKNOWN, Page, live, submit
 
 ROOT = "/w/default/settings"
 PASSWORD = "correct horse battery staple"
-CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-
-
-@pytest.fixture(autouse=True)
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_hasher", lambda: CHEAP)
 
 
 async def member(house: Any, level: str = "member", name: str = "Ada", email: str | None = "ada@example.org") -> UserId:

@@ -32,14 +32,17 @@ WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_dat
 API = "/api/v1/workspaces/default"
 
 
-@pytest.fixture(autouse=True)
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_hasher", lambda: CHEAP)
-
-
 def test_guessing_a_stolen_hash_costs_time_and_memory() -> None:
     real = REAL()
     assert (real.type.name, real.memory_cost >= 19 * 1024, real.time_cost >= 2) == ("ID", True, True)
+
+
+async def test_a_password_is_hashed_and_checked_with_the_real_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_hasher", REAL)
+    hashed = await passwords.hashed(PASSWORD)
+    assert f"m={REAL().memory_cost},t={REAL().time_cost}," in hashed
+    assert await passwords.is_right(hashed, PASSWORD)
+    assert not await passwords.is_right(hashed, WRONG)
 
 
 @pytest.fixture

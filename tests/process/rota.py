@@ -1,15 +1,13 @@
 """Rota as a real process: started, asked, signalled and killed."""
 
 import asyncio
-import atexit
+import fcntl
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -25,15 +23,21 @@ from rota.db.migrate import migrate
 ROTA = Path(sys.executable).with_name("rota")
 
 
+MADE_HOMES = "ROTA_TEST_MADE_HOMES"  # names the directory that the test workers of one run share
+
+
 @cache
 def _made() -> Path:
-    """A home with a database that is up to date and empty, made once in each process."""
-    directory = Path(tempfile.mkdtemp(prefix="rota-made-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    directory.chmod(0o711)  # the server of a root is somebody else
-    with EmbeddedPostgres(directory / "home") as postgres, ThreadPoolExecutor(1) as aside:
-        aside.submit(asyncio.run, migrate(postgres.owner_url)).result()  # aside, since a loop may run here
-    return directory / "home"
+    """A home with a database that is up to date and empty, made once in each test run."""
+    directory = Path(os.environ[MADE_HOMES])
+    home, unfinished = directory / "home", directory / "unfinished"
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            with EmbeddedPostgres(unfinished) as postgres, ThreadPoolExecutor(1) as aside:
+                aside.submit(asyncio.run, migrate(postgres.owner_url)).result()  # aside, since a loop may run here
+            unfinished.rename(home)
+    return home
 
 
 def furnished(home: Path) -> Path:

@@ -85,14 +85,11 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
     directory = Path(tempfile.mkdtemp(prefix="rota-escape-", dir="/var/tmp"))
     directory.chmod(0o711)
     prefix: list[str] = []
-    home = directory / "home"
+    home = furnished(directory / "home")
     if request.param == "user" and root:
         uid = pwd.getpwnam("nobody").pw_uid
         prefix = [sys.executable, AS_USER, str(uid)]
-        home.mkdir()
-        os.chown(home, uid, uid)
-    else:
-        furnished(home)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home)], check=True)
     rota = Rota(home, "up", "--no-starters", prefix=prefix, ROTA_SANDBOX_REQUIRED="on")
     try:
         rota.url()
