@@ -10,9 +10,9 @@ import pydantic
 from pydantic._internal import _fields
 
 pydantic.BaseModel.model_config["defer_build"] = True
-_fields.extract_docstrings_from_cls = lambda *_, **__: {}  # type: ignore[assignment]
+_fields.extract_docstrings_from_cls = lambda *_, **__: {}  # type: ignore[attr-defined]
 
 if __name__ == "__main__":
-    import acp_agent
+    import acp_agent  # type: ignore[import-not-found] # its folder is on the path of the script
 
     asyncio.run(acp_agent.main())
