@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -92,11 +93,11 @@ async def run(found: Sandbox, home: Path, script: str, *, session: str = "own", 
 
 def launcher_of(found: Sandbox) -> psutil.Process:
     """The only process of this one that is process 1 of its namespace and runs the launcher."""
-    return next(
-        each
-        for each in psutil.Process().children(recursive=True)
-        if found.confinement in each.cmdline() and _number_inside(each.pid) == 1
-    )
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # one that has just ended
+            if found.confinement in each.cmdline() and _number_inside(each.pid) == 1:
+                return each
+    raise AssertionError("no launcher is at work")
 
 
 def _number_inside(pid: int) -> int:
