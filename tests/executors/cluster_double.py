@@ -520,7 +520,7 @@ class Double:
             error = "dial tcp: i/o timeout" if image.startswith("unreachable/") else "not found"
             self._say(name, {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull "{image}": {error}'}})
             self._say(
-                name, {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling "{image}": {why}'}}
+                name, {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling "{image}": {error}'}}
             )
             return False
         if image.startswith("rootful/"):
