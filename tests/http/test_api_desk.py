@@ -445,7 +445,7 @@ async def test_a_task_adds_tasks_that_are_one_deeper_and_a_person_begins_anew(of
         "These tasks would have depth 2; tasks that add tasks may go 1 deep (policy `max_task_depth`)."
     )
     made(await api.post(f"{seat.session}/tasks", one))  # a person is not held to it
-    depths = "SELECT array_agg(depth) FROM tasks WHERE session_id = %s"
+    depths = "SELECT array_agg(depth ORDER BY depth) FROM tasks WHERE session_id = %s"
     assert await office.value(depths, UUID(seat.session.rpartition("/")[2])) == [1, 1]
     made(await api.patch(f"/automations/{automation['id']}", {"max_task_depth": 2}), 200)
     made(await helper.post("task", one))  # what the automation says now counts
