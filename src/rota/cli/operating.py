@@ -1,6 +1,7 @@
 """What commands for the operator share: they work at the database itself, whether or not a Rota is running."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,6 +12,9 @@ from rota.daemon import address, database
 from rota.db.pool import Connection
 from rota.errors import Broken
 from rota.settings import Settings
+
+# Without a handler Python prints the bare name of a log event among the output of a command.
+logging.getLogger("rota").addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 
