@@ -27,7 +27,6 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from prometheus_client.metrics import MetricWrapperBase
 from starlette.routing import Route
-from surface_source import SOURCE, config_fields, error_codes, line_fields, log_events
 
 from rota import agent, client, executors, metrics
 from rota.access.vault import Vault
@@ -57,6 +56,7 @@ from rota.model.outcome import ErrorClass
 from rota.model.run import SkipReason, Source, Status
 from rota.model.session import SessionStatus, Verb
 from rota.settings import FOREIGN, Settings, variable
+from surface_source import SOURCE, config_fields, error_codes, line_fields, log_events
 
 FILE = SOURCE / "surface.json"
 WIDTH = 160

@@ -13,18 +13,18 @@ from typing import Any
 import psycopg
 import pytest
 from argon2 import PasswordHasher
-from databases import database
-from house import Clock, House
 from hypothesis import settings
-from process.rota import MADE_HOMES
 from psycopg.conninfo import make_conninfo
-from work_units import WorkUnits, unit_rank
 
 from rota.access import passwords
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.listener import Listener, Wakes
 from rota.db.migrate import migrate
 from rota.db.pool import Database
+from support.databases import database
+from support.house import Clock, House
+from support.rota_process import MADE_HOMES
+from support.work_units import WorkUnits, unit_rank
 
 # Generated cases are the same every time, so that a change is judged by what it did; `make soak` draws new ones.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)

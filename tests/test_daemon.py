@@ -16,15 +16,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from faults.proxy import Proxy
 from psycopg.conninfo import make_conninfo
-from waiting import until
 
 from rota import daemon
 from rota.db import migrate, pool
 from rota.db.embedded import EmbeddedPostgres
 from rota.errors import BrokeOff, CannotStart, DatabaseAway, NotYet
 from rota.settings import read_settings
+from support.postgres_proxy import Proxy
+from support.waiting import until
 
 MINUTE = timedelta(minutes=1)
 

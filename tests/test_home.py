@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process.rota import ROTA, Rota, clean_environment, furnished, until
 
 from rota import home as home_directory
 from rota.access import key_ring
 from rota.daemon import database, only_one
 from rota.settings import read_settings
+from support.rota_process import ROTA, Rota, clean_environment, furnished, until
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can be somebody else")

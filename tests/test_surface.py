@@ -9,12 +9,12 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+
 import surface
 import surface_source
-from surface_source import SOURCE
-
 from rota.http.attempt_access import DESK
 from rota.http.routes import API
+from surface_source import SOURCE
 
 SHOWN = 200  # lines of a difference
 

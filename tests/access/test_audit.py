@@ -21,10 +21,9 @@ from rota.http.routes import ROOTS
 from rota.model.audit import action_of, difference
 from rota.roster import automations
 from rota.watch.prune import Prune
-
-from ..http import api_client
-from ..http.api_client import DAILY, UNKNOWN, Api, Office, Site, example, made, refused
-from .test_levels import OF_ONES_OWN, READS, READS_OF_ADMINS, WRITES, send, things
+from support import api_client
+from support.api_client import DAILY, UNKNOWN, Api, Office, Site, assert_ok, assert_refused, example
+from support.api_routes import OF_ONES_OWN, READS, READS_OF_ADMINS, WRITES, create_one_of_each, send
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -82,7 +81,7 @@ async def test_no_route_can_change_something_without_the_log(site: Site) -> None
 
 
 async def test_every_change_writes_one_row(office: Office, api: Api) -> None:
-    names = await things(office, api)
+    names = await create_one_of_each(office, api)
     for method, path, body in WRITES:
         before = len(await rows(office))
         answer = await send(api, method, path.format(**names), body)
@@ -99,12 +98,12 @@ async def test_every_change_writes_one_row(office: Office, api: Api) -> None:
 
 
 async def test_every_refused_change_writes_one_row_too(office: Office, api: Api) -> None:
-    names = await things(office, api)
+    names = await create_one_of_each(office, api)
     viewer = await office.api("viewer")
     listed = [each for each in WRITES if not unaudited(*each[:2]) and each[:2] not in OF_ONES_OWN]
     before = len(await rows(office))
     for method, path, body in listed:
-        refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
+        assert_refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
     told = await rows(office)
     assert len(told) == before + len(listed)
     assert {(each["status"], each["code"]) for each in told[: len(listed)]} == {(403, "forbidden")}
@@ -129,26 +128,26 @@ async def test_whatever_the_reason(
 
 async def test_no_name_is_too_long_to_be_told_of(office: Office, api: Api) -> None:
     name = secrets.token_hex(4000)  # which no index can hold, nor compress
-    refused(await api.delete(f"/agents/{name}"), 404, "not_found")
+    assert_refused(await api.delete(f"/agents/{name}"), 404, "not_found")
     assert [(each["action"], each["object_id"]) for each in await rows(office)] == [("agent.delete", f"{name[:199]}…")]
 
 
 async def test_who_reads_leaves_nothing(office: Office, api: Api) -> None:
-    names = await things(office, api)
+    names = await create_one_of_each(office, api)
     before = await rows(office)
     for path in [*READS, *READS_OF_ADMINS]:
         assert (await api.get(path.format(**names))).status_code == 200, path
-    made(await api.post("/automations/preview", {"schedule": DAILY}), 200)
-    refused(
+    assert_ok(await api.post("/automations/preview", {"schedule": DAILY}), 200)
+    assert_refused(
         await api.post("/automations/preview", {"schedule": {"cron": "never"}}), 422, "invalid_cron", "schedule.cron"
     )
-    refused(await Api(api.client, api.workspace, "rota_nobody").post("/agents"), 401, "unauthenticated")
+    assert_refused(await Api(api.client, api.workspace, "rota_nobody").post("/agents"), 401, "unauthenticated")
     assert await rows(office) == before
 
 
 async def test_a_row_says_who_did_what_and_what_changed(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example(schedule=DAILY)))
-    made(await api.post(f"/automations/{automation['slug']}/pause"), 200)
+    automation = assert_ok(await api.post("/automations", example(schedule=DAILY)))
+    assert_ok(await api.post(f"/automations/{automation['slug']}/pause"), 200)
     paused, created = await rows(office)
     token = await office.value("SELECT id FROM tokens WHERE workspace_id = %s", office.caller.workspace_id)
     told = {"user_id": str(office.caller.user_id), "token_id": str(token), "ip": "127.0.0.1", "run_id": None}
@@ -157,17 +156,19 @@ async def test_a_row_says_who_did_what_and_what_changed(office: Office, api: Api
     assert created.items() >= {**told, "action": "automation.create", "object_id": automation["id"]}.items()
     assert created["before"] is None
     assert created["after"]["name"] == "Morning digest"
-    session = made(await api.post("/sessions", {"agent": "worker-bee", "title": "A talk"}))
+    session = assert_ok(await api.post("/sessions", {"agent": "worker-bee", "title": "A talk"}))
     assert (await rows(office))[0].items() >= {**told, "action": "session.create", "object_id": session["id"]}.items()
 
 
 async def test_no_secret_and_no_long_text_is_kept(office: Office, api: Api) -> None:
     canary = "canary-7d1f"
-    agent = made(await api.post("/agents", {"name": "A", "executor": "command", "config": {"argv": ["x", canary]}}))
-    made(await api.patch(f"/agents/{agent['id']}", {"instructions": canary}), 200)
-    automation = made(await api.post("/automations", example(prompt=canary, triggers=[{"webhook": {}}])))
+    agent = assert_ok(
+        await api.post("/agents", {"name": "A", "executor": "command", "config": {"argv": ["x", canary]}})
+    )
+    assert_ok(await api.patch(f"/agents/{agent['id']}", {"instructions": canary}), 200)
+    automation = assert_ok(await api.post("/automations", example(prompt=canary, triggers=[{"webhook": {}}])))
     path = f"/automations/{automation['id']}/triggers/{automation['triggers'][0]['id']}/secret"
-    secret = made(await api.post(path))["secret"]
+    secret = assert_ok(await api.post(path))["secret"]
     kept = json.dumps(await rows(office))
     assert canary not in kept
     assert secret not in kept
@@ -178,16 +179,18 @@ async def test_no_secret_and_no_long_text_is_kept(office: Office, api: Api) -> N
 
 
 async def test_an_agent_at_work_is_told_of_with_its_run(office: Office, api: Api) -> None:
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     at_work = await office.claim()
-    refused(await Api(api.client, api.workspace, at_work.token).post("/agents/worker-bee/runs", {}), 403, "forbidden")
+    assert_refused(
+        await Api(api.client, api.workspace, at_work.token).post("/agents/worker-bee/runs", {}), 403, "forbidden"
+    )
     assert (await rows(office))[0]["run_id"] == str(at_work.id)
 
 
 async def test_a_page_that_refuses_leaves_nothing_but_its_row(
     office: Office, api: Api, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     pause = automations.pause
 
     async def half(*given: Any) -> Any:
@@ -198,7 +201,7 @@ async def test_a_page_that_refuses_leaves_nothing_but_its_row(
     page = f"/w/{api.workspace}/automations/{automation['slug']}/pause"
     answer = await site.client().post(page, headers={"Authorization": f"Bearer {api.token}"})
     assert answer.status_code == 409
-    assert made(await api.get(f"/automations/{automation['id']}"), 200)["status"] == "active"
+    assert assert_ok(await api.get(f"/automations/{automation['id']}"), 200)["status"] == "active"
     told = (await rows(office))[0]
     assert (told["action"], told["status"], told["code"]) == ("automation.pause", 409, "conflict")
 
@@ -208,7 +211,7 @@ async def test_a_page_that_refuses_leaves_nothing_but_its_row(
 
 @pytest.mark.parametrize("change", ["UPDATE audit SET action = 'x'", "DELETE FROM audit", "TRUNCATE audit"])
 async def test_the_api_cannot_touch_what_was_written(office: Office, api: Api, change: str) -> None:
-    made(await api.post("/automations", example()))
+    assert_ok(await api.post("/automations", example()))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         async with isolation.in_workspace(office.db, office.caller.workspace_id) as conn:
             await conn.execute(change)
@@ -216,13 +219,13 @@ async def test_the_api_cannot_touch_what_was_written(office: Office, api: Api, c
 
 @pytest.mark.parametrize("change", ["UPDATE audit SET action = 'x'", "TRUNCATE audit"])
 async def test_nor_can_anybody_else_change_it(office: Office, api: Api, change: str) -> None:
-    made(await api.post("/automations", example()))
+    assert_ok(await api.post("/automations", example()))
     with pytest.raises(psycopg.DatabaseError, match="only ever added to"):
         await office.execute(change)
 
 
 async def test_what_is_older_than_it_is_kept_is_pruned(office: Office, api: Api) -> None:
-    made(await api.post("/automations", example()))
+    assert_ok(await api.post("/automations", example()))
     prune = Prune(office.db, keep_events=timedelta(days=9), keep_snapshots=timedelta(days=9))
     await prune.once()
     assert len(await rows(office)) == 1
@@ -235,16 +238,16 @@ async def test_what_is_older_than_it_is_kept_is_pruned(office: Office, api: Api)
 
 
 async def test_admins_page_through_it_and_choose(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     for verb in ("pause", "resume", "pause"):
-        made(await api.post(f"/automations/{automation['id']}/{verb}"), 200)
-    refused(await api.post("/agents", {}), 422, "invalid", "name")
+        assert_ok(await api.post(f"/automations/{automation['id']}/{verb}"), 200)
+    assert_refused(await api.post("/agents", {}), 422, "invalid", "name")
     assert [each["action"] for each in await api.pages("/audit", 2)] == [
         "agent.create", "automation.pause", "automation.resume", "automation.pause", "automation.create",
     ]  # fmt: skip
 
     async def chosen(**given: Any) -> list[str]:
-        return [each["action"] for each in made(await api.get("/audit", **given), 200)["items"]]
+        return [each["action"] for each in assert_ok(await api.get("/audit", **given), 200)["items"]]
 
     assert await chosen(action="automation.resume") == ["automation.resume"]
     assert await chosen(refused=True) == ["agent.create"]
@@ -257,8 +260,8 @@ async def test_admins_page_through_it_and_choose(office: Office, api: Api) -> No
 async def test_it_is_exported_whole_in_pages(office: Office, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "BATCH", 2)
     for name in ("=1+1", "Two", "Three", "Four", "Five"):
-        made(await api.post("/automations", example(name=name)))
-    listed = made(await api.get("/audit"), 200)["items"]
+        assert_ok(await api.post("/automations", example(name=name)))
+    listed = assert_ok(await api.get("/audit"), 200)["items"]
     lines = (await api.get("/audit/export")).text.splitlines()
     assert [json.loads(line) for line in lines] == listed
     table = list(csv.DictReader(io.StringIO((await api.get("/audit/export", format="csv")).text)))
@@ -269,7 +272,7 @@ async def test_it_is_exported_whole_in_pages(office: Office, api: Api, monkeypat
 async def test_a_member_does_not_read_it(office: Office) -> None:
     member = await office.api("member")
     for path in READS_OF_ADMINS:
-        refused(await member.get(path), 403, "forbidden")
+        assert_refused(await member.get(path), 403, "forbidden")
 
 
 # Words --------------------------------------------------------------------------------------------------------------

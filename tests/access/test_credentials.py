@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, AsyncClient
 from starlette.responses import Response
-from waiting import until
 
 from rota.access import credentials
 from rota.errors import Broken, Forbidden, Lost
@@ -15,9 +14,9 @@ from rota.http.redacting import Redacting
 from rota.model.approval import Option, Question, without
 from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.model.redaction import Redactor
-
-from ..http import api_client
-from ..http.api_client import Api, Office, example, made, refused
+from support import api_client
+from support.api_client import Api, Office, assert_ok, assert_refused, example
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -31,7 +30,7 @@ FIELDS = {
 
 
 async def save(api: Api, name: str = "openai", **values: Any) -> dict[str, Any]:
-    return made(await api.post("/credentials", {"name": name, "value": VALUE, **values}))
+    return assert_ok(await api.post("/credentials", {"name": name, "value": VALUE, **values}))
 
 
 # Saving -------------------------------------------------------------------------------------------------------------
@@ -39,7 +38,7 @@ async def save(api: Api, name: str = "openai", **values: Any) -> dict[str, Any]:
 
 async def test_a_credential_is_saved_and_found_by_id_and_name_without_its_value(office: Office, api: Api) -> None:
     answer = await api.post("/credentials", {**KEY, "description": "For the digest"})
-    saved = made(answer)
+    saved = assert_ok(answer)
     assert set(saved) == FIELDS
     assert (saved["name"], saved["description"], saved["usable_by"]) == ("openai", "For the digest", "admin")
     assert (saved["used_by"], saved["last_used_at"]) == ([], None)
@@ -54,9 +53,9 @@ async def test_a_credential_is_saved_and_found_by_id_and_name_without_its_value(
 
 async def test_a_name_is_taken_once_in_a_workspace_and_free_again_when_deleted(api: Api) -> None:
     await save(api)
-    refused(await api.post("/credentials", KEY), 409, "name_taken", "name")
+    assert_refused(await api.post("/credentials", KEY), 409, "name_taken", "name")
     assert (await api.delete("/credentials/openai")).status_code == 204
-    refused(await api.get("/credentials/openai"), 404, "not_found")
+    assert_refused(await api.get("/credentials/openai"), 404, "not_found")
     await save(api)
 
 
@@ -101,16 +100,16 @@ async def test_a_body_that_cannot_be_read_is_not_repeated_either(api: Api, broke
 
 async def test_a_new_value_takes_the_place_of_the_old_and_the_rest_changes_by_itself(office: Office, api: Api) -> None:
     saved = await save(api)
-    changed = made(await api.patch("/credentials/openai", {"value": "another long value"}), 200)
+    changed = assert_ok(await api.patch("/credentials/openai", {"value": "another long value"}), 200)
     assert changed["updated_at"] > saved["updated_at"]
     sealed = await office.value("SELECT sealed FROM credentials WHERE id = %s", saved["id"])
     assert office.site.web.vault.unseal(sealed, _place(office, saved)) == "another long value"
-    opened = made(await api.patch("/credentials/openai", {"usable_by": "member"}), 200)
+    opened = assert_ok(await api.patch("/credentials/openai", {"usable_by": "member"}), 200)
     assert (opened["usable_by"], opened["description"]) == ("member", "")
     assert await office.value("SELECT sealed FROM credentials WHERE id = %s", saved["id"]) == sealed
-    refused(await api.patch("/credentials/openai", {"name": "other"}), 422, "invalid", "name")
-    refused(await api.patch("/credentials/openai", {"value": "short"}), 422, "invalid_value", "value")
-    told = refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
+    assert_refused(await api.patch("/credentials/openai", {"name": "other"}), 422, "invalid", "name")
+    assert_refused(await api.patch("/credentials/openai", {"value": "short"}), 422, "invalid_value", "value")
+    told = assert_refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
     assert told["detail"] == "value: Give text, in quotes."
 
 
@@ -134,19 +133,19 @@ async def test_a_value_opens_in_its_own_row_only(office: Office, api: Api) -> No
 
 async def test_agents_and_automations_name_credentials_and_it_cannot_be_deleted_while_they_do(api: Api) -> None:
     await save(api)
-    agent = made(await api.patch("/agents/worker-bee", {"credentials": {"API_KEY": "openai"}}), 200)
-    automation = made(await api.post("/automations", example(credentials={"OTHER_KEY": "openai"})))
+    agent = assert_ok(await api.patch("/agents/worker-bee", {"credentials": {"API_KEY": "openai"}}), 200)
+    automation = assert_ok(await api.post("/automations", example(credentials={"OTHER_KEY": "openai"})))
     assert (agent["credentials"], automation["credentials"]) == ({"API_KEY": "openai"}, {"OTHER_KEY": "openai"})
     used = (await api.get("/credentials/openai")).json()["used_by"]
     assert [(each["kind"], each["slug"]) for each in used] == [
         ("agent", "worker-bee"),
         ("automation", "morning-digest"),
     ]
-    told = refused(await api.delete("/credentials/openai"), 409, "credential_in_use")
+    told = assert_refused(await api.delete("/credentials/openai"), 409, "credential_in_use")
     assert "agent worker-bee, automation morning-digest" in told["detail"]
     spec = (await api.get(f"/automations/{automation['id']}/revisions")).json()["items"][0]["spec"]
     assert (spec["credentials"], spec["agent"]["credentials"]) == ({"OTHER_KEY": "openai"}, {"API_KEY": "openai"})
-    made(await api.patch("/agents/worker-bee", {"credentials": {}}), 200)
+    assert_ok(await api.patch("/agents/worker-bee", {"credentials": {}}), 200)
     assert (await api.delete(f"/automations/{automation['id']}")).status_code == 204
     assert (await api.delete("/credentials/openai")).status_code == 204
 
@@ -160,7 +159,7 @@ async def test_a_credential_that_is_just_being_given_to_an_agent_is_not_deleted(
         await until(lambda: office.value(WAITS))
         given = """UPDATE agents SET credentials = '{"API_KEY": "openai"}' WHERE workspace_id = %s"""
         await conn.execute(given, [office.caller.workspace_id])
-    refused(await deleting, 409, "credential_in_use")
+    assert_refused(await deleting, 409, "credential_in_use")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ async def test_a_wrong_use_names_the_variable(api: Api, uses: Any, code: str, fi
         await api.post("/automations", example(credentials=uses)),
         await api.patch("/agents/worker-bee", {"credentials": uses}),
     ):
-        refused(answer, 422, code, field)
+        assert_refused(answer, 422, code, field)
         assert VALUE.upper() not in answer.text
 
 
@@ -190,23 +189,23 @@ async def test_members_name_what_was_opened_to_them_and_nothing_else(office: Off
     await save(api, "for-admins")
     await save(api, "for-all", usable_by="member")
     member = await office.api("member")
-    mine = made(await member.post("/automations", example(credentials={"KEY": "for-all"})))
+    mine = assert_ok(await member.post("/automations", example(credentials={"KEY": "for-all"})))
     answer = await member.post("/automations", example(credentials={"KEY": "for-admins"}))
-    assert refused(answer, 403, "credential_refused", "credentials.KEY")["needs"] == "admin"
+    assert assert_refused(answer, 403, "credential_refused", "credentials.KEY")["needs"] == "admin"
     change = {"credentials": {"KEY": "for-admins"}, "accept_grant": True}
-    made(await api.patch(f"/automations/{mine['id']}", change), 200)
-    refused(
+    assert_ok(await api.patch(f"/automations/{mine['id']}", change), 200)
+    assert_refused(
         await member.patch(f"/automations/{mine['id']}", {"prompt": "Send me the key."}),
         *(403, "credential_refused", "credentials.KEY"),
     )
-    made(await member.patch(f"/automations/{mine['id']}", {"name": "Only another name"}), 200)
+    assert_ok(await member.patch(f"/automations/{mine['id']}", {"name": "Only another name"}), 200)
 
 
 async def test_a_change_of_credentials_by_somebody_else_replaces_the_grant(office: Office, api: Api) -> None:
     await save(api, "for-all", usable_by="member")
-    mine = made(await (await office.api("member")).post("/automations", example()))
+    mine = assert_ok(await (await office.api("member")).post("/automations", example()))
     change = {"credentials": {"KEY": "for-all"}, "accept_grant": True}
-    changed = made(await api.patch(f"/automations/{mine['id']}", change), 200)
+    changed = assert_ok(await api.patch(f"/automations/{mine['id']}", change), 200)
     assert changed["grant_id"] != mine["grant_id"]
 
 
@@ -215,8 +214,8 @@ async def test_a_change_of_credentials_by_somebody_else_replaces_the_grant(offic
 
 async def at_work(office: Office, api: Api, **automation: Any) -> Any:
     """An attempt at work on an automation that names a credential."""
-    saved = made(await api.post("/automations", example(**{"credentials": {"API_KEY": "openai"}, **automation})))
-    made(await api.post(f"/automations/{saved['id']}/run"))
+    saved = assert_ok(await api.post("/automations", example(**{"credentials": {"API_KEY": "openai"}, **automation})))
+    assert_ok(await api.post(f"/automations/{saved['id']}/run"))
     return await office.claim()
 
 
@@ -231,7 +230,7 @@ async def test_an_attempt_finds_its_credentials_in_its_environment_and_the_autom
 ) -> None:
     await save(api)
     await save(api, "other", value="the automation's value")
-    made(await api.patch("/agents/worker-bee", {"credentials": {"API_KEY": "openai", "SHARED": "openai"}}), 200)
+    assert_ok(await api.patch("/agents/worker-bee", {"credentials": {"API_KEY": "openai", "SHARED": "openai"}}), 200)
     work = await at_work(office, api, credentials={"SHARED": "other"})
     environment = work.assignment.environment
     assert (environment["API_KEY"], environment["SHARED"]) == (VALUE, "the automation's value")
@@ -279,14 +278,14 @@ async def test_an_attempt_gets_what_its_own_revision_names(office: Office, api: 
     await save(api, "github", value=VALUE[::-1])
     work = await at_work(office, api)
     automation = await office.value("SELECT automation_id FROM runs WHERE id = %s", work.id)
-    made(await api.patch(f"/automations/{automation}", {"credentials": {"GITHUB": "github"}}), 200)
+    assert_ok(await api.patch(f"/automations/{automation}", {"credentials": {"GITHUB": "github"}}), 200)
     assert await resolved(office, work) == {"API_KEY": VALUE}
     await office.fail(work)
 
 
 async def test_a_credential_that_is_missing_fails_the_run_once_and_says_which(office: Office, api: Api) -> None:
     await save(api)
-    saved = made(await api.post("/automations", example(credentials={"API_KEY": "openai"}, max_attempts=5)))
+    saved = assert_ok(await api.post("/automations", example(credentials={"API_KEY": "openai"}, max_attempts=5)))
     await office.execute("DELETE FROM credentials WHERE workspace_id = %s", office.caller.workspace_id)
     ended = await run_to_its_end(office, api, saved)
     assert (ended["status"], ended["error_class"], ended["tries"]) == ("failed", "executor_error", 1)
@@ -296,8 +295,8 @@ async def test_a_credential_that_is_missing_fails_the_run_once_and_says_which(of
 async def test_a_credential_closed_to_the_grants_holder_fails_the_run(office: Office, api: Api) -> None:
     await save(api, usable_by="member")
     member = await office.api("member")
-    saved = made(await member.post("/automations", example(credentials={"API_KEY": "openai"})))
-    made(await api.patch("/credentials/openai", {"usable_by": "admin"}), 200)
+    saved = assert_ok(await member.post("/automations", example(credentials={"API_KEY": "openai"})))
+    assert_ok(await api.patch("/credentials/openai", {"usable_by": "admin"}), 200)
     ended = await run_to_its_end(office, member, saved)
     assert (ended["status"], ended["error_class"]) == ("failed", "executor_error")
     assert "not open to the one whose grant this run has" in ended["error_detail"]
@@ -305,7 +304,7 @@ async def test_a_credential_closed_to_the_grants_holder_fails_the_run(office: Of
 
 async def test_a_value_that_does_not_open_fails_the_run_in_words(office: Office, api: Api) -> None:
     await save(api)
-    saved = made(await api.post("/automations", example(credentials={"API_KEY": "openai"})))
+    saved = assert_ok(await api.post("/automations", example(credentials={"API_KEY": "openai"})))
     await office.execute("UPDATE credentials SET sealed = sealed || '\\x00'")
     ended = await run_to_its_end(office, api, saved)
     assert (ended["status"], ended["error_class"]) == ("failed", "executor_error")
@@ -313,7 +312,7 @@ async def test_a_value_that_does_not_open_fails_the_run_in_words(office: Office,
 
 
 async def run_to_its_end(office: Office, api: Api, automation: dict[str, Any]) -> dict[str, Any]:
-    run = made(await api.post(f"/automations/{automation['id']}/run"))
+    run = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     await office.work()
     await until(lambda: office.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", run["id"]))
     ended: dict[str, Any] = (await api.get(f"/runs/{run['id']}")).json()
@@ -379,7 +378,7 @@ async def test_an_attempt_that_cannot_be_redacted_any_more_is_refused(office: Of
     work = await at_work(office, api)
     await office.execute("DELETE FROM credentials WHERE workspace_id = %s", office.caller.workspace_id)
     agent = Api(api.client, api.workspace, work.token)
-    refused(await agent.post("/events", {"event": "rain"}), 422, "unknown_credential")
+    assert_refused(await agent.post("/events", {"event": "rain"}), 422, "unknown_credential")
     await office.fail(work)
 
 

@@ -6,176 +6,35 @@ from unittest.mock import AsyncMock
 import pytest
 import pytest_asyncio
 from fastapi.routing import APIRoute
-from httpx import Response
 
 from rota.access import signing_in
 from rota.db import isolation, people
 from rota.http.auditing import Record
 from rota.http.context import CSRF_HEADER
-from rota.model.outcome import Parked
-from rota.model.session import Verb
-
-from ..http import api_client
-from ..http.api_client import COOKIE, DAILY, UNKNOWN, Api, Office, example, furnish, made, refused
+from support import api_client
+from support.api_client import COOKIE, DAILY, UNKNOWN, Api, Office, assert_ok, assert_refused, example, furnish
+from support.api_routes import (
+    AGENT,
+    EVERYTHING,
+    FOR_ADMINS,
+    FOR_ANY_MEMBER,
+    FORM,
+    OF_ONES_OWN,
+    OWN_READS,
+    OWN_WRITES,
+    READS,
+    READS_OF_ADMINS,
+    READS_OF_PEOPLE,
+    WRITES,
+    create_one_of_each,
+    send,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
-AGENT = {"name": "Shell", "executor": "command", "config": {"argv": ["true"]}}
-EXPORT = {"rota": "session", "version": 1, "session": {"id": UNKNOWN, "kind": "interactive", "title": "Far away"}}
-TARGET = {"name": "My desk", "url": "json://example.org/news"}
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-EVERYTHING = (
-    "agents",
-    "automations",
-    "triggers",
-    "revisions",
-    "grants",
-    "runs",
-    "sessions",
-    "events",
-    "start_keys",
-    "deliveries",
-    "credentials",
-    "members",
-    "tokens",
-    "notifications",
-    "notification_choices",
-    "notification_targets",
-)
 
-
-async def things(office: Office, owner: Api) -> dict[str, str]:
-    """One of each that routes can name."""
-    automation = made(await owner.post("/automations", example(schedule=DAILY)))
-    made(await owner.send("PUT", f"/automations/{automation['id']}/memory/last", json={"value": 1}), 200)
-    run = made(await owner.post(f"/automations/{automation['id']}/run"))
-    message = made(await owner.post(f"/sessions/{run['session_id']}/messages", {"body": "Go.", "to": "user"}))
-    artifact = made(await owner.send("POST", f"/sessions/{run['session_id']}/artifacts?name=a.txt", content=b"A."))
-    at_work = await office.claim()
-    asked = await at_work.desk.park("May I?")
-    assert isinstance(asked, Parked)
-    await office.fail(at_work)
-    [told] = made(await owner.get("/notifications", limit=1), 200)["items"]
-    target = made(await owner.post("/notifications/targets", TARGET))
-    secret = {"name": f"key-{run['id']}", "value": "a secret of this office"}
-    credential = made(await (await office.api()).post("/credentials", secret))
-    member = await office.member("viewer")
-    token = made(await owner.post("/tokens", {"name": "A script's"}))
-    return {
-        "member": str(member), "token": token["id"], "login": UNKNOWN,
-        "account": str(await office.value("SELECT id FROM accounts WHERE workspace_id = %s", office.caller.workspace_id)),
-        "grant": automation["grant_id"], "agent": automation["agent_id"], "automation": automation["id"], "trigger": automation["triggers"][0]["id"],
-        "run": run["id"], "session": run["session_id"],
-        "message": str(message["id"]), "artifact": artifact["id"],
-        "credential": credential["id"],
-        "approval": str(asked.approval_id),
-        "notification": told["id"],
-        "target": target["id"],
-    }  # fmt: skip
-
-
-READS = [
-    "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
-    "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
-    "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/approvals", "/approvals/{approval}", "/sessions",
-    "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",
-    "/sessions/{session}/messages", "/sessions/{session}/export", "/sessions/{session}/roles", "/sessions/{session}/tasks",
-    "/sessions/{session}/artifacts", "/sessions/{session}/transcript",
-    "/sessions/{session}/artifacts/{artifact}/content", "/workers", "/executors",
-    "/snapshots", "/credentials", "/credentials/{credential}", "/grants", "/grants/{grant}", "",
-    "/members", "/members/{member}", "/tokens", "/accounts", "/accounts/{account}", "/accounts/{account}/usage", "/usage",
-    "/usage/forecast",
-]  # fmt: skip
-# One's own, at every level; nobody else finds it, and an agent has none.
-OWN_READS = ["/notifications", "/notifications/choices", "/notifications/targets"]
-OWN_WRITES: list[tuple[str, str, Any]] = [
-    ("POST", "/notifications/read", None),
-    ("POST", "/notifications/{notification}/read", None),
-    ("PUT", "/notifications/choices", {"paused": {"bell": False, "outward": True}}),
-    ("POST", "/notifications/targets/{target}/test", None),
-    ("DELETE", "/notifications/targets/{target}", None),
-]
-READS_OF_PEOPLE = ["/me", "/me/logins"]  # not for agents at work
-READS_OF_ADMINS = ["/audit", "/audit/export"]
-WRITES: list[tuple[str, str, Any]] = [
-    ("POST", "/agents", AGENT),
-    ("PATCH", "/agents/{agent}", {"name": "Mine"}),
-    ("DELETE", "/agents/{agent}", None),
-    ("POST", "/agents/{agent}/runs", {"prompt": "Sweep."}),
-    ("POST", "/automations", example()),
-    ("PATCH", "/automations/{automation}", {"name": "Mine"}),
-    ("DELETE", "/automations/{automation}", None),
-    ("POST", "/automations/{automation}/run", None),
-    ("POST", "/automations/{automation}/pause", None),
-    ("POST", "/automations/{automation}/resume", None),
-    ("POST", "/automations/{automation}/restore", None),
-    ("POST", "/automations/{automation}/renew-grant", None),
-    ("POST", "/automations/{automation}/triggers", DAILY),
-    ("PATCH", "/automations/{automation}/triggers/{trigger}", {"enabled": False}),
-    ("DELETE", "/automations/{automation}/triggers/{trigger}", None),
-    ("POST", "/automations/{automation}/triggers/{trigger}/secret", None),
-    ("POST", "/grants/{grant}/revoke", None),
-    ("POST", "/runs/{run}/cancel", None),
-    ("POST", "/runs/{run}/retry", None),
-    ("POST", "/approvals/{approval}", {"answer": "approve"}),
-    ("POST", "/events", {"event": "rain"}),
-    ("POST", "/sessions/{session}/artifacts", {"uri": "https://example.org/"}),
-    ("POST", "/sessions/{session}/artifacts?name=report.md", {"any": "content"}),
-    ("PUT", "/automations/{automation}/memory/last", {"value": 2}),
-    ("DELETE", "/automations/{automation}/memory/last", None),
-    ("POST", "/sessions/{session}/messages", {"body": "Hello."}),
-    ("POST", "/sessions/{session}/messages", {"prompt": "And now?"}),
-    ("POST", "/sessions/{session}/messages/{message}/ack", None),
-    ("POST", "/sessions", {"agent": "worker-bee"}),
-    *[("POST", f"/sessions/{{session}}/{verb}", None) for verb in Verb],
-    ("POST", "/sessions/import", {"lines": [EXPORT]}),
-    ("POST", "/sessions/{session}/import", {"lines": [{"end": {"events": 0}}], "first": 2}),
-    ("POST", "/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}),
-    ("POST", "/sessions/{session}/tasks", {"tasks": [{"role": "judge", "prompt": "Judge."}]}),
-    ("POST", "/credentials", {"name": "mine", "value": "some long secret"}),
-    ("POST", "/notifications/targets", TARGET),
-    ("PATCH", "/credentials/{credential}", {"description": "Mine"}),
-    ("DELETE", "/credentials/{credential}", None),
-    ("PATCH", "", {"name": "Ours"}),
-    ("POST", "/accounts", {"name": "Mine"}),
-    ("PATCH", "/accounts/{account}", {"budget": None}),
-    ("POST", "/members", {"email": "ada@example.org"}),
-    ("PATCH", "/members/{member}", {"level": "member"}),
-    ("POST", "/members/{member}/link", None),
-    ("DELETE", "/members/{member}", None),
-    ("DELETE", "/tokens/{token}", None),
-    ("POST", "/tokens", {"name": "Mine"}),
-    ("PATCH", "/me", {"name": "Me"}),
-    ("PUT", "/me/password", {"new": "correct horse battery"}),
-    ("DELETE", "/me/logins", None),
-    ("DELETE", "/me/logins/{login}", None),
-]
-FOR_ADMINS = {
-    ("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}"),
-    ("POST", "/credentials"), ("PATCH", "/credentials/{credential}"), ("DELETE", "/credentials/{credential}"),
-    ("PATCH", ""), ("POST", "/members"), ("PATCH", "/members/{member}"), ("DELETE", "/members/{member}"),
-    ("POST", "/members/{member}/link"), ("POST", "/accounts"), ("PATCH", "/accounts/{account}"),
-}  # fmt: skip
-OF_ONES_OWN = {  # whatever the level; another's is not there
-    ("POST", "/tokens"), ("DELETE", "/tokens/{token}"), ("PATCH", "/me"), ("PUT", "/me/password"),
-    ("DELETE", "/me/logins"), ("DELETE", "/me/logins/{login}"),
-}  # fmt: skip
-FOR_ANY_MEMBER = {
-    ("POST", "/notifications/targets"),
-    ("POST", "/automations"),
-    ("POST", "/agents/{agent}/runs"),
-    ("POST", "/events"),
-    ("POST", "/sessions"),
-    ("POST", "/sessions/import"),
-}
-
-
-async def send(api: Api, method: str, path: str, body: Any = None, **options: Any) -> Response:
-    return await api.send(method, path, **({"json": body} if body is not None else {}), **options)
-
-
-async def test_the_lists_above_name_every_route(site: Any) -> None:
+async def test_the_lists_name_every_route(site: Any) -> None:
     """A new route must be put into one of them, and so be shown to know its callers."""
     prefix = "/api/v1/workspaces/{workspace}"
     routes = {
@@ -214,15 +73,15 @@ async def test_the_lists_above_name_every_route(site: Any) -> None:
 
 
 async def test_a_viewer_reads_everything_and_changes_nothing(office: Office) -> None:
-    names = await things(office, await office.api())
+    names = await create_one_of_each(office, await office.api())
     viewer = await office.api("viewer")
     for path in [*READS, *READS_OF_PEOPLE]:
         assert (await viewer.get(path.format(**names))).status_code == 200, path
     for path in READS_OF_ADMINS:
-        assert refused(await viewer.get(path.format(**names)), 403, "forbidden")["needs"] == "admin"
+        assert assert_refused(await viewer.get(path.format(**names)), 403, "forbidden")["needs"] == "admin"
     before = await office.count(*EVERYTHING)
     for method, path, body in [each for each in WRITES if each[:2] not in OF_ONES_OWN]:
-        told = refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
+        told = assert_refused(await send(viewer, method, path.format(**names), body), 403, "forbidden")
         assert told["needs"] in {"member", "admin"}
     assert await office.count(*EVERYTHING) == before
 
@@ -231,15 +90,15 @@ async def test_a_viewer_reads_everything_and_changes_nothing(office: Office) -> 
 async def test_everybody_looks_after_their_own_notifications_and_nobody_after_anothers(
     office: Office, level: str
 ) -> None:
-    names = await things(office, await office.api())
+    names = await create_one_of_each(office, await office.api())
     stranger = await office.api(level) if level != "admin" else await another_admin(office)
     for path in OWN_READS:
-        made(await stranger.get(path), 200)
-    assert made(await stranger.get("/notifications"), 200)["items"] == []
+        assert_ok(await stranger.get(path), 200)
+    assert assert_ok(await stranger.get("/notifications"), 200)["items"] == []
     for method, path, body in OWN_WRITES:
         answer = await send(stranger, method, path.format(**names), body)
         if "{" in path:
-            refused(answer, 404, "not_found")
+            assert_refused(answer, 404, "not_found")
         else:
             assert answer.is_success, path
     assert await office.value("SELECT read_at FROM notifications WHERE id = %s", names["notification"]) is None
@@ -252,18 +111,18 @@ async def another_admin(office: Office) -> Api:
 
 
 async def test_a_viewer_who_knows_a_key_gets_no_run_by_it(office: Office, api: Api) -> None:
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}, key="known"))
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}, key="known"))
     viewer = await office.api("viewer")
-    refused(await viewer.post("/agents/worker-bee/runs", {"prompt": "Sweep."}, key="known"), 403, "forbidden")
+    assert_refused(await viewer.post("/agents/worker-bee/runs", {"prompt": "Sweep."}, key="known"), 403, "forbidden")
 
 
 async def test_a_member_looks_after_their_own_and_not_after_anothers(office: Office) -> None:
-    names = await things(office, await office.api("member"))
+    names = await create_one_of_each(office, await office.api("member"))
     stranger = await office.api("member")
     before = await office.count("agents", "automations", "triggers", "revisions")
     for method, path, body in WRITES:
         if (method, path) not in FOR_ANY_MEMBER | OF_ONES_OWN:
-            told = refused(await send(stranger, method, path.format(**names), body), 403, "forbidden")
+            told = assert_refused(await send(stranger, method, path.format(**names), body), 403, "forbidden")
             assert told["needs"] == "admin"
     assert await office.count("agents", "automations", "triggers", "revisions") == before
 
@@ -271,14 +130,16 @@ async def test_a_member_looks_after_their_own_and_not_after_anothers(office: Off
 async def test_a_member_does_with_their_own_what_an_admin_may_do_with_everybodys(office: Office) -> None:
     member, admin = await office.api("member"), await office.api()
     for who in (member, admin):
-        automation = made(await member.post("/automations", example(schedule=DAILY)))
+        automation = assert_ok(await member.post("/automations", example(schedule=DAILY)))
         path = f"/automations/{automation['id']}"
-        made(await who.patch(path, {"name": "Renamed"}), 200)
-        made(await who.post(f"{path}/run"))
-        made(await who.post(f"{path}/pause"), 200)
-        made(await who.post(f"{path}/resume"), 200)
+        assert_ok(await who.patch(path, {"name": "Renamed"}), 200)
+        assert_ok(await who.post(f"{path}/run"))
+        assert_ok(await who.post(f"{path}/pause"), 200)
+        assert_ok(await who.post(f"{path}/resume"), 200)
         assert (await who.delete(path)).status_code == 204
-        assert made(await who.post(f"{path}/restore"), 200)["owner"] == ("A member" if who is member else "Local admin")
+        assert assert_ok(await who.post(f"{path}/restore"), 200)["owner"] == (
+            "A member" if who is member else "Local admin"
+        )
 
 
 @pytest.mark.parametrize("level", ["member", "viewer"])
@@ -287,7 +148,7 @@ async def test_only_admins_change_agents_and_credentials(office: Office, api: Ap
     bodies = {(method, path): body for method, path, body in WRITES}
     for method, path in FOR_ADMINS:
         target = path.format(agent="worker-bee", credential="mine", member=UNKNOWN, account=UNKNOWN)
-        told = refused(await send(other, method, target, bodies[method, path]), 403, "forbidden")
+        told = assert_refused(await send(other, method, target, bodies[method, path]), 403, "forbidden")
         assert told["needs"] == "admin"
 
 
@@ -296,7 +157,7 @@ async def test_only_admins_change_agents_and_credentials(office: Office, api: Ap
 
 async def test_another_workspaces_things_answer_exactly_as_missing_ones(office: Office, api: Api, site: Any) -> None:
     theirs = await furnish(site)
-    names = await things(theirs, await theirs.api())
+    names = await create_one_of_each(theirs, await theirs.api())
     await theirs.leave()
     before = await theirs.count(*EVERYTHING)
     asked = [("GET", path, None) for path in [*READS, "/sessions/{session}/trace"]] + WRITES + OWN_WRITES
@@ -316,7 +177,7 @@ async def test_pages_of_another_workspaces_things_are_those_of_missing_ones(
 ) -> None:
     """Every page and form of the application, streams too; the list is the application's own."""
     theirs = await furnish(site)
-    names = await things(theirs, await theirs.api())
+    names = await create_one_of_each(theirs, await theirs.api())
     await theirs.leave()
     names |= {"trigger_id": names["trigger"], "key": "last"}
     before = await theirs.count(*EVERYTHING)
@@ -350,7 +211,7 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     """The first line is gone on purpose: the queries name the one workspace, row-level security holds the other."""
     theirs = await furnish(site)
     asking = await theirs.api()
-    names = await things(theirs, asking)
+    names = await create_one_of_each(theirs, asking)
     await theirs.leave()
     before = await theirs.count(*EVERYTHING)
     other = office.caller.workspace_id
@@ -365,9 +226,9 @@ async def test_when_every_query_asks_for_another_workspace_the_database_gives_no
     for method, path, body in [each for each in asked if not each[1].startswith("/me")]:  # of the person, wherever
         answer = await send(asking, method, path.format(**names), body)
         if "{" in path or path == "":
-            refused(answer, 404, "not_found")
+            assert_refused(answer, 404, "not_found")
         elif method == "GET":
-            assert path in FLEET or made(answer, 200)["items"] == [], path
+            assert path in FLEET or assert_ok(answer, 200)["items"] == [], path
         else:
             nothing = path == "/notifications/read" and answer.status_code == 204
             assert nothing or answer.status_code >= 400 or answer.json() == {"runs": []}, path
@@ -378,14 +239,14 @@ async def test_another_workspaces_things_cannot_be_named_in_a_body_or_a_filter(
     office: Office, api: Api, site: Any
 ) -> None:
     theirs = await furnish(site)
-    names = await things(theirs, await theirs.api())
+    names = await create_one_of_each(theirs, await theirs.api())
     await theirs.leave()
-    refused(await api.post("/automations", example(agent=names["agent"])), 422, "unknown_agent", "agent")
-    refused(
+    assert_refused(await api.post("/automations", example(agent=names["agent"])), 422, "unknown_agent", "agent")
+    assert_refused(
         await api.post("/automations", example(triggers=[{"after": names["automation"]}])),
         422, "unknown_automation", "triggers.0.after",
     )  # fmt: skip
-    refused(await api.get("/runs", automation=names["automation"]), 404, "not_found")
+    assert_refused(await api.get("/runs", automation=names["automation"]), 404, "not_found")
     assert (await api.get("/runs", session=names["session"])).json()["items"] == []
 
 
@@ -397,14 +258,14 @@ async def test_a_token_finds_another_workspace_as_little_as_one_that_is_not_ther
         answers = []
         for workspace in (theirs.caller.workspace_slug, str(theirs.caller.workspace_id), "nowhere", UNKNOWN):
             answer = await Api(api.client, workspace, api.token).get(path)
-            refused(answer, 404, "not_found")
+            assert_refused(answer, 404, "not_found")
             answers.append((answer.content, dict(answer.headers)))
         assert all(each == answers[0] for each in answers)
 
 
 async def test_lists_hold_nothing_of_other_workspaces(office: Office, api: Api, site: Any) -> None:
     theirs = await furnish(site)
-    await things(theirs, await theirs.api())
+    await create_one_of_each(theirs, await theirs.api())
     await theirs.leave()
     for path in ("/automations", "/runs", "/sessions"):
         assert (await api.get(path)).json() == {"items": [], "next_cursor": None}
@@ -415,7 +276,7 @@ async def test_a_cursor_of_another_workspace_opens_nothing(office: Office, api: 
     theirs = await furnish(site)
     their_api = await theirs.api()
     for _ in range(2):
-        made(await their_api.post("/automations", example()))
+        assert_ok(await their_api.post("/automations", example()))
     cursor = (await their_api.get("/automations", limit=1)).json()["next_cursor"]
     assert (await api.get("/automations", cursor=cursor)).json()["items"] == []
 
@@ -434,28 +295,28 @@ async def test_without_a_token_that_holds_nothing_is_told(office: Office, header
         answer = await client.get(f"/api/v1/workspaces/{office.caller.workspace_slug}{path}", headers=headers)
         if path == "/sessions/nonsense" and answer.status_code == 422:
             continue  # that it is no id can be told to anybody
-        refused(answer, 401, "unauthenticated")
+        assert_refused(answer, 401, "unauthenticated")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
 async def test_a_token_that_ends_while_it_is_used_is_refused_from_then_on(office: Office, api: Api) -> None:
-    made(await api.get("/agents"), 200)
+    assert_ok(await api.get("/agents"), 200)
     await office.execute("UPDATE tokens SET expires_at = now() WHERE secret_hash = %s", signing_in.hashed(api.token))
-    refused(await api.get("/agents"), 401, "unauthenticated")
-    refused(await api.post("/agents", AGENT), 401, "unauthenticated")
+    assert_refused(await api.get("/agents"), 401, "unauthenticated")
+    assert_refused(await api.post("/agents", AGENT), 401, "unauthenticated")
 
 
 # Agents at work: what their tokens reach is in test_attempt_access.py --------------------------------------------------
 
 
 async def test_the_token_of_an_attempt_dies_with_it(office: Office, api: Api) -> None:
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     at_work = await office.claim()
     agent = Api(api.client, api.workspace, at_work.token)
     assert at_work.token.startswith("rota_run_")
-    made(await agent.get("/agents/worker-bee"), 200)
+    assert_ok(await agent.get("/agents/worker-bee"), 200)
     await office.settle(at_work)
-    refused(await agent.get("/agents/worker-bee"), 401, "attempt_over")
+    assert_refused(await agent.get("/agents/worker-bee"), 401, "attempt_over")
 
 
 @pytest.mark.parametrize(
@@ -470,17 +331,17 @@ async def test_the_token_of_an_attempt_dies_with_it(office: Office, api: Api) ->
 async def test_an_agent_that_lost_its_lease_or_its_grant_reads_nothing_more(
     office: Office, api: Api, loss: str
 ) -> None:
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     at_work = await office.claim()
     await office.execute(loss, at_work.id)
-    refused(await Api(api.client, api.workspace, at_work.token).get("/agents"), 401, "attempt_over")
+    assert_refused(await Api(api.client, api.workspace, at_work.token).get("/agents"), 401, "attempt_over")
 
 
 async def test_an_attempts_token_is_for_that_attempt_of_that_run_in_that_workspace(
     office: Office, api: Api, site: Any
 ) -> None:
     for _ in range(2):
-        made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+        assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     one, two = await office.claim(), await office.claim()
     parts, other = one.token.split("_"), two.token.split("_")
     forged = [
@@ -494,7 +355,7 @@ async def test_an_attempts_token_is_for_that_attempt_of_that_run_in_that_workspa
     elsewhere = (await furnish(site)).caller
     async with office.db.transaction() as conn:  # also where its person belongs to both
         await people.add_member(conn, elsewhere.workspace_id, office.caller.user_id, "admin")
-    refused(await Api(api.client, elsewhere.workspace_slug, one.token).get("/agents"), 404, "not_found")
+    assert_refused(await Api(api.client, elsewhere.workspace_slug, one.token).get("/agents"), 404, "not_found")
 
 
 # Browsers -----------------------------------------------------------------------------------------------------------
@@ -531,9 +392,9 @@ async def test_a_cookie_changes_nothing_for_another_site(
     path = f"/api/v1/workspaces/{office.caller.workspace_slug}/automations"
     answer = await client.post(path, json=example(), headers={CSRF_HEADER: signing_in.csrf_of(login)})
     if allowed:
-        made(answer)
+        assert_ok(answer)
     else:
-        refused(answer, 403, "foreign_origin")
+        assert_refused(answer, 403, "foreign_origin")
     assert (await client.get(path)).status_code == 200
     assert await office.value(
         "SELECT count(*) FROM automations WHERE workspace_id = %s", office.caller.workspace_id
@@ -542,7 +403,7 @@ async def test_a_cookie_changes_nothing_for_another_site(
 
 async def test_a_token_that_is_wrong_is_not_saved_by_a_cookie_that_is_right(office: Office, login: str) -> None:
     client = office.site.client(cookies={COOKIE: login}, headers={"Authorization": "Bearer rota_nobody"})
-    refused(
+    assert_refused(
         await client.get(f"/api/v1/workspaces/{office.caller.workspace_slug}/agents"), 401, "unauthenticated"
     )  # fmt: skip
 
@@ -551,4 +412,4 @@ async def test_a_cookie_that_is_no_login_is_refused(office: Office) -> None:
     for cookie in ("nonsense", "x" * 4000):
         client = office.site.client(cookies={COOKIE: cookie})
         path = f"/api/v1/workspaces/{office.caller.workspace_slug}/agents"
-        refused(await client.get(path), 401, "unauthenticated")
+        assert_refused(await client.get(path), 401, "unauthenticated")

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
-from house import House
 
 from rota.access import signing_in
 from rota.cli import main
@@ -19,6 +18,7 @@ from rota.errors import Unauthenticated
 from rota.http.shapes.people import TokenOut
 from rota.model.caller import Level
 from rota.roster import members
+from support.house import House
 
 ADA = "ada@example.org"
 Command = Callable[..., Awaitable[Result]]

@@ -4,7 +4,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from house import House
 
 from rota.access import signing_in
 from rota.access.signing_in import (
@@ -22,6 +21,7 @@ from rota.errors import NotFound, Unauthenticated
 from rota.model.caller import Level
 from rota.model.ids import UserId, new_id
 from rota.roster.first_start import settle_in
+from support.house import House
 
 
 async def token(house: House, workspace: str = "default", **given: Any) -> str:

@@ -6,23 +6,31 @@ from typing import Any
 import pytest
 
 from rota.model.scope import ALL, READING, Scope, needed
-
-from ..http import api_client
-from ..http.api_client import Api, Office, Site, example, made, refused
-from .test_levels import OWN_READS, OWN_WRITES, READS, READS_OF_ADMINS, READS_OF_PEOPLE, WRITES, send, things
+from support import api_client
+from support.api_client import Api, Office, Site, assert_ok, assert_refused, example
+from support.api_routes import (
+    OWN_READS,
+    OWN_WRITES,
+    READS,
+    READS_OF_ADMINS,
+    READS_OF_PEOPLE,
+    WRITES,
+    create_one_of_each,
+    send,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
 
 
 async def token(api: Api, *scopes: str, **given: Any) -> Api:
-    new = made(await api.post("/tokens", {"name": "A script's", "scopes": list(scopes), **given}))
+    new = assert_ok(await api.post("/tokens", {"name": "A script's", "scopes": list(scopes), **given}))
     return Api(api.client, api.workspace, new["secret"])
 
 
 async def test_every_route_is_open_to_tokens_with_its_scope_and_to_no_other(office: Office, api: Api) -> None:
     """The one list of all routes is that of the levels."""
-    names = await things(office, api)
+    names = await create_one_of_each(office, api)
     reads = [("GET", path, None) for path in [*READS, *READS_OF_PEOPLE, *READS_OF_ADMINS, *OWN_READS]]
     reads.append(("GET", "/sessions/{session}/trace", None))
     preview = ("POST", "/automations/preview", {"schedule": {"every": "1h"}})
@@ -30,7 +38,7 @@ async def test_every_route_is_open_to_tokens_with_its_scope_and_to_no_other(offi
     with_it = {scope: await token(api, scope) for scope in ALL}
     for method, path, body in [*reads, preview, *WRITES, *OWN_WRITES]:
         scope = needed(method, path.partition("?")[0])
-        told = refused(await send(without[scope], method, path.format(**names), body), 403, "scope_missing")
+        told = assert_refused(await send(without[scope], method, path.format(**names), body), 403, "scope_missing")
         assert told["needs_scope"] == scope
         if path.endswith(("/trace", "/export")):
             continue  # it would stream
@@ -62,20 +70,20 @@ async def test_the_scopes_of_routes_are_these() -> None:
 
 async def test_a_refused_scope_is_told_in_the_audit_log(office: Office, api: Api) -> None:
     reader = await token(api, "read")
-    refused(await reader.post("/automations", example()), 403, "scope_missing")
-    [row] = made(await api.get("/audit", refused="true"), 200)["items"]
+    assert_refused(await reader.post("/automations", example()), 403, "scope_missing")
+    [row] = assert_ok(await api.get("/audit", refused="true"), 200)["items"]
     assert (row["action"], row["code"]) == ("automation.create", "scope_missing")
 
 
 async def test_saving_starts_nothing_with_a_token_that_may_not_run(office: Office, api: Api) -> None:
     writer, both = await token(api, "write"), await token(api, "write", "run")
-    told = refused(
+    told = assert_refused(
         await writer.post("/automations", example(run_immediately=True)), 403, "scope_missing", "run_immediately"
     )
     assert told["needs_scope"] == "run"
     assert await office.ledger() == []
-    made(await writer.post("/automations", example(run_immediately=False)))
-    made(await both.post("/automations", example(run_immediately=True)))
+    assert_ok(await writer.post("/automations", example(run_immediately=False)))
+    assert_ok(await both.post("/automations", example(run_immediately=True)))
     assert len(await office.ledger()) == 1
 
 
@@ -84,7 +92,7 @@ async def test_a_page_needs_its_scope_too(office: Office, api: Api, site: Site) 
     headers = {"Authorization": f"Bearer {reader.token}"}
     path = f"/w/{api.workspace}/automations"
     assert (await site.client().get(path, headers=headers)).status_code == 200
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     answer = await site.client().post(f"{path}/{automation['id']}/pause", headers=headers)
     assert answer.status_code == 403
     answer = await site.client().get(f"/w/{api.workspace}/settings/audit", headers=headers)
@@ -95,44 +103,44 @@ async def test_a_page_needs_its_scope_too(office: Office, api: Api, site: Site) 
 async def test_a_token_never_has_more_than_its_persons_level(office: Office, api: Api) -> None:
     viewer = await office.api("viewer")
     mighty = await token(viewer, *ALL)
-    refused(await mighty.post("/automations", example()), 403, "forbidden")
-    made(await mighty.get("/automations"), 200)
+    assert_refused(await mighty.post("/automations", example()), 403, "forbidden")
+    assert_ok(await mighty.get("/automations"), 200)
 
 
 async def test_a_token_made_with_a_token_is_no_mightier_and_lasts_no_longer(office: Office, api: Api) -> None:
     some = await token(api, "admin", "read", lasts="1h")
-    told = refused(
+    told = assert_refused(
         await some.post("/tokens", {"name": "More", "scopes": ["read", "run"]}), 403, "scope_missing", "scopes"
     )
     assert told["needs_scope"] == "run"
     for lasts in ({}, {"lasts": "30d"}):
-        child = made(await some.post("/tokens", {"name": "Child", "scopes": ["read"], **lasts}))
+        child = assert_ok(await some.post("/tokens", {"name": "Child", "scopes": ["read"], **lasts}))
         assert datetime.fromisoformat(child["expires_at"]) <= datetime.now(UTC) + timedelta(hours=1)
-    short = made(await some.post("/tokens", {"name": "Short", "scopes": ["read"], "lasts": "1m"}))
+    short = assert_ok(await some.post("/tokens", {"name": "Short", "scopes": ["read"], "lasts": "1m"}))
     assert datetime.fromisoformat(short["expires_at"]) <= datetime.now(UTC) + timedelta(minutes=1)
 
 
 async def test_the_secret_is_in_the_first_answer_only(office: Office, api: Api) -> None:
-    new = made(await api.post("/tokens", {"name": "Once"}))
+    new = assert_ok(await api.post("/tokens", {"name": "Once"}))
     assert new["secret"].startswith("rota_")
     assert new["scopes"] == list(ALL)
-    listed = made(await api.get("/tokens"), 200)
+    listed = assert_ok(await api.get("/tokens"), 200)
     assert new["secret"] not in str(listed)
     assert {each["id"] for each in listed["items"]} >= {new["id"]}
-    assert new["secret"] not in str(made(await api.get("/audit"), 200))
+    assert new["secret"] not in str(assert_ok(await api.get("/audit"), 200))
 
 
 async def test_tokens_are_seen_and_ended_by_their_person_and_by_admins(office: Office, api: Api) -> None:
     member, other = await office.api("member"), await office.api("member")
-    theirs = made(await member.post("/tokens", {"name": "Theirs"}))
+    theirs = assert_ok(await member.post("/tokens", {"name": "Theirs"}))
     path = f"/tokens/{theirs['id']}"
-    assert theirs["id"] not in {each["id"] for each in made(await other.get("/tokens"), 200)["items"]}
-    refused(await other.delete(path), 404, "not_found")
-    assert theirs["id"] in {each["id"] for each in made(await api.get("/tokens"), 200)["items"]}
+    assert theirs["id"] not in {each["id"] for each in assert_ok(await other.get("/tokens"), 200)["items"]}
+    assert_refused(await other.delete(path), 404, "not_found")
+    assert theirs["id"] in {each["id"] for each in assert_ok(await api.get("/tokens"), 200)["items"]}
     assert (await api.delete(path)).status_code == 204
-    refused(await Api(api.client, api.workspace, theirs["secret"]).get("/agents"), 401, "unauthenticated")
+    assert_refused(await Api(api.client, api.workspace, theirs["secret"]).get("/agents"), 401, "unauthenticated")
     assert (await member.delete(path)).status_code == 204
-    found = {each["id"]: each for each in made(await member.get("/tokens"), 200)["items"]}
+    found = {each["id"]: each for each in assert_ok(await member.get("/tokens"), 200)["items"]}
     assert found[theirs["id"]]["status"] == "revoked"
 
 
@@ -148,4 +156,4 @@ async def test_tokens_are_seen_and_ended_by_their_person_and_by_admins(office: O
     ],
 )
 async def test_what_makes_no_sense_for_a_token_is_refused(api: Api, body: Any, field: str) -> None:
-    refused(await api.post("/tokens", body), 422, "invalid", field)
+    assert_refused(await api.post("/tokens", body), 422, "invalid", field)

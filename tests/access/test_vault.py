@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from house import House
-from waiting import until
 
 from rota.access import credentials, key_ring, sealing
 from rota.access.vault import Vault, open_vault
@@ -17,6 +15,8 @@ from rota.cli import main
 from rota.db import sealed
 from rota.errors import Broken, CannotStart, Conflict, Invalid
 from rota.roster import triggers
+from support.house import House
+from support.waiting import until
 
 OLD, NEW = {"old": bytes(32)}, {"new": bytes(range(32))}
 

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from at_work import at_work
 from click.testing import CliRunner, Result
 
 from rota import executors
 from rota.cli import main
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
-
-from ..http import api_client
-from ..http.api_client import Office, Site
+from support import api_client
+from support.api_client import Office, Site
+from support.running_worker import at_work
 
 site, office, address = api_client.site, api_client.office, api_client.address
 

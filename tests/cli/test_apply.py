@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from docs.pages import ROOT, blocks
 
 from rota.model.caller import Level
 from rota.roster import members
+from support.api_client import Office
+from support.doc_pages import ROOT, blocks
 
-from ..http.api_client import Office
 from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

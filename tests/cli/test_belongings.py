@@ -9,8 +9,8 @@ import pytest
 
 from rota.access import signing_in
 from rota.model.scope import Scope
+from support.api_client import Office
 
-from ..http.api_client import Office
 from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

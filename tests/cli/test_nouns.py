@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from waiting import until
 
 from rota.db import workers
 from rota.model.ids import WorkerId
+from support.api_client import Office
+from support.api_routes import EXPORT
+from support.waiting import until
 
-from ..access.test_levels import EXPORT
-from ..http.api_client import Office
 from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ..http.api_client import Office
+from support.api_client import Office
+
 from .conftest import Answer, Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

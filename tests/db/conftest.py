@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rota.db.embedded import EmbeddedPostgres
-
-from .embedded_homes import User, assert_no_process_left, copy, directory_in_memory
+from support.embedded_homes import User, assert_no_process_left, copy, directory_in_memory
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from house import House
 
 from rota.db import aftermath
 from rota.db.aftermath import Concerned
 from rota.model.ids import WorkspaceId, new_id
 from rota.roster import running
+from support.house import House
 
 NOBODY: dict[str, Any] = {
     "waited_for": None,

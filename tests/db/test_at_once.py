@@ -6,12 +6,12 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from faults.proxy import Proxy
-from waiting import until
 
 from rota.db import at_once
 from rota.db.arrays import Integers
 from rota.db.pool import PASSING, Connection, Database
+from support.postgres_proxy import Proxy
+from support.waiting import until
 
 SUM = "SELECT %(a)s::bigint + %(b)s::bigint, %(text)s::text || '%%', %(a)s::bigint"
 NAMED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'rota\\_%'"

@@ -22,8 +22,7 @@ import pytest
 from rota.db import embedded, privileges
 from rota.db.embedded import EmbeddedPostgres
 from rota.errors import CannotStart
-
-from .embedded_homes import (
+from support.embedded_homes import (
     ROOT,
     User,
     copy,

@@ -17,8 +17,17 @@ from psycopg.conninfo import conninfo_to_dict
 from rota.db import embedded, embedded_roles
 from rota.db.embedded import PASSFILE, EmbeddedPostgres
 from rota.errors import CannotStart, NotYet
-
-from .embedded_homes import User, copy, directory_in_memory, execute, kill, needs_proc, needs_root, postmaster, query
+from support.embedded_homes import (
+    User,
+    copy,
+    directory_in_memory,
+    execute,
+    kill,
+    needs_proc,
+    needs_root,
+    postmaster,
+    query,
+)
 
 OLD_INITDB = (
     "--username=rota", "--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", "--locale-provider=builtin",

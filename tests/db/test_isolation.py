@@ -10,8 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from databases import owned_database
-from house import House
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
@@ -26,6 +24,8 @@ from rota.errors import CannotStart
 from rota.model.ids import UserId, WorkspaceId, new_id
 from rota.roster.first_start import settle_in
 from rota.settings import Settings
+from support.databases import owned_database
+from support.house import House
 
 WITH_A_WORKSPACE = """
 SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'workspace_id'

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
-from waiting import until
 
 from rota.db import listener as listener_module
 from rota.db.listener import Listener, Wakes, session_channel
 from rota.db.pool import Database
 from rota.model.ids import new_id
+from support.waiting import until
 
 LISTENING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rota listener' AND datname = current_database()"
 

@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from waiting import until
 
 from rota.db import isolation
 from rota.db import migrate as chain
 from rota.db.embedded import find_binaries
 from rota.db.migrate import LOCK, Migration, migrate, migrations, missing
 from rota.errors import CannotStart, NotYet
+from support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 MIGRATING = "import asyncio, sys; from rota.db.migrate import migrate; print(*asyncio.run(migrate(sys.argv[1])))"

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import mirror
 import psycopg
 import pytest
-from house import House
 
 from rota.model.ids import AutomationId
 from rota.roster import running
+from support import live_run_tables as mirror
+from support.house import House
 
 AT_WORK = "attempt = attempt + 1, worker_id = 'w', lease_until = now() + interval '1 hour'"
 FIRST, SECOND, THIRD = (f"id = (SELECT id FROM runs ORDER BY id OFFSET {n} LIMIT 1)" for n in range(3))

@@ -8,10 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import mirror
 import pytest
-from databases import database
-from house import QUEUE, House
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import InsufficientPrivilege, UndefinedFile
 from psycopg.pq import ExecStatus
@@ -37,6 +34,9 @@ from rota.model.caller import Caller
 from rota.model.ids import AutomationId, WorkerId
 from rota.roster import running
 from rota.worker.queues import Queues
+from support import live_run_tables as mirror
+from support.databases import database
+from support.house import QUEUE, House
 
 # Not taken_runs, which holds as many as there are places.
 LARGE = {"workspaces", "triggers", "automations", "runs", "live_runs", "ready_runs", "sessions", "events", "revisions"}

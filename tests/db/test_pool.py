@@ -8,15 +8,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from faults.proxy import Proxy
 from psycopg.conninfo import make_conninfo
-from waiting import until
 
 from rota.db import pool
 from rota.db.pool import Connection, Database, Reserved, check, shown
 from rota.errors import Busy, CannotStart
 from rota.settings import MOST
 from rota.timeouts import Timeouts
+from support.postgres_proxy import Proxy
+from support.waiting import until
 
 SECRET = "swordfish"  # a password
 SLEEPERS = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"

@@ -15,12 +15,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from at_work import at_work
-from databases import database, owned_database
-from mirror import astray
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from scripted import Scripted
-from waiting import until
 
 from rota.db import migrate as chain
 from rota.db.migrate import Migration, migrate, migrations
@@ -31,8 +26,12 @@ from rota.scheduler.tick import Scheduler
 from rota.trace.record import Recorder
 from rota.watch.rescue import Rescue
 from rota.worker.worker import Worker
-
-from ..http.api_client import COOKIE, Api, Site, made, opened
+from support.api_client import COOKIE, Api, Site, assert_ok, opened
+from support.databases import database, owned_database
+from support.live_run_tables import astray
+from support.running_worker import at_work
+from support.scripted_executor import Scripted
+from support.waiting import until
 
 LIVED_IN = Path(__file__).with_name("lived_in")
 
@@ -238,7 +237,7 @@ async def test_all_that_lives_is_brought_to_its_end(site: Site, api: Api, tmp_pa
     worker = Worker(web.db, web.wakes, recorder, {"command": Scripted(work)}, url="http://rota.test", home=tmp_path)
     async with at_work(worker, recorder, web.listener):
         await Rescue(web.db, web.wakes).once()
-        made(await api.post(f"/approvals/{await named(site, 'approval of parked')}", {"answer": "approve"}), 200)
+        assert_ok(await api.post(f"/approvals/{await named(site, 'approval of parked')}", {"answer": "approve"}), 200)
         await until(at_rest)
     assert await unlike(site) == []
     ended = await values(
@@ -274,7 +273,7 @@ async def test_a_webhook_is_signed_with_the_secret_it_always_had(site: Site) -> 
     now = str(int(time.time()))
     headers = {"webhook-id": "one", "webhook-timestamp": now, "webhook-signature": sign(SIGNED_WITH, "one", now, b"{}")}
     url = f"/hooks/{await named(site, 'webhook of mail')}"
-    made(await site.client().post(url, content=b"{}", headers=headers), 202)
+    assert_ok(await site.client().post(url, content=b"{}", headers=headers), 202)
     waiting = "SELECT count(*) FROM live_runs WHERE lane = id('mail') AND waits"
     assert await values(site, waiting) == [(2,)]
 
@@ -287,7 +286,7 @@ LISTS = {
 
 
 async def test_the_admin_reads_all_that_was_written(site: Site, api: Api) -> None:
-    found = {path: len(made(await api.get(path), 200)["items"]) for path in LISTS}
+    found = {path: len(assert_ok(await api.get(path), 200)["items"]) for path in LISTS}
     assert found == LISTS
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from executors.cluster_double import check
 
 from rota.http.hosts import allowed_hosts
 from rota.settings import read_settings
-
-from .files import CHART, MARGIN
+from support.cluster_double import check
+from support.deploy_files import CHART, MARGIN
 
 HELM = shutil.which("helm", path=Path(sys.executable).parent) or shutil.which("helm")
 pytestmark = pytest.mark.skipif(

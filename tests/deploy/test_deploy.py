@@ -9,15 +9,14 @@ from fnmatch import fnmatch
 
 import pytest
 import yaml
-from executors import clusters
 
 import rota
 from rota.cli.serve import command as serve
 from rota.daemon import PARTS
 from rota.http.health import router
 from rota.settings import Settings, secret_variables, variable
-
-from .files import (
+from support import clusters
+from support.deploy_files import (
     CHART,
     COMPOSE,
     DEPLOYMENTS,

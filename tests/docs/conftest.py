@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from at_work import at_work
-from docs.asking import Api
 from fastapi import FastAPI
-from house import House
 from httpx import ASGITransport, AsyncClient
 
 from rota import executors
@@ -24,6 +21,9 @@ from rota.roster import agents
 from rota.settings import Settings
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
+from support.doc_requests import Api
+from support.house import House
+from support.running_worker import at_work
 
 
 @pytest.fixture

@@ -12,11 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.asking import Api
-from docs.pages import AGENTS, KIND_PAGES, Block, blocks, column, spans, table, text_of
-from executors.openai_wire import Provider, calls, says
-from executors.stand_ins import RecordingDesk, assignment
-from waiting import until
 
 from rota.agent import Context
 from rota.executors.briefing import as_json
@@ -43,6 +38,11 @@ from rota.model.agent_config import (
 from rota.model.executor import Turn
 from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.worker.worker import Worker
+from support.doc_pages import AGENTS, KIND_PAGES, Block, blocks, column, spans, table, text_of
+from support.doc_requests import Api
+from support.openai_server import Provider, calls, says
+from support.stand_ins import RecordingDesk, assignment
+from support.waiting import until
 
 FROM_CONFIG = "what `config.env` says"
 COMMAND, PYTHON, HTTP, ACP, LLM, LANGGRAPH = (

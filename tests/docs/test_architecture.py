@@ -3,7 +3,7 @@
 import configparser
 import re
 
-from docs.pages import ROOT, spans, text_of
+from support.doc_pages import ROOT, spans, text_of
 
 PAGE = ROOT / "ARCHITECTURE.md"
 NAMED = re.compile(r"[\w/]+\.py|[a-z_]+/")

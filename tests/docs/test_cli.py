@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 
 import click
-from docs.curl import commands
-from docs.pages import ROOT, blocks, spans, text_of
 
 from rota.cli import main
+from support.curl import commands
+from support.doc_pages import ROOT, blocks, spans, text_of
 
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 OF_EVERY_NOUN = {"--url", "--token", "--workspace", "--json", "--help"}

@@ -5,12 +5,12 @@ import inspect
 from typing import Any
 
 import pytest
-from docs.asking import Api
-from docs.pages import ROOT, blocks, column, spans, table
 
 from rota import client
 from rota.client import AsyncClient
 from rota.errors import STATUS
+from support.doc_pages import ROOT, blocks, column, spans, table
+from support.doc_requests import Api
 
 PAGE = ROOT / "docs" / "reference" / "client.md"
 

@@ -2,10 +2,9 @@
 
 import json
 
-from docs.asking import Api
-from docs.pages import ROOT, blocks
-
 from rota.worker.worker import Worker
+from support.doc_pages import ROOT, blocks
+from support.doc_requests import Api
 
 CREDENTIALS = ROOT / "docs" / "credentials.md"
 

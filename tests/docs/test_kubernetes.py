@@ -5,18 +5,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from docs.asking import Api
-from docs.pages import blocks, column, spans, table
-from executors import clusters
-from executors.cluster_double import check
-from executors.clusters import PAGE
-from executors.stand_ins import assignment
 
 from rota import executors
 from rota.executors.kubernetes import manifest
 from rota.model.agent_config import KubernetesConfig, read_kubernetes
 from rota.model.executor import Executor
 from rota.worker.worker import Worker
+from support import clusters
+from support.cluster_double import check
+from support.clusters import PAGE
+from support.doc_pages import blocks, column, spans, table
+from support.doc_requests import Api
+from support.stand_ins import assignment
 
 
 @pytest.fixture

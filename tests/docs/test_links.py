@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from docs.pages import README, ROOT, anchors, links, text_of
+
+from support.doc_pages import README, ROOT, anchors, links, text_of
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 

@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from docs.pages import ROOT
+
+from support.doc_pages import ROOT
 
 # It says what it is asked to do, and stands for a Python that can make environments, or cannot.
 MAKES = """#!/bin/sh

@@ -2,13 +2,13 @@
 
 import json
 
-from docs.curl import commands
-from docs.pages import ROOT, blocks, spans, table, text_of
-from docs.test_cli import leaves, options_of
-
 from rota.mcp.forms import USUAL_LIMIT
 from rota.mcp.protocol import MOST_AT_ONCE, VERSIONS
 from rota.mcp.tools import BY_NAME, INSTRUCTIONS, TOOLS, Effect
+from support.curl import commands
+from support.doc_pages import ROOT, blocks, spans, table, text_of
+
+from .test_cli import leaves, options_of
 
 PAGE = ROOT / "docs" / "mcp.md"
 

@@ -13,7 +13,15 @@ from typing import Any
 
 import click
 import pytest
-from docs.pages import (
+
+from rota.cli import COMMANDS, main
+from rota.daemon import PARTS
+from rota.db import embedded
+from rota.logs import JsonLines
+from rota.model.credential import HTTP_SECRET
+from rota.model.outcome import Outcome, Parked
+from rota.settings import Settings, variable
+from support.doc_pages import (
     AGENTS,
     DEPLOYING,
     KIND_PAGES,
@@ -29,14 +37,6 @@ from docs.pages import (
 )
 from surface import metric_names
 from surface_source import log_events
-
-from rota.cli import COMMANDS, main
-from rota.daemon import PARTS
-from rota.db import embedded
-from rota.logs import JsonLines
-from rota.model.credential import HTTP_SECRET
-from rota.model.outcome import Outcome, Parked
-from rota.settings import Settings, variable
 
 PAGES = (README, AGENTS, *KIND_PAGES.values(), OPERATING, DEPLOYING, SCHEDULES)
 

@@ -8,16 +8,16 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
-from docs.asking import API, Api
-from docs.curl import commands, curl
-from docs.pages import README, ROOT, blocks, text_of
 from httpx import AsyncClient, Response
-from waiting import until
 
 from rota import starters
 from rota.cli import agents, main
 from rota.model.agent_config import EXTRAS
 from rota.settings import Settings
+from support.curl import commands, curl
+from support.doc_pages import README, ROOT, blocks, text_of
+from support.doc_requests import API, Api
+from support.waiting import until
 
 
 @pytest.mark.usefixtures("worker")

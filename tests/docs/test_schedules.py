@@ -12,9 +12,6 @@ from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 import pytest
-from docs.asking import Api
-from docs.pages import ROOT, SCHEDULES, Block, blocks, column, spans, table
-from house import NOON, Clock, House
 
 from rota.db.listener import Wakes
 from rota.errors import Invalid
@@ -29,6 +26,9 @@ from rota.model.run import SkipReason, Source, Status
 from rota.model.schedule import read_schedule, short_form
 from rota.roster.triggers import INBOUND, LIMITS, TIMED
 from rota.scheduler.tick import Scheduler
+from support.doc_pages import ROOT, SCHEDULES, Block, blocks, column, spans, table
+from support.doc_requests import Api
+from support.house import NOON, Clock, House
 
 CANCELS = {ErrorClass.CANCELLED_BY_USER, ErrorClass.REPLACED}
 

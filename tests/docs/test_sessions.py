@@ -3,11 +3,10 @@
 import json
 import re
 
-from docs.asking import Api
-from docs.pages import SESSIONS, blocks, column
-
 from rota.http.ui.words import TASK_WORDS
 from rota.model.session import STEPS
+from support.doc_pages import SESSIONS, blocks, column
+from support.doc_requests import Api
 
 
 async def test_every_example_is_accepted_in_order(api: Api) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors.kinds import EVERY_KIND, shown_by
-from executors.stand_ins import RecordingDesk, assignment
 
 from rota.executors import warm
 from rota.executors.kubernetes import gateway
 from rota.executors.nursery import THE_NURSERY
 from rota.model.executor import Assignment
+from support.executor_kinds import EVERY_KIND, shown_by
+from support.stand_ins import RecordingDesk, assignment
 
 pytest.register_assert_rewrite("executors.conformance")
 

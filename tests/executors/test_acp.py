@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from executors.acp_agent import LIMITED, config, recalled
-from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Invalid, NotFound
 from rota.executors.acp import AcpExecutor, child
@@ -30,6 +28,8 @@ from rota.model.executor import Assignment, Desk, Turn
 from rota.model.ids import ApprovalId, RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 from rota.model.text import clean_json
+from support.acp_agent import LIMITED, config, recalled
+from support.stand_ins import RecordingDesk, lives, read_pids, until
 
 OPTIONS = [Option("yes", "Yes", True), Option("always", "Always", True), Option("no", "No", False)]
 

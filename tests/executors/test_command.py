@@ -16,13 +16,13 @@ from typing import Any
 
 import psutil
 import pytest
-from executors.stand_ins import RecordingDesk, carrying, lives, read_pids, until
 
 from rota.executors import launcher
 from rota.executors.command import CommandExecutor
 from rota.model.executor import Assignment, Turn
 from rota.model.ids import new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.stand_ins import RecordingDesk, carrying, lives, read_pids, until
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 

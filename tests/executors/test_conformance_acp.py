@@ -1,6 +1,6 @@
 """What every kind promises, kept by `acp`."""
 
-from executors.conformance import *
-from executors.kinds import Acp
+from support.executor_conformance import *
+from support.executor_kinds import Acp
 
 KIND = Acp()

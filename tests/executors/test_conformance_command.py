@@ -1,6 +1,6 @@
 """What every kind promises, kept by `command`."""
 
-from executors.conformance import *
-from executors.kinds import Command
+from support.executor_conformance import *
+from support.executor_kinds import Command
 
 KIND = Command()

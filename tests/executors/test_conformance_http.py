@@ -1,6 +1,6 @@
 """What every kind promises, kept by `http`."""
 
-from executors.conformance import *
-from executors.kinds import Http
+from support.executor_conformance import *
+from support.executor_kinds import Http
 
 KIND = Http()

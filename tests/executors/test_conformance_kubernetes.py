@@ -1,6 +1,6 @@
 """What every kind promises, kept by `kubernetes`."""
 
-from executors.conformance import *
-from executors.kinds import Kubernetes
+from support.executor_conformance import *
+from support.executor_kinds import Kubernetes
 
 KIND = Kubernetes()

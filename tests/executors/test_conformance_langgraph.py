@@ -1,6 +1,6 @@
 """What every kind promises, kept by `langgraph`."""
 
-from executors.conformance import *
-from executors.kinds import Langgraph
+from support.executor_conformance import *
+from support.executor_kinds import Langgraph
 
 KIND = Langgraph()

@@ -1,6 +1,6 @@
 """What every kind promises, kept by `llm`."""
 
-from executors.conformance import *
-from executors.kinds import Llm
+from support.executor_conformance import *
+from support.executor_kinds import Llm
 
 KIND = Llm()

@@ -1,6 +1,6 @@
 """What every kind promises, kept by `python`."""
 
-from executors.conformance import *
-from executors.kinds import Python
+from support.executor_conformance import *
+from support.executor_kinds import Python
 
 KIND = Python()

@@ -4,13 +4,13 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from executors.stand_ins import RecordingDesk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.executors.events import LONGEST_LINE, Counter, Done, Error, EventStream, Lines, parse
 from rota.executors.transcript import Tail, Transcript
 from rota.model.text import clean
+from support.stand_ins import RecordingDesk
 
 LINES = st.sampled_from(
     [

@@ -17,8 +17,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from executors.http_agent import END, Answer, Request, Server, chunk, chunked, forever, head, line, response
-from executors.stand_ins import RecordingDesk
 
 from rota import executors
 from rota.errors import Invalid, Lost
@@ -30,6 +28,8 @@ from rota.executors.transcript import Transcript
 from rota.model import agent_config, webhook
 from rota.model.executor import Assignment, Turn
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.http_agent import END, Answer, Request, Server, chunk, chunked, forever, head, line, response
+from support.stand_ins import RecordingDesk
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "security.json").read_text())
 URLS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "http_urls.json").read_text())

@@ -17,10 +17,6 @@ from typing import Any
 
 import psutil
 import pytest
-from executors import clusters
-from executors.clusters import Cluster
-from executors.kinds import Kubernetes
-from executors.stand_ins import RecordingDesk, assignment, lives, read_pids, until
 
 from rota.errors import Lost
 from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest, words
@@ -32,6 +28,10 @@ from rota.model.agent_config import read_kubernetes
 from rota.model.executor import LostAttempt, Turn
 from rota.model.ids import RunId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
+from support import clusters
+from support.clusters import Cluster
+from support.executor_kinds import Kubernetes
+from support.stand_ins import RecordingDesk, assignment, lives, read_pids, until
 
 PATIENCE = timedelta(seconds=0.05)
 IMAGE = "agents/python:3"
@@ -169,7 +169,7 @@ async def test_what_the_configuration_wishes_reaches_the_pod(run_id: RunId, tmp_
     }
     given = assignment(wishes, tmp_path, run_id=run_id)
     made = manifest.job(given, read_kubernetes(wishes), grace=timedelta(seconds=2.5))
-    from executors.cluster_double import check
+    from support.cluster_double import check
 
     check(made)
     assert made["metadata"]["labels"]["team"] == "a"
@@ -277,7 +277,7 @@ WORKER = """
 import asyncio, json, sys
 from datetime import timedelta
 from pathlib import Path
-from executors.stand_ins import RecordingDesk, assignment
+from support.stand_ins import RecordingDesk, assignment
 from rota.executors.kubernetes import KubernetesExecutor
 
 config, directory, kubeconfig, changes = map(json.loads, sys.argv[1:])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from executors.lines import ANSWER, Line
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -22,6 +21,7 @@ from langgraph.types import interrupt
 
 from rota.agent import Context, GiveUp, NotApproved, Parked, Unusable
 from rota.executors.langgraph_thread import Thread, agent, graph_of
+from support.line_agent import ANSWER, Line
 
 GIVEN: dict[str, Any] = {
     "graph": "test:graph", "prompt_key": None, "result_key": None, "recursion_limit": None, "context": None,

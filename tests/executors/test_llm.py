@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors.lines import ANSWER, Line
 from pydantic_ai.exceptions import ModelConnectionError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall
@@ -18,6 +17,7 @@ from rota.executors import llm_conversation
 from rota.executors.llm_conversation import Conversation, agent, opening, prompt_of
 from rota.executors.llm_models import may_pass
 from rota.model.agent_config import DESK_TOOLS
+from support.line_agent import ANSWER, Line
 
 
 @pytest.fixture

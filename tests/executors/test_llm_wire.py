@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors.openai_wire import MODEL, Answer, Provider, calls, cut, garbage, hangs, says, status, unfinished
-from executors.stand_ins import RecordingDesk, until
 
 from rota.executors.llm import LlmExecutor
 from rota.model.executor import Assignment, Turn
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.openai_server import MODEL, Answer, Provider, calls, cut, garbage, hangs, says, status, unfinished
+from support.stand_ins import RecordingDesk, until
 
 KEY = {"OPENAI_API_KEY": "sk-canary"}
 TOOLS = """

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota import open_files
 from rota.executors import launcher
@@ -20,6 +19,7 @@ from rota.executors.command import CommandExecutor
 from rota.executors.nursery import THE_NURSERY
 from rota.model.executor import Assignment
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.stand_ins import RecordingDesk, lives, read_pids, until
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 

@@ -12,7 +12,6 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.agent import Context, GiveUp, Refuse, agent
 from rota.errors import Invalid
@@ -21,6 +20,7 @@ from rota.executors.requests import open_inside
 from rota.model.executor import Assignment, Turn
 from rota.model.ids import RunId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.stand_ins import RecordingDesk, lives, read_pids, until
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 

@@ -9,7 +9,6 @@ from textwrap import dedent, indent
 from typing import Any
 
 import pytest
-from executors.stand_ins import RecordingDesk, until
 
 from rota.errors import TooLarge
 from rota.executors.python import MOST_WAITING, PythonExecutor
@@ -17,6 +16,7 @@ from rota.model.approval import Answer, Option
 from rota.model.executor import Assignment
 from rota.model.ids import ApprovalId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
+from support.stand_ins import RecordingDesk, until
 
 USER = UserId(new_id())
 

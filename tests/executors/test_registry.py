@@ -88,8 +88,8 @@ EACH_KIND = """
 import asyncio, sys, tempfile
 from datetime import timedelta
 from pathlib import Path
-from executors.kinds import KINDS
-from executors.stand_ins import RecordingDesk, assignment
+from support.executor_kinds import KINDS
+from support.stand_ins import RecordingDesk, assignment
 
 async def run(kind, directory):
     given = assignment(kind.behave("completes", directory / "code"), directory / "session")

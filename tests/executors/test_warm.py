@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from executors.stand_ins import RecordingDesk, lives, read_pids, until, warmed
 
 from rota.executors import launcher, warm
 from rota.executors.briefing import ALLOWED, of_machine
@@ -26,6 +25,7 @@ from rota.executors.nursery import THE_NURSERY
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.stand_ins import RecordingDesk, lives, read_pids, until, warmed
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from faults.fleet import Fleet
-from house import House
+
+from support.fleet import Fleet
+from support.house import House
 
 
 @pytest.fixture

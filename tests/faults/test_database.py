@@ -8,16 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from faults.fleet import Fleet
-from faults.proxy import Proxy
-from faults.test_workers import LASTING
-from house import House
-from process.rota import furnished
 from psycopg.conninfo import make_conninfo
-from waiting import until
 
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.pool import Database
+from support.fleet import Fleet
+from support.house import House
+from support.postgres_proxy import Proxy
+from support.rota_process import furnished
+from support.waiting import until
+
+from .test_workers import LASTING
 
 TERMINATE = """
 SELECT count(pg_terminate_backend(pid)) FROM (

@@ -7,8 +7,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from faults.fleet import Fleet
 from psycopg import AsyncConnection
+
+from support.fleet import Fleet
 
 LASTING = "echo begun; until [ -e $evidence/go ]; do sleep 0.05; done; echo Done"
 

@@ -4,8 +4,9 @@ import signal
 
 import psutil
 import pytest
-from faults.fleet import Fleet
-from waiting import until
+
+from support.fleet import Fleet
+from support.waiting import until
 
 # The first attempt goes on for ever; later ones come to an end. Each leaves its number, and says if it met another. That is
 # told by a lock: in a sandbox process numbers mean nothing to others.

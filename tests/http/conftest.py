@@ -21,10 +21,8 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 from fastapi import FastAPI
-from house import House
 from httpx import ASGITransport, AsyncClient, Request
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
-from process.rota import furnished
 
 from rota.access import signing_in
 from rota.access.signing_in import csrf_of
@@ -41,6 +39,8 @@ from rota.model.run import SkipReason, Source
 from rota.roster.running import run_now
 from rota.runs import starting
 from rota.settings import Settings
+from support.house import House
+from support.rota_process import furnished
 
 ROTA = Path(sys.executable).with_name("rota")
 # The first is the same browser without windows, which none of this looks at, and takes a fifth less of a processor.

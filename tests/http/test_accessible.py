@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from .axe import grave
+from support.axe import grave
+
 from .test_browser import LIST
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]

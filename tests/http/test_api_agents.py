@@ -10,9 +10,8 @@ from httpx import ASGITransport, AsyncClient
 from rota.http.app import create_app
 from rota.model.agent_config import EXTRAS, KINDS
 from rota.roster import agents
-
-from . import api_client
-from .api_client import UNKNOWN, Api, Office, Site, example, made, refused
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, Site, assert_ok, assert_refused, example
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -25,7 +24,7 @@ FIELDS = {
 
 
 async def test_an_agent_is_created_and_found_by_id_and_by_slug(api: Api) -> None:
-    agent = made(await api.post("/agents", {**SHELL, "instructions": "Be brief.", "max_concurrent": 2}))
+    agent = assert_ok(await api.post("/agents", {**SHELL, "instructions": "Be brief.", "max_concurrent": 2}))
     assert set(agent) == FIELDS
     assert (agent["slug"], agent["status"], agent["revision"], agent["warnings"]) == ("shell", "active", 1, [])
     assert (agent["instructions"], agent["max_concurrent"], agent["pool"]) == ("Be brief.", 2, "default")
@@ -41,8 +40,8 @@ async def test_each_kind_tells_what_it_needs_with_an_agent_that_can_be_saved_as_
     for kind, each in found.items():
         assert each["extra"] == (f"rota[{kind}]" if kind in EXTRAS else None)
         for name in each["example"].get("credentials", {}).values():
-            made(await api.post("/credentials", {"name": name, "value": "sk-example"}))
-        saved = made(await api.post("/agents", each["example"]))
+            assert_ok(await api.post("/credentials", {"name": name, "value": "sk-example"}))
+        saved = assert_ok(await api.post("/agents", each["example"]))
         assert (saved["executor"], saved["config"]) == (kind, each["example"]["config"])
 
 
@@ -51,20 +50,22 @@ PRIVATE = {"url": "http://127.0.0.1:8700/"}
 
 
 async def test_a_url_that_no_run_would_call_is_refused_when_it_is_saved(api: Api) -> None:
-    told = refused(await api.post("/agents", {**SERVICE, "config": PRIVATE}), 422, "target_not_allowed", "config.url")
+    told = assert_refused(
+        await api.post("/agents", {**SERVICE, "config": PRIVATE}), 422, "target_not_allowed", "config.url"
+    )
     assert "port 8700 is not open" in told["detail"]
     assert "ROTA_HTTP_ALLOW" in told["detail"]
     for url in ("http://169.254.169.254/", "http://localhost/", "https://example.com:22/", "http://[::ffff:10.0.0.1]/"):
         wrong = {**SERVICE, "config": {"url": url}}
-        refused(await api.post("/agents", wrong), 422, "target_not_allowed", "config.url")
+        assert_refused(await api.post("/agents", wrong), 422, "target_not_allowed", "config.url")
     for url in ("example.com", "https://a b/", "https://me:pw@a.example/", "http://127.1/", "https://a.example:/"):
-        refused(await api.post("/agents", {**SERVICE, "config": {"url": url}}), 422, "invalid", "config.url")
-    refused(await api.get("/agents/service"), 404, "not_found")
+        assert_refused(await api.post("/agents", {**SERVICE, "config": {"url": url}}), 422, "invalid", "config.url")
+    assert_refused(await api.get("/agents/service"), 404, "not_found")
 
 
 async def test_a_url_that_no_run_would_call_cannot_replace_one_that_works(api: Api) -> None:
-    saved = made(await api.post("/agents", SERVICE))
-    refused(await api.patch("/agents/service", {"config": PRIVATE}), 422, "target_not_allowed", "config.url")
+    saved = assert_ok(await api.post("/agents", SERVICE))
+    assert_refused(await api.patch("/agents/service", {"config": PRIVATE}), 422, "target_not_allowed", "config.url")
     assert (await api.get("/agents/service")).json() == saved
 
 
@@ -73,10 +74,10 @@ async def test_a_private_url_can_be_saved_where_the_operator_allows_it(site: Sit
     web = replace(site.web, settings=settings)
     async with AsyncClient(transport=ASGITransport(create_app(web)), base_url="http://rota.test") as client:
         allowed = Api(client, api.workspace, api.token)
-        agent = made(await allowed.post("/agents", {**SERVICE, "config": PRIVATE}))
+        agent = assert_ok(await allowed.post("/agents", {**SERVICE, "config": PRIVATE}))
         assert (agent["config"], agent["warnings"]) == (PRIVATE, [])
-        made(await allowed.patch("/agents/service", {"config": {**PRIVATE, "timeout": "5s"}}), 200)
-        refused(
+        assert_ok(await allowed.patch("/agents/service", {"config": {**PRIVATE, "timeout": "5s"}}), 200)
+        assert_refused(
             await allowed.patch("/agents/service", {"config": {"url": "http://127.0.0.1:8701/"}}),
             *(422, "target_not_allowed", "config.url"),
         )
@@ -85,24 +86,24 @@ async def test_a_private_url_can_be_saved_where_the_operator_allows_it(site: Sit
 async def test_an_agent_whose_url_is_no_longer_allowed_can_be_paused_renamed_and_mended(
     api: Api, office: Office
 ) -> None:
-    made(await api.post("/agents", SERVICE))
+    assert_ok(await api.post("/agents", SERVICE))
     await office.execute(
         "UPDATE agents SET config = jsonb_build_object('url', 'http://127.0.0.1:8700/') WHERE slug = 'service'"
     )
-    changed = made(await api.patch("/agents/service", {"status": "paused", "name": "Renamed"}), 200)
+    changed = assert_ok(await api.patch("/agents/service", {"status": "paused", "name": "Renamed"}), 200)
     [warning] = changed["warnings"]
     assert warning.startswith("config.url: 127.0.0.1:8700 may not be called: port 8700 is not open.")
-    refused(
+    assert_refused(
         await api.patch("/agents/service", {"config": {**PRIVATE, "timeout": "5s"}}),
         *(422, "target_not_allowed", "config.url"),
     )
-    assert made(await api.patch("/agents/service", {"config": SERVICE["config"]}), 200)["warnings"] == []
+    assert assert_ok(await api.patch("/agents/service", {"config": SERVICE["config"]}), 200)["warnings"] == []
 
 
 async def test_a_name_that_is_taken_gets_a_numbered_slug_and_a_slug_that_is_taken_is_refused(api: Api) -> None:
-    slugs = [made(await api.post("/agents", SHELL))["slug"] for _ in range(3)]
+    slugs = [assert_ok(await api.post("/agents", SHELL))["slug"] for _ in range(3)]
     assert slugs == ["shell", "shell-2", "shell-3"]
-    refused(await api.post("/agents", {**SHELL, "slug": "shell-2"}), 409, "slug_taken", "slug")
+    assert_refused(await api.post("/agents", {**SHELL, "slug": "shell-2"}), 409, "slug_taken", "slug")
 
 
 @pytest.mark.parametrize("slug", ["", "Shell", "-shell", "a b", "ü", "a" * 64, UNKNOWN, UNKNOWN.replace("-", "")])
@@ -110,12 +111,12 @@ async def test_a_slug_that_is_none_or_looks_like_an_id_is_refused_when_made_and_
     api: Api, slug: str
 ) -> None:
     if slug:
-        refused(await api.post("/agents", {**SHELL, "slug": slug}), 422, "invalid_slug", "slug")
-    refused(await api.patch("/agents/worker-bee", {"slug": slug}), 422, "invalid_slug", "slug")
+        assert_refused(await api.post("/agents", {**SHELL, "slug": slug}), 422, "invalid_slug", "slug")
+    assert_refused(await api.patch("/agents/worker-bee", {"slug": slug}), 422, "invalid_slug", "slug")
 
 
 async def test_agents_are_listed_newest_first_in_pages(api: Api) -> None:
-    made_ids = [made(await api.post("/agents", SHELL))["id"] for _ in range(4)]
+    made_ids = [assert_ok(await api.post("/agents", SHELL))["id"] for _ in range(4)]
     seen = [each["id"] for each in await api.pages("/agents", 2)]
     assert seen[:4] == made_ids[::-1]
     assert len(seen) == len(set(seen)) == 5
@@ -123,18 +124,18 @@ async def test_agents_are_listed_newest_first_in_pages(api: Api) -> None:
 
 async def test_a_change_is_a_new_revision_and_leaves_the_rest_as_it_was(api: Api) -> None:
     before = (await api.get("/agents/worker-bee")).json()
-    after = made(await api.patch("/agents/worker-bee", {"instructions": "Hurry.", "slug": "bee"}), 200)
+    after = assert_ok(await api.patch("/agents/worker-bee", {"instructions": "Hurry.", "slug": "bee"}), 200)
     changed = {name for name in FIELDS if before[name] != after[name]}
     assert changed == {"instructions", "slug", "revision", "updated_at"}
     assert after["revision"] == 2
-    refused(await api.get("/agents/worker-bee"), 404, "not_found")
+    assert_refused(await api.get("/agents/worker-bee"), 404, "not_found")
 
 
 async def test_a_program_that_does_not_exist_is_a_warning_when_saved(api: Api) -> None:
     config = {"argv": ["no-such-program-anywhere"]}
-    agent = made(await api.post("/agents", {**SHELL, "config": config}))
+    agent = assert_ok(await api.post("/agents", {**SHELL, "config": config}))
     assert ["no-such-program-anywhere" in each for each in agent["warnings"]] == [True]
-    changed = made(await api.patch(f"/agents/{agent['id']}", {"name": "Still none"}), 200)
+    changed = assert_ok(await api.patch(f"/agents/{agent['id']}", {"name": "Still none"}), 200)
     assert changed["warnings"] == agent["warnings"]
 
 
@@ -143,12 +144,14 @@ async def test_a_kind_whose_library_is_missing_says_what_to_install_when_saved(
 ) -> None:
     monkeypatch.setattr(agents, "find_spec", lambda name: None)
     agent = {"name": "Model", "executor": "llm", "config": {"model": "openai:gpt-5-mini"}}
-    [warning] = made(await api.post("/agents", agent))["warnings"]
+    [warning] = assert_ok(await api.post("/agents", agent))["warnings"]
     assert warning.endswith("pip install 'rota[llm]'")
 
 
 async def test_an_unknown_executor_is_refused_with_what_was_meant(api: Api) -> None:
-    told = refused(await api.post("/agents", {**SHELL, "executor": "comand"}), 422, "unknown_executor", "executor")
+    told = assert_refused(
+        await api.post("/agents", {**SHELL, "executor": "comand"}), 422, "unknown_executor", "executor"
+    )
     assert "'command'" in told["detail"]
 
 
@@ -174,27 +177,29 @@ async def test_a_wrong_value_is_refused_naming_its_field_when_made_and_when_chan
     office: Office, api: Api, change: dict[str, Any], field: str
 ) -> None:
     before = await office.count("agents", "revisions")
-    refused(await api.post("/agents", {**SHELL, **change}), 422, "invalid", field)
-    refused(await api.patch("/agents/worker-bee", change), 422, "invalid", field)
+    assert_refused(await api.post("/agents", {**SHELL, **change}), 422, "invalid", field)
+    assert_refused(await api.patch("/agents/worker-bee", change), 422, "invalid", field)
     assert await office.count("agents", "revisions") == before
 
 
 async def test_a_field_that_is_required_is_told_when_it_is_missing(api: Api) -> None:
-    told = refused(await api.post("/agents", {}), 422, "invalid", "name")
+    told = assert_refused(await api.post("/agents", {}), 422, "invalid", "name")
     assert [each["field"] for each in told["errors"]] == ["name", "executor"]
 
 
 async def test_an_agent_that_automations_use_cannot_be_deleted_and_one_that_none_uses_can(api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
-    session = made(await api.post("/sessions", {"agent": "worker-bee", "prompt": "Hello"}))
-    refused(await api.delete("/agents/worker-bee"), 409, "agent_in_use")
+    automation = assert_ok(await api.post("/automations", example()))
+    session = assert_ok(await api.post("/sessions", {"agent": "worker-bee", "prompt": "Hello"}))
+    assert_refused(await api.delete("/agents/worker-bee"), 409, "agent_in_use")
     await api.delete(f"/automations/{automation['id']}")
     assert (await api.delete("/agents/worker-bee")).status_code == 204
-    refused(await api.get("/agents/worker-bee"), 404, "not_found")
-    refused(await api.post(f"/sessions/{session['id']}/messages", {"prompt": "Still there?"}), 409, "agent_deleted")
+    assert_refused(await api.get("/agents/worker-bee"), 404, "not_found")
+    assert_refused(
+        await api.post(f"/sessions/{session['id']}/messages", {"prompt": "Still there?"}), 409, "agent_deleted"
+    )
     assert (await api.get("/agents")).json()["items"] == []
-    assert made(await api.post("/agents", {**SHELL, "slug": "worker-bee"}))["slug"] == "worker-bee"
-    refused(await api.post(f"/automations/{automation['id']}/restore"), 409, "agent_deleted")
+    assert assert_ok(await api.post("/agents", {**SHELL, "slug": "worker-bee"}))["slug"] == "worker-bee"
+    assert_refused(await api.post(f"/automations/{automation['id']}/restore"), 409, "agent_deleted")
 
 
 # A change of an agent reaches its automations ---------------------------------------------------------------------
@@ -203,9 +208,9 @@ async def test_an_agent_that_automations_use_cannot_be_deleted_and_one_that_none
 async def test_a_change_of_an_agent_is_a_new_revision_of_each_of_its_automations_but_not_of_others(
     office: Office, api: Api
 ) -> None:
-    made(await api.post("/agents", SHELL))
-    mine = [made(await api.post("/automations", example())) for _ in range(2)]
-    other = made(await api.post("/automations", example(agent="shell")))
+    assert_ok(await api.post("/agents", SHELL))
+    mine = [assert_ok(await api.post("/automations", example())) for _ in range(2)]
+    other = assert_ok(await api.post("/automations", example(agent="shell")))
     await api.patch("/agents/worker-bee", {"instructions": "Hurry."})
     for each in mine:
         assert (await api.get(f"/automations/{each['id']}")).json()["revision"] == 2
@@ -218,27 +223,27 @@ async def test_a_change_of_an_agent_is_a_new_revision_of_each_of_its_automations
 async def test_pausing_resuming_and_capping_an_agent_or_saving_it_as_it_is_are_no_revisions(
     office: Office, api: Api
 ) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     before = (await api.get("/agents/worker-bee")).json()
     for change in ({"status": "paused"}, {"status": "active"}, {"max_concurrent": 2}, {"config": before["config"]}):
-        after = made(await api.patch("/agents/worker-bee", change), 200)
+        after = assert_ok(await api.patch("/agents/worker-bee", change), 200)
         assert (after | change, after["revision"]) == (after, before["revision"])
     shown = (await api.get(f"/automations/{automation['id']}")).json()
     assert (shown["revision"], shown["updated_at"]) == (1, automation["updated_at"])
     for config in ({"argv": ["true"], "env": {"N": "1"}}, {"argv": ["true"], "env": {"N": "2"}}):
-        made(await api.patch("/agents/worker-bee", {"config": config}), 200)
+        assert_ok(await api.patch("/agents/worker-bee", {"config": config}), 200)
     assert len((await api.get(f"/automations/{automation['id']}/revisions")).json()["items"]) == 3
 
 
 async def test_a_queued_run_keeps_the_agent_as_it_was_when_it_was_fired(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
-    queued = made(await api.post(f"/automations/{automation['id']}/run"))
+    automation = assert_ok(await api.post("/automations", example()))
+    queued = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     await api.patch("/agents/worker-bee", {"config": {"argv": ["false"]}})
     at_work = await office.claim()
     assert str(at_work.id) == queued["id"]
     assert at_work.assignment.config == {"argv": ["true"]}
     await office.settle(at_work)
-    assert made(await api.post(f"/automations/{automation['id']}/run"))["revision"] == 2
+    assert assert_ok(await api.post(f"/automations/{automation['id']}/run"))["revision"] == 2
     assert (await office.claim()).assignment.config == {"argv": ["false"]}
 
 
@@ -246,7 +251,7 @@ async def test_a_change_of_an_agent_beside_a_change_of_its_automation_leaves_a_w
     office: Office, api: Api
 ) -> None:
     """The agent's change waits for the automation's, and must then see the revision that it wrote."""
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     async with office.db.connection() as holder:
         async with holder.transaction():
             await holder.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [automation["id"]])
@@ -272,7 +277,7 @@ async def test_an_automation_made_beside_a_change_of_its_agent_gets_the_agent_as
             await office.site.waiting_for_a_lock(1)  # it has read the agent
             change = asyncio.create_task(api.patch("/agents/worker-bee", {"instructions": "Hurry."}))
             await office.site.waiting_for_a_lock(2)
-        automation = made(await creation)
+        automation = assert_ok(await creation)
         assert (await change).status_code == 200
     [newest, _] = (await api.get(f"/automations/{automation['id']}/revisions")).json()["items"]
     assert newest["spec"]["agent"]["instructions"] == "Hurry."
@@ -286,15 +291,15 @@ async def test_an_agent_is_not_deleted_from_under_an_automation_that_is_being_ma
             await office.site.waiting_for_a_lock(1)
             deletion = asyncio.create_task(api.delete("/agents/worker-bee"))
             await office.site.waiting_for_a_lock(2)
-        made(await creation)
-        refused(await deletion, 409, "agent_in_use")
+        assert_ok(await creation)
+        assert_refused(await deletion, 409, "agent_in_use")
 
 
 # Running an agent directly ------------------------------------------------------------------------------------------
 
 
 async def test_the_grant_of_a_direct_run_lasts_as_long_as_that_may_take(office: Office, api: Api) -> None:
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Wait.", "timeout": "3d"}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Wait.", "timeout": "3d"}))
     lasts = await office.value("SELECT expires_at - now() FROM grants WHERE id = %s", run["grant_id"])
     assert lasts.days == 3
 
@@ -302,7 +307,9 @@ async def test_the_grant_of_a_direct_run_lasts_as_long_as_that_may_take(office: 
 async def test_an_agent_is_run_directly_in_a_session_of_its_own_on_a_short_grant_of_the_caller(
     office: Office, api: Api
 ) -> None:
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep.", "input": {"room": 4}, "timeout": "5m"}))
+    run = assert_ok(
+        await api.post("/agents/worker-bee/runs", {"prompt": "Sweep.", "input": {"room": 4}, "timeout": "5m"})
+    )
     assert (run["source"], run["automation_id"], run["status"]) == ("run_now", None, "queued")
     assert run["created_by"] == str(office.caller.user_id)
     lasts = await office.value("SELECT expires_at - now() FROM grants WHERE id = %s", run["grant_id"])
@@ -316,21 +323,21 @@ async def test_an_agent_is_run_directly_in_a_session_of_its_own_on_a_short_grant
 
 async def test_two_direct_runs_of_one_agent_do_not_wait_for_each_other(office: Office, api: Api) -> None:
     for _ in range(2):
-        made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+        assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     assert (await office.claim()).id != (await office.claim()).id
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": None}, {"timeout": "5m"}])
 async def test_a_direct_run_needs_a_prompt_or_an_input(api: Api, body: dict[str, Any]) -> None:
-    refused(await api.post("/agents/worker-bee/runs", body), 422, "nothing_to_do", "prompt")
+    assert_refused(await api.post("/agents/worker-bee/runs", body), 422, "nothing_to_do", "prompt")
 
 
 async def test_a_paused_agent_is_not_run(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     await api.patch("/agents/worker-bee", {"status": "paused"})
     before = await office.count("runs", "sessions", "grants")
-    refused(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}), 409, "agent_paused")
-    refused(await api.post(f"/automations/{automation['id']}/run"), 409, "agent_paused")
+    assert_refused(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}), 409, "agent_paused")
+    assert_refused(await api.post(f"/automations/{automation['id']}/run"), 409, "agent_paused")
     assert await office.count("runs", "sessions", "grants") == before
 
 
@@ -340,10 +347,12 @@ async def test_an_agent_of_a_kind_that_is_gone_is_still_paused_and_renamed(offic
         await conn.execute(
             "UPDATE agents SET executor = 'oracle' WHERE workspace_id = %s", [office.caller.workspace_id]
         )
-    paused = made(await api.patch("/agents/worker-bee", {"status": "paused", "name": "Old bee"}), 200)
+    paused = assert_ok(await api.patch("/agents/worker-bee", {"status": "paused", "name": "Old bee"}), 200)
     assert (paused["status"], paused["name"]) == ("paused", "Old bee")
     assert "oracle" in paused["warnings"][0]
-    refused(await api.patch("/agents/worker-bee", {"config": {"argv": ["sh"]}}), 422, "unknown_executor", "executor")
+    assert_refused(
+        await api.patch("/agents/worker-bee", {"config": {"argv": ["sh"]}}), 422, "unknown_executor", "executor"
+    )
 
 
 async def test_the_same_key_and_body_give_the_same_run_by_slug_and_by_id_also_after_it_failed(
@@ -351,20 +360,22 @@ async def test_the_same_key_and_body_give_the_same_run_by_slug_and_by_id_also_af
 ) -> None:
     agent = (await api.get("/agents/worker-bee")).json()
     body = {"prompt": "Sweep.", "input": {"a": 1, "b": [2, 3]}}
-    first = made(await api.post("/agents/worker-bee/runs", body, key="k-1"))
-    again = made(await api.post(f"/agents/{agent['id']}/runs", {"input": {"b": [2, 3], "a": 1}, **body}, key="k-1"))
+    first = assert_ok(await api.post("/agents/worker-bee/runs", body, key="k-1"))
+    again = assert_ok(
+        await api.post(f"/agents/{agent['id']}/runs", {"input": {"b": [2, 3], "a": 1}, **body}, key="k-1")
+    )
     await office.fail(await office.claim())
-    later = made(await api.post("/agents/worker-bee/runs", body, key="k-1"))
+    later = assert_ok(await api.post("/agents/worker-bee/runs", body, key="k-1"))
     assert first["id"] == again["id"] == later["id"]
     assert later["status"] == "failed"
-    refused(
+    assert_refused(
         await api.post("/agents/worker-bee/runs", {"prompt": "Mop."}, key="k-1"), 422, "key_reused", "Idempotency-Key"
     )
-    assert made(await api.post("/agents/worker-bee/runs", body, key="k-2"))["id"] != first["id"]
+    assert assert_ok(await api.post("/agents/worker-bee/runs", body, key="k-2"))["id"] != first["id"]
     assert len(await office.ledger()) == 2
 
 
 @pytest.mark.parametrize("path", ["/agents/{}", "/agents/{}/runs"])
 async def test_an_agent_that_is_not_there_is_not_found(api: Api, path: str) -> None:
     for ref in (UNKNOWN, "nobody", "worker bee", "Worker-bee"):
-        refused(await api.get(path.format(ref)), 404, "not_found")
+        assert_refused(await api.get(path.format(ref)), 404, "not_found")

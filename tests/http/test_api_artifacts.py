@@ -23,9 +23,8 @@ from rota.sessions import artifacts
 from rota.sessions.artifacts import Author, Depot
 from rota.sessions.shelves import FileShelf, ObjectShelf, Shelf, open_shelf
 from rota.watch.prune import PruneArtifacts
-
-from . import api_client
-from .api_client import HOUR, UNKNOWN, Api, Office, Site, made, refused
+from support import api_client
+from support.api_client import HOUR, UNKNOWN, Api, Office, Site, assert_ok, assert_refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
@@ -33,13 +32,13 @@ site, office, api, address = api_client.site, api_client.office, api_client.api,
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def path(api: Api) -> str:
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Write."}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Write."}))
     return f"/sessions/{run['session_id']}/artifacts"
 
 
 async def upload(api: Api, path: str, name: str, content: bytes, kind: str = "", **params: Any) -> dict[str, Any]:
     headers = {"Content-Type": kind} if kind else {}
-    return made(await api.send("POST", path, params={"name": name, **params}, content=content, headers=headers))
+    return assert_ok(await api.send("POST", path, params={"name": name, **params}, content=content, headers=headers))
 
 
 def files(office: Office) -> list[Path]:
@@ -51,9 +50,9 @@ async def test_nothing_is_added_to_a_session_that_can_only_be_read(office: Offic
     session_id = path.split("/")[2]
     await office.execute("UPDATE sessions SET status = 'archived' WHERE id = %s", session_id)
     answer = await api.send("POST", path, params={"name": "late.md"}, content=b"late")
-    refused(answer, 409, "session_archived")
-    refused(await api.post(path, {"uri": "https://example.org/pull/7"}), 409, "session_archived")
-    assert made(await api.get(path), 200)["items"] == []
+    assert_refused(answer, 409, "session_archived")
+    assert_refused(await api.post(path, {"uri": "https://example.org/pull/7"}), 409, "session_archived")
+    assert assert_ok(await api.get(path), 200)["items"] == []
 
 
 async def test_who_uploads_is_told_where_the_disk_takes_no_more(office: Office, api: Api, path: str) -> None:
@@ -63,10 +62,10 @@ async def test_who_uploads_is_told_where_the_disk_takes_no_more(office: Office, 
         answer = await api.send("POST", path, params={"name": "large.bin"}, content=b"x" * 1_000_001)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    refused(answer, 500, "content_unkept")
+    assert_refused(answer, 500, "content_unkept")
     assert "File too large" in answer.json()["detail"]
     assert files(office) == []
-    assert made(await api.get(path), 200)["items"] == []
+    assert assert_ok(await api.get(path), 200)["items"] == []
 
 
 async def test_an_upload_that_breaks_off_is_no_failure_of_ours(
@@ -88,7 +87,7 @@ async def test_an_upload_that_breaks_off_is_no_failure_of_ours(
     }  # fmt: skip
     await office.site.app(scope, receive, send)
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
-    assert made(await api.get(path), 200)["items"] == []
+    assert assert_ok(await api.get(path), 200)["items"] == []
 
 
 # In and out --------------------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ async def test_a_large_one_passes_in_pieces(office: Office, api: Api, path: str,
 
     headers = {"Authorization": f"Bearer {api.token}"}
     async with httpx.AsyncClient(base_url=address, headers=headers, timeout=60) as client:
-        kept = made(await client.post(api.url(path), params={"name": "large.bin"}, content=pieces()))
+        kept = assert_ok(await client.post(api.url(path), params={"name": "large.bin"}, content=pieces()))
         async with client.stream("GET", api.url(f"{path}/{kept['id']}/content")) as answer:
             got = b"".join([each async for each in answer.aiter_bytes()])
     assert got == piece * count
@@ -145,16 +144,16 @@ async def test_the_same_content_is_kept_once_for_each_workspace(
     assert kept.name == one["sha256"]
     theirs = await api_client.furnish(site)
     their_api = await theirs.api()
-    run = made(await their_api.post("/agents/worker-bee/runs", {"prompt": "Write."}))
+    run = assert_ok(await their_api.post("/agents/worker-bee/runs", {"prompt": "Write."}))
     await upload(their_api, f"/sessions/{run['session_id']}/artifacts", "x.txt", b"the same")
     assert len(files(theirs)) == 1
     assert files(theirs) != files(office)
 
 
 async def test_who_gives_nothing_to_keep_or_no_hash_is_told_what_would_be_right(api: Api, path: str) -> None:
-    told = refused(await api.send("POST", path), 422, "invalid", "name")
+    told = assert_refused(await api.send("POST", path), 422, "invalid", "name")
     assert "`uri`" in told["detail"]
-    told = refused(await api.send("POST", path, params={"name": "a", "sha256": "00"}), 422, "invalid", "sha256")
+    told = assert_refused(await api.send("POST", path, params={"name": "a", "sha256": "00"}), 422, "invalid", "sha256")
     assert "64 hexadecimal digits" in told["detail"]
 
 
@@ -162,7 +161,7 @@ async def test_content_that_was_damaged_on_its_way_is_refused(office: Office, ap
     right = hashlib.sha256(b"right").hexdigest()
     await upload(api, path, "a", b"right", sha256=right.upper())
     answer = await api.send("POST", path, params={"name": "a", "sha256": right}, content=b"wrong")
-    refused(answer, 422, "wrong_hash", "sha256")
+    assert_refused(answer, 422, "wrong_hash", "sha256")
     assert len(files(office)) == 1
     assert not list((office.site.web.settings.home / "artifacts" / "incoming").iterdir())
 
@@ -180,7 +179,7 @@ async def test_content_that_was_damaged_where_it_is_kept_is_not_served_to_its_en
     await upload(api, path, "again", b"x" * 300_000)  # mends it
     assert (await api.get(f"{path}/{kept['id']}/content")).content == b"x" * 300_000
     file.unlink()
-    refused(await api.get(f"{path}/{kept['id']}/content"), 404, "content_missing")
+    assert_refused(await api.get(f"{path}/{kept['id']}/content"), 404, "content_missing")
 
 
 async def test_what_is_too_large_is_refused_and_leaves_nothing(office: Office, api: Api, path: str) -> None:
@@ -198,9 +197,9 @@ async def test_what_is_too_large_is_refused_and_leaves_nothing(office: Office, a
 
 
 async def test_something_outside_is_kept_by_its_uri(api: Api, path: str) -> None:
-    kept = made(await api.post(path, {"uri": "https://example.org/pull/7", "name": "The pull request"}))
+    kept = assert_ok(await api.post(path, {"uri": "https://example.org/pull/7", "name": "The pull request"}))
     assert (kept["uri"], kept["sha256"], kept["size"]) == ("https://example.org/pull/7", None, None)
-    told = refused(await api.get(f"{path}/{kept['id']}/content"), 404, "not_kept_here")
+    told = assert_refused(await api.get(f"{path}/{kept['id']}/content"), 404, "not_kept_here")
     assert told["uri"] == "https://example.org/pull/7"
 
 
@@ -215,14 +214,14 @@ async def test_something_outside_is_kept_by_its_uri(api: Api, path: str) -> None
     ],
 )
 async def test_a_link_that_is_none_is_refused(api: Api, path: str, body: Any, field: str, code: str) -> None:
-    refused(await api.post(path, body), 422, code, field)
+    assert_refused(await api.post(path, body), 422, code, field)
     assert (await api.get(path)).json()["items"] == []
 
 
 async def test_what_is_not_there_is_not_found(api: Api, path: str) -> None:
-    refused(await api.get(f"{path}/{UNKNOWN}/content"), 404, "not_found")
-    refused(await api.get(f"/sessions/{UNKNOWN}/artifacts"), 404, "not_found")
-    refused(await api.send("POST", f"/sessions/{UNKNOWN}/artifacts?name=x", content=b"x"), 404, "not_found")
+    assert_refused(await api.get(f"{path}/{UNKNOWN}/content"), 404, "not_found")
+    assert_refused(await api.get(f"/sessions/{UNKNOWN}/artifacts"), 404, "not_found")
+    assert_refused(await api.send("POST", f"/sessions/{UNKNOWN}/artifacts?name=x", content=b"x"), 404, "not_found")
 
 
 # Names and pages ---------------------------------------------------------------------------------------------------
@@ -237,12 +236,14 @@ ELSEWHERE = [
 async def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_kept(
     office: Office, api: Api, path: str
 ) -> None:
-    refused(await api.send("POST", path, params={"name": "a\0.md"}, content=b"x"), 400, "nul_character")
-    refused(await api.post(path, {"uri": "https://example.org", "name": "a\0.md"}), 400, "nul_character")
+    assert_refused(await api.send("POST", path, params={"name": "a\0.md"}, content=b"x"), 400, "nul_character")
+    assert_refused(await api.post(path, {"uri": "https://example.org", "name": "a\0.md"}), 400, "nul_character")
     for name in ELSEWHERE:
-        refused(await api.send("POST", path, params={"name": name}, content=b"x"), 422, "invalid_artifact_name", "name")
+        assert_refused(
+            await api.send("POST", path, params={"name": name}, content=b"x"), 422, "invalid_artifact_name", "name"
+        )
         answer = await api.post(path, {"uri": "https://example.org", "name": name})
-        refused(answer, 422, "invalid_artifact_name", "name")
+        assert_refused(answer, 422, "invalid_artifact_name", "name")
     assert (await api.get(path)).json()["items"] == []
     assert files(office) == []
 
@@ -333,7 +334,7 @@ async def test_content_that_is_about_to_go_is_not_referred_to(office: Office, ap
     async with office.db.transaction() as conn:
         doomed = await rows.doom(conn, untouched=timedelta(days=1), limit=10)
     assert [sha256.hex() for _, sha256 in doomed] == [gone["sha256"]]
-    refused(await api.send("POST", path, params={"name": "x"}, content=b"doomed"), 503, "busy")
+    assert_refused(await api.send("POST", path, params={"name": "x"}, content=b"doomed"), 503, "busy")
     assert await depot_of(office).clear() == 1  # also what a pass that was killed left doomed
     again = await upload(api, path, "x", b"doomed")
     assert (await api.get(f"{path}/{again['id']}/content")).content == b"doomed"

@@ -7,9 +7,8 @@ import pytest_asyncio
 
 from rota.model.memory import LARGEST_VALUE, MOST_KEYS
 from rota.watch.prune import Prune
-
-from . import api_client
-from .api_client import HOUR, UNKNOWN, Api, Office, example, made, refused
+from support import api_client
+from support.api_client import HOUR, UNKNOWN, Api, Office, assert_ok, assert_refused, example
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -17,12 +16,12 @@ site, office, api = api_client.site, api_client.office, api_client.api
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def path(api: Api) -> str:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     return f"/automations/{automation['id']}/memory"
 
 
 async def put(api: Api, path: str, key: str, **body: Any) -> dict[str, Any]:
-    return made(await api.send("PUT", f"{path}/{key}", json=body), 200)
+    return assert_ok(await api.send("PUT", f"{path}/{key}", json=body), 200)
 
 
 async def test_a_value_is_kept_replaced_and_forgotten(api: Api, path: str) -> None:
@@ -35,10 +34,10 @@ async def test_a_value_is_kept_replaced_and_forgotten(api: Api, path: str) -> No
     )
     second = await put(api, path, "last:result", value=None)
     assert (second["value"], second["confidence"], second["created_at"]) == (None, None, first["created_at"])
-    assert made(await api.get(f"{path}/last:result"), 200) == second
+    assert assert_ok(await api.get(f"{path}/last:result"), 200) == second
     assert (await api.delete(f"{path}/last:result")).status_code == 204
     for answer in (await api.get(f"{path}/last:result"), await api.delete(f"{path}/last:result")):
-        refused(answer, 404, "not_found")
+        assert_refused(answer, 404, "not_found")
 
 
 async def test_the_list_is_by_key_in_pages(api: Api, path: str) -> None:
@@ -53,7 +52,7 @@ async def test_what_has_expired_is_not_there_and_is_pruned(office: Office, api: 
     await office.execute("UPDATE memory SET expires_at = now() - interval '1 second' WHERE key = 'fleeting'")
     assert [each["key"] for each in (await api.get(path)).json()["items"]] == ["lasting"]
     for answer in (await api.get(f"{path}/fleeting"), await api.delete(f"{path}/fleeting")):
-        refused(answer, 404, "not_found")
+        assert_refused(answer, 404, "not_found")
     await put(api, path, "fleeting", value=2, ttl="1h")
     await office.execute("UPDATE memory SET expires_at = now() - interval '1 second' WHERE key = 'fleeting'")
     await Prune(office.db, keep_events=HOUR, keep_snapshots=HOUR).once()
@@ -67,7 +66,7 @@ async def test_an_automation_remembers_so_many_things_and_no_more(office: Office
         "SELECT workspace_id, id, 'k' || n, '1' FROM automations, generate_series(1, %s) n WHERE id = %s",
         MOST_KEYS, path.split("/")[2],
     )  # fmt: skip
-    refused(await api.send("PUT", f"{path}/one-more", json={"value": 1}), 409, "memory_full", "key")
+    assert_refused(await api.send("PUT", f"{path}/one-more", json={"value": 1}), 409, "memory_full", "key")
     await put(api, path, "k1", value="another value for a key that is there")
 
 
@@ -90,10 +89,10 @@ async def test_what_cannot_be_remembered_is_refused(
 ) -> None:
     if key == "..":
         key = "%2e%2e"
-    refused(await api.send("PUT", f"{path}/{key}", json=body), status, code, field)
+    assert_refused(await api.send("PUT", f"{path}/{key}", json=body), status, code, field)
     assert (await api.get(path)).json()["items"] == []
 
 
 async def test_a_cursor_of_another_list_and_an_automation_that_is_not_there_are_refused(api: Api, path: str) -> None:
-    refused(await api.get(path, cursor="IyE"), 422, "invalid_cursor", "cursor")
-    refused(await api.get(f"/automations/{UNKNOWN}/memory"), 404, "not_found")
+    assert_refused(await api.get(path, cursor="IyE"), 422, "invalid_cursor", "cursor")
+    assert_refused(await api.get(f"/automations/{UNKNOWN}/memory"), 404, "not_found")

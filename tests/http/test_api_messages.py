@@ -7,13 +7,12 @@ from uuid import UUID
 
 import pytest
 import pytest_asyncio
-from waiting import until
 
 from rota.db.listener import session_channel
 from rota.model.message import LARGEST_BODY
-
-from . import api_client
-from .api_client import UNKNOWN, Api, Office, Site, made, refused
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, Site, assert_ok, assert_refused
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -22,7 +21,7 @@ site, office, api = api_client.site, api_client.office, api_client.api
 @pytest_asyncio.fixture(loop_scope="module")
 async def path(api: Api) -> str:
     """The messages of a session."""
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "Meet."}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Meet."}))
     return f"/sessions/{run['session_id']}/messages"
 
 
@@ -31,11 +30,11 @@ def bodies(page: dict[str, Any]) -> Iterator[Any]:
 
 
 async def inbox(api: Api, path: str, **given: Any) -> list[Any]:
-    return list(bodies(made(await api.get(path, **given), 200)))
+    return list(bodies(assert_ok(await api.get(path, **given), 200)))
 
 
 async def test_a_message_is_sent_read_and_acknowledged(api: Api, path: str) -> None:
-    sent = made(await api.post(path, {"body": {"plan": 1}, "to": "agent"}))
+    sent = assert_ok(await api.post(path, {"body": {"plan": 1}, "to": "agent"}))
     assert (sent["from"], sent["to"], sent["body"], sent["run_id"]) == ("user", "agent", {"plan": 1}, None)
     assert sent["deliveries"] == [{"role": "agent", "acked_at": None}]
     assert (await api.get(path)).json()["items"] == [sent]
@@ -56,31 +55,31 @@ async def test_the_person_has_an_inbox_too(office: Office, api: Api, path: str) 
 
 
 async def test_messages_come_in_pages_and_after_a_number(api: Api, path: str) -> None:
-    sent = [made(await api.post(path, {"body": n})) for n in range(5)]
+    sent = [assert_ok(await api.post(path, {"body": n})) for n in range(5)]
     assert [each["body"] for each in await api.pages(path, 2)] == list(range(5))
     assert await inbox(api, path, after=sent[2]["id"]) == [3, 4]
     assert await inbox(api, path, after=2**63 - 1) == []
 
 
 async def test_a_repeat_with_its_key_is_the_same_message(api: Api, path: str) -> None:
-    first = made(await api.post(path, {"body": "once"}, key="k"))
-    assert made(await api.post(path, {"body": "once"}, key="k")) == first
-    refused(await api.post(path, {"body": "other"}, key="k"), 422, "key_reused", "Idempotency-Key")
-    refused(await api.post(path, {"body": "once"}, key="x" * 201), 422, "invalid_key", "Idempotency-Key")
+    first = assert_ok(await api.post(path, {"body": "once"}, key="k"))
+    assert assert_ok(await api.post(path, {"body": "once"}, key="k")) == first
+    assert_refused(await api.post(path, {"body": "other"}, key="k"), 422, "key_reused", "Idempotency-Key")
+    assert_refused(await api.post(path, {"body": "once"}, key="x" * 201), 422, "invalid_key", "Idempotency-Key")
     assert await inbox(api, path) == ["once"]
 
 
 async def test_who_waits_is_told_when_something_comes(api: Api, path: str, site: Site) -> None:
     waiting = asyncio.create_task(inbox(api, path, role="agent", unacked=True, wait="30s"))
     await _listening(site, path)
-    made(await api.post(path, {"body": "At last."}))
+    assert_ok(await api.post(path, {"body": "At last."}))
     async with asyncio.timeout(10):
         assert await waiting == ["At last."]
 
 
 async def test_who_waits_for_what_is_there_is_answered_at_once_and_else_in_time(api: Api, path: str) -> None:
     assert await inbox(api, path, wait="0.05s") == []
-    made(await api.post(path, {"body": "here"}))
+    assert_ok(await api.post(path, {"body": "here"}))
     async with asyncio.timeout(10):
         assert await inbox(api, path, wait="60s") == ["here"]
 
@@ -88,7 +87,7 @@ async def test_who_waits_for_what_is_there_is_answered_at_once_and_else_in_time(
 async def test_many_who_wait_leave_the_pool_to_others(office: Office, api: Api, path: str, site: Site) -> None:
     waiting = [asyncio.create_task(inbox(api, path, wait="60s")) for _ in range(40)]  # the pool has 20
     await _listening(site, path, 40)
-    made(await api.post(path, {"body": "Good morning, everybody."}))
+    assert_ok(await api.post(path, {"body": "Good morning, everybody."}))
     async with asyncio.timeout(20):
         assert await asyncio.gather(*waiting) == [["Good morning, everybody."]] * 40
 
@@ -120,13 +119,13 @@ async def _listening(site: Site, path: str, wanted: int = 1) -> None:
 async def test_what_cannot_be_sent_is_refused(
     api: Api, path: str, body: Any, status: int, code: str, field: str | None
 ) -> None:
-    refused(await api.post(path, body), status, code, field)
+    assert_refused(await api.post(path, body), status, code, field)
     assert await inbox(api, path) == []
 
 
 async def test_a_prompt_and_a_body_are_two_things_to_send(api: Api, path: str) -> None:
     for more in ({"prompt": "x"}, {"input": [1]}):
-        told = refused(await api.post(path, {"body": "x", **more}), 422, "invalid", "body")
+        told = assert_refused(await api.post(path, {"body": "x", **more}), 422, "invalid", "body")
         assert "not both" in told["detail"]
         assert next(iter(more)) in told["detail"]
 
@@ -146,12 +145,12 @@ async def test_a_prompt_and_a_body_are_two_things_to_send(api: Api, path: str) -
 async def test_what_cannot_be_asked_is_refused(
     api: Api, path: str, given: dict[str, Any], code: str, field: str
 ) -> None:
-    refused(await api.get(path, **given), 422, code, field)
+    assert_refused(await api.get(path, **given), 422, code, field)
 
 
 async def test_what_is_not_there_is_not_found(api: Api, path: str) -> None:
-    refused(await api.post(f"{path}/999/ack"), 404, "not_delivered", "message_id")
-    refused(await api.post(f"{path}/999/ack", {"role": "jugde"}), 422, "unknown_role", "role")
-    refused(await api.post(f"{path}/{2**63}/ack"), 422, "invalid", "message_id")
-    refused(await api.get(f"/sessions/{UNKNOWN}/messages"), 404, "not_found")
-    refused(await api.post(f"/sessions/{UNKNOWN}/messages", {"body": "x"}), 404, "not_found")
+    assert_refused(await api.post(f"{path}/999/ack"), 404, "not_delivered", "message_id")
+    assert_refused(await api.post(f"{path}/999/ack", {"role": "jugde"}), 422, "unknown_role", "role")
+    assert_refused(await api.post(f"{path}/{2**63}/ack"), 422, "invalid", "message_id")
+    assert_refused(await api.get(f"/sessions/{UNKNOWN}/messages"), 404, "not_found")
+    assert_refused(await api.post(f"/sessions/{UNKNOWN}/messages", {"body": "x"}), 404, "not_found")

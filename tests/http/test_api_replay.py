@@ -9,9 +9,8 @@ from rota.access import signing_in
 from rota.db import events
 from rota.db.events import NewEvent
 from rota.model.ids import SessionId
-
-from . import api_client
-from .api_client import COOKIE, Api, Office, furnish, made, refused
+from support import api_client
+from support.api_client import COOKIE, Api, Office, assert_ok, assert_refused, furnish
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -25,7 +24,7 @@ async def told(office: Office, api: Api, lines: int) -> str:
         {"key": "a", "role": "worker", "prompt": "Do a."},
         {"key": "b", "role": "worker", "input": 1, "depends_on": ["a"]},
     ]
-    session = made(await api.post("/sessions", {**GOAL, "tasks": tasks}))["id"]
+    session = assert_ok(await api.post("/sessions", {**GOAL, "tasks": tasks}))["id"]
     at_work = await office.claim()
     await at_work.desk.say("Swept,\u2028 dusted.")
     await office.settle(at_work)
@@ -55,10 +54,10 @@ async def test_an_export_holds_the_whole_session_and_shows_it_again_elsewhere(
     assert [each["task"]["key"] for each in lines if "task" in each] == ["a", "b"]
     there = await furnish(site)
     elsewhere = await there.api()
-    begun = made(await elsewhere.post("/sessions/import", {"lines": lines[:300]}))
+    begun = assert_ok(await elsewhere.post("/sessions/import", {"lines": lines[:300]}))
     for first in range(300, len(lines), 300):
         path = f"/sessions/{begun['id']}/import"
-        imported = made(await elsewhere.post(path, {"lines": lines[first : first + 300], "first": first + 1}), 200)
+        imported = assert_ok(await elsewhere.post(path, {"lines": lines[first : first + 300], "first": first + 1}), 200)
     assert (imported["status"], imported["origin"], imported["kind"]) == ("archived", "import", "background")
     assert (imported["imported"]["id"], imported["imported"]["complete"]) == (session, True)
     here = await log(api, session)
@@ -94,7 +93,7 @@ LINES = """\
 
 
 async def test_an_export_is_written_so_and_not_otherwise(office: Office, api: Api) -> None:
-    session = made(await api.post("/sessions", {**GOAL, "draft": True}))["id"]
+    session = assert_ok(await api.post("/sessions", {**GOAL, "draft": True}))["id"]
     async with office.db.transaction() as conn:
         await conn.execute("DELETE FROM events WHERE session_id = %s", [session])
         for event in WRITTEN:
@@ -117,46 +116,46 @@ async def test_an_imported_session_lists_what_was_left_in_it_with_content_where_
 ) -> None:
     session = await told(office, api, lines=1)
     path = f"/sessions/{session}/artifacts"
-    made(await api.send("POST", path, params={"name": "report.md"}, content=b"# All is well"))
-    made(await api.post(path, {"uri": "https://example.org/pull/7", "name": "The pull request"}))
+    assert_ok(await api.send("POST", path, params={"name": "report.md"}, content=b"# All is well"))
+    assert_ok(await api.post(path, {"uri": "https://example.org/pull/7", "name": "The pull request"}))
     lines = await exported(api, session)
-    here = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    here = assert_ok(await api.post("/sessions/import", {"lines": lines}))["id"]
     elsewhere = await (await furnish(site)).api()
-    there = made(await elsewhere.post("/sessions/import", {"lines": lines}))["id"]
+    there = assert_ok(await elsewhere.post("/sessions/import", {"lines": lines}))["id"]
     left = [{**each, "session_id": None, "created_at": None} for each in await api.pages(path, 1)]
     for client, imported in ((api, here), (elsewhere, there)):
         shown = await client.pages(f"/sessions/{imported}/artifacts", 1)
         assert [{**each, "session_id": None, "created_at": None} for each in shown] == left
     report = next(each["id"] for each in left if each["name"] == "report.md")
     assert (await api.get(f"/sessions/{here}/artifacts/{report}/content")).content == b"# All is well"
-    refused(await elsewhere.get(f"/sessions/{there}/artifacts/{report}/content"), 404, "content_missing")
+    assert_refused(await elsewhere.get(f"/sessions/{there}/artifacts/{report}/content"), 404, "content_missing")
 
 
 async def test_an_imported_session_lists_the_messages_of_its_log(office: Office, api: Api) -> None:
-    session = made(await api.post("/sessions", GOAL))["id"]
+    session = assert_ok(await api.post("/sessions", GOAL))["id"]
     for body in ({"body": {"plan": 1}}, {"body": "Only for you.", "to": "worker"}, {"body": "For me.", "to": "user"}):
-        made(await api.post(f"/sessions/{session}/messages", body))
+        assert_ok(await api.post(f"/sessions/{session}/messages", body))
     lines = await exported(api, session)
     odd = {"seq": 99, "kind": "message", "run_id": None, "attempt": None, "data": {"from": 1}}
     lines[-1:] = [
         {"event": {**odd, "created_at": "2026-06-01T09:00:00Z"}},
         {"end": {"events": len(await log(api, session)) + 1}},
     ]
-    imported = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    imported = assert_ok(await api.post("/sessions/import", {"lines": lines}))["id"]
     sent = [{**each, "deliveries": []} for each in await api.pages(f"/sessions/{session}/messages", 100)]
     assert len(sent) == 3
     path = f"/sessions/{imported}/messages"
     assert await api.pages(path, 1) == sent
-    assert made(await api.get(path, after=sent[0]["id"], limit=1, wait="30s"), 200)["items"] == sent[1:2]
-    assert made(await api.get(path, role="worker"), 200)["items"] == sent[:2]
-    assert made(await api.get(path, role="user"), 200)["items"] == sent[2:]
-    assert made(await api.get(path, unacked="true", wait="30s"), 200)["items"] == []
-    refused(await api.get(path, role="judge"), 422, "unknown_role", "role")
+    assert assert_ok(await api.get(path, after=sent[0]["id"], limit=1, wait="30s"), 200)["items"] == sent[1:2]
+    assert assert_ok(await api.get(path, role="worker"), 200)["items"] == sent[:2]
+    assert assert_ok(await api.get(path, role="user"), 200)["items"] == sent[2:]
+    assert assert_ok(await api.get(path, unacked="true", wait="30s"), 200)["items"] == []
+    assert_refused(await api.get(path, role="judge"), 422, "unknown_role", "role")
 
 
 async def test_the_page_of_an_imported_session_shows_its_tasks(office: Office, api: Api, site: Any) -> None:
     lines = await exported(api, await told(office, api, lines=1))
-    session = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    session = assert_ok(await api.post("/sessions/import", {"lines": lines}))["id"]
     async with office.db.transaction() as conn:
         login = await signing_in.sign_in(conn, await signing_in.create_link(conn, office.caller.user_id))
     async with site.client() as browser:
@@ -170,16 +169,18 @@ async def test_the_page_of_an_imported_session_shows_its_tasks(office: Office, a
 
 async def test_an_imported_session_is_only_read(office: Office, api: Api) -> None:
     lines = await exported(api, await told(office, api, lines=1))
-    session = made(await api.post("/sessions/import", {"lines": lines}))["id"]
+    session = assert_ok(await api.post("/sessions/import", {"lines": lines}))["id"]
     for verb in ("enable", "pause", "resume", "complete", "fail", "archive"):
-        refused(await api.post(f"/sessions/{session}/{verb}"), 409, "wrong_state")
-    refused(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello?"}), 409, "wrong_state")
-    refused(await api.post(f"/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}), 409, "wrong_state")
-    refused(
+        assert_refused(await api.post(f"/sessions/{session}/{verb}"), 409, "wrong_state")
+    assert_refused(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello?"}), 409, "wrong_state")
+    assert_refused(
+        await api.post(f"/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}), 409, "wrong_state"
+    )
+    assert_refused(
         await api.post(f"/sessions/{session}/tasks", {"tasks": [{"role": "worker", "prompt": "x"}]}), 409, "wrong_state"
     )
     more = {"lines": [{"end": {"events": 0}}], "first": len(lines) + 1}
-    refused(await api.post(f"/sessions/{session}/import", more), 409, "not_importing")
+    assert_refused(await api.post(f"/sessions/{session}/import", more), 409, "not_importing")
 
 
 HEAD = {"rota": "session", "version": 1, "session": {"id": api_client.UNKNOWN, "kind": "interactive", "title": "T"}}
@@ -252,16 +253,16 @@ async def test_a_line_that_is_wrong_is_named_and_nothing_is_kept(
     office: Office, api: Api, lines: list[Any], line: int, about: str
 ) -> None:
     before = await office.count("sessions", "events", "imported_parts")
-    told = refused(await api.post("/sessions/import", {"lines": lines}), 422, "invalid_export", "lines")
+    told = assert_refused(await api.post("/sessions/import", {"lines": lines}), 422, "invalid_export", "lines")
     assert told["detail"].startswith(f"Line {line}: ")
     assert about in told["detail"]
     assert await office.count("sessions", "events", "imported_parts") == before
 
 
 async def test_an_import_that_broke_off_goes_on_with_its_next_line(api: Api) -> None:
-    session = made(await api.post("/sessions/import", {"lines": [HEAD, {"event": EVENT}]}))["id"]
+    session = assert_ok(await api.post("/sessions/import", {"lines": [HEAD, {"event": EVENT}]}))["id"]
     path = f"/sessions/{session}/import"
-    told = refused(await api.post(path, {"lines": [{"event": EVENT}], "first": 2}), 409, "not_importing")
+    told = assert_refused(await api.post(path, {"lines": [{"event": EVENT}], "first": 2}), 409, "not_importing")
     assert told["next_line"] == 3
-    done = made(await api.post(path, {"lines": [{"end": {"events": 1}}], "first": 3}), 200)
+    done = assert_ok(await api.post(path, {"lines": [{"end": {"events": 1}}], "first": 3}), 200)
     assert done["imported"]["complete"]

@@ -10,9 +10,8 @@ import pytest
 
 from rota.model.outcome import Cancelled, Succeeded
 from rota.model.webhook import sign
-
-from . import api_client
-from .api_client import UNKNOWN, Api, Office, example, made, refused
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -22,14 +21,14 @@ SWEEP = {"prompt": "Sweep."}
 
 async def started(api: Api, **values: Any) -> dict[str, Any]:
     """A run of a new automation."""
-    automation = made(await api.post("/automations", example(**values)))
-    return made(await api.post(f"/automations/{automation['id']}/run"))
+    automation = assert_ok(await api.post("/automations", example(**values)))
+    return assert_ok(await api.post(f"/automations/{automation['id']}/run"))
 
 
 async def failed(office: Office, api: Api, **values: Any) -> dict[str, Any]:
     run = await started(api, **values)
     await office.fail(await office.claim())
-    return made(await api.get(f"/runs/{run['id']}"), 200)
+    return assert_ok(await api.get(f"/runs/{run['id']}"), 200)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -63,7 +62,7 @@ async def test_a_failed_run_tells_why(office: Office, api: Api) -> None:
 async def test_runs_are_listed_newest_first_and_by_status_automation_and_session(office: Office, api: Api) -> None:
     first = await failed(office, api)
     second = await started(api)
-    third = made(await api.post("/agents/worker-bee/runs", SWEEP))
+    third = assert_ok(await api.post("/agents/worker-bee/runs", SWEEP))
     everything = [first["id"], second["id"], third["id"]][::-1]
 
     async def listed(**filters: Any) -> list[str]:
@@ -90,7 +89,7 @@ async def test_runs_of_a_deleted_automation_are_found_by_its_id(office: Office, 
 async def test_pages_of_runs_neither_repeat_nor_lose_what_was_queued_at_the_same_instant(
     office: Office, api: Api
 ) -> None:
-    runs = [made(await api.post("/agents/worker-bee/runs", SWEEP))["id"] for _ in range(7)]
+    runs = [assert_ok(await api.post("/agents/worker-bee/runs", SWEEP))["id"] for _ in range(7)]
     await office.execute("UPDATE runs SET queued_at = '2026-01-01'")
     for limit in (1, 3, 7):
         assert [each["id"] for each in await api.pages("/runs", limit)] == runs[::-1]
@@ -100,19 +99,19 @@ async def test_pages_of_runs_neither_repeat_nor_lose_what_was_queued_at_the_same
     ("given", "field"), [({"status": "pending"}, "status"), ({"session": "here"}, "session"), ({"limit": 0}, "limit")]
 )
 async def test_a_filter_that_makes_no_sense_is_refused(api: Api, given: dict[str, Any], field: str) -> None:
-    refused(await api.get("/runs", **given), 422, "invalid", field)
+    assert_refused(await api.get("/runs", **given), 422, "invalid", field)
 
 
 async def test_a_filter_by_an_automation_that_is_not_there_is_not_found(api: Api) -> None:
-    refused(await api.get("/runs", automation="nothing"), 404, "not_found")
+    assert_refused(await api.get("/runs", automation="nothing"), 404, "not_found")
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/cancel"), ("POST", "/retry")])
 async def test_a_run_that_is_not_there_is_not_found_and_what_is_no_id_is_refused(
     api: Api, method: str, path: str
 ) -> None:
-    refused(await api.send(method, f"/runs/{UNKNOWN}{path}"), 404, "not_found")
-    refused(await api.send(method, f"/runs/latest{path}"), 422, "invalid", "run_id")
+    assert_refused(await api.send(method, f"/runs/{UNKNOWN}{path}"), 404, "not_found")
+    assert_refused(await api.send(method, f"/runs/latest{path}"), 422, "invalid", "run_id")
 
 
 # Cancelling ---------------------------------------------------------------------------------------------------------
@@ -124,11 +123,11 @@ async def test_a_queued_run_is_cancelled_at_once_and_the_next_of_its_lane_become
     first = await started(api)
     at_work = await office.claim()
     path = f"/automations/{first['automation_id']}/run"
-    waiting = made(await api.post(path))
-    cancelled = made(await api.post(f"/runs/{waiting['id']}/cancel"), 200)
+    waiting = assert_ok(await api.post(path))
+    cancelled = assert_ok(await api.post(f"/runs/{waiting['id']}/cancel"), 200)
     assert (cancelled["status"], cancelled["error_class"]) == ("cancelled", "cancelled_by_user")
     assert cancelled["finished_at"]
-    behind = made(await api.post(path))
+    behind = assert_ok(await api.post(path))
     assert behind["ready_at"] is None
     await office.settle(at_work)
     assert (await api.get(f"/runs/{behind['id']}")).json()["ready_at"]
@@ -137,9 +136,9 @@ async def test_a_queued_run_is_cancelled_at_once_and_the_next_of_its_lane_become
 async def test_a_running_run_is_asked_to_stop_and_ends_through_its_worker(office: Office, api: Api) -> None:
     run = await started(api)
     at_work = await office.claim()
-    asked = made(await api.post(f"/runs/{run['id']}/cancel"), 202)
+    asked = assert_ok(await api.post(f"/runs/{run['id']}/cancel"), 202)
     assert asked["status"] == "running"
-    again = made(await api.post(f"/runs/{run['id']}/cancel"), 202)
+    again = assert_ok(await api.post(f"/runs/{run['id']}/cancel"), 202)
     assert again["cancel_requested_at"] == asked["cancel_requested_at"] is not None
     await office.settle(at_work, Cancelled())
     ended = (await api.get(f"/runs/{run['id']}")).json()
@@ -167,18 +166,18 @@ async def test_the_worker_of_a_running_run_is_told_once_the_asking_is_committed(
 
 async def test_the_worker_is_told_when_an_event_or_a_webhook_replaces_its_run(office: Office, api: Api) -> None:
     triggers = [{"event": "rain"}, {"webhook": {}}]
-    automation = made(await api.post("/automations", example(triggers=triggers, overlap="replace")))
+    automation = assert_ok(await api.post("/automations", example(triggers=triggers, overlap="replace")))
     [hook] = [each for each in automation["triggers"] if each["secret"]]
-    first = made(await api.post(f"/automations/{automation['id']}/run"))
+    first = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     at_work = await office.claim()
     async with told_to_stop(office, first):
-        [second] = made(await api.post("/events", {"event": "rain"}), 202)["runs"]
+        [second] = assert_ok(await api.post("/events", {"event": "rain"}), 202)["runs"]
     await office.settle(at_work, Cancelled())
     await office.claim()
     now = str(int(time.time()))
     signed = {"webhook-id": "m", "webhook-timestamp": now, "webhook-signature": sign(hook["secret"], "m", now, b"")}
     async with told_to_stop(office, {"id": second}):
-        made(await api.client.post(hook["hook_path"], headers=signed), 202)
+        assert_ok(await api.client.post(hook["hook_path"], headers=signed), 202)
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
@@ -190,7 +189,7 @@ async def test_a_run_that_has_ended_cannot_be_cancelled(office: Office, api: Api
         at_work = await office.claim()
         await (office.settle(at_work) if outcome == "succeeded" else office.fail(at_work))
     before = (await api.get(f"/runs/{run['id']}")).json()
-    told = refused(await api.post(f"/runs/{run['id']}/cancel"), 409, "run_ended")
+    told = assert_refused(await api.post(f"/runs/{run['id']}/cancel"), 409, "run_ended")
     assert told["run_status"] == outcome
     assert (await api.get(f"/runs/{run['id']}")).json() == before
 
@@ -198,12 +197,12 @@ async def test_a_run_that_has_ended_cannot_be_cancelled(office: Office, api: Api
 async def test_members_cancel_their_own_runs_and_those_of_their_automations_but_no_others(office: Office) -> None:
     admin, member, other = await office.api(), await office.api("member"), await office.api("member")
     theirs = await started(member)
-    direct = made(await member.post("/agents/worker-bee/runs", SWEEP))
+    direct = assert_ok(await member.post("/agents/worker-bee/runs", SWEEP))
     for run in (theirs, direct):
-        refused(await other.post(f"/runs/{run['id']}/cancel"), 403, "forbidden")
+        assert_refused(await other.post(f"/runs/{run['id']}/cancel"), 403, "forbidden")
         assert (await admin.get(f"/runs/{run['id']}")).json()["status"] == "queued"
-    made(await member.post(f"/runs/{theirs['id']}/cancel"), 200)
-    made(await admin.post(f"/runs/{direct['id']}/cancel"), 200)
+    assert_ok(await member.post(f"/runs/{theirs['id']}/cancel"), 200)
+    assert_ok(await admin.post(f"/runs/{direct['id']}/cancel"), 200)
 
 
 # Retrying -----------------------------------------------------------------------------------------------------------
@@ -211,7 +210,7 @@ async def test_members_cancel_their_own_runs_and_those_of_their_automations_but_
 
 async def test_a_retry_is_a_new_run_that_names_the_old_one_and_leaves_it_alone(office: Office, api: Api) -> None:
     old = await failed(office, api)
-    new = made(await api.post(f"/runs/{old['id']}/retry"))
+    new = assert_ok(await api.post(f"/runs/{old['id']}/retry"))
     assert (new["source"], new["retry_of"], new["status"]) == ("retry", old["id"], "queued")
     assert (new["automation_id"], new["revision"]) == (old["automation_id"], old["revision"])
     assert new["session_id"] != old["session_id"]
@@ -220,14 +219,14 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one_and_leaves_it_alone(o
 
 
 async def test_a_retry_does_what_the_old_run_was_told_whatever_was_changed_since(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example(prompt="Old", session="same", timeout="5m")))
+    automation = assert_ok(await api.post("/automations", example(prompt="Old", session="same", timeout="5m")))
     path = f"/automations/{automation['id']}"
-    old = made(await api.post(f"{path}/run", {"payload": {"n": 1}}))
+    old = assert_ok(await api.post(f"{path}/run", {"payload": {"n": 1}}))
     await office.fail(await office.claim())
     other = {"name": "Other", "executor": "python", "config": {"function": "a:b"}, "pool": "elsewhere"}
-    made(await api.post("/agents", other))
-    made(await api.patch(path, {"prompt": "New", "agent": "other", "timeout": "10m"}), 200)
-    new = made(await api.post(f"/runs/{old['id']}/retry"))
+    assert_ok(await api.post("/agents", other))
+    assert_ok(await api.patch(path, {"prompt": "New", "agent": "other", "timeout": "10m"}), 200)
+    new = assert_ok(await api.post(f"/runs/{old['id']}/retry"))
     assert (new["revision"], new["agent_id"], new["payload"]) == (1, old["agent_id"], {"n": 1})
     assert new["grant_id"] != old["grant_id"]
     given = (await office.claim()).assignment
@@ -239,12 +238,12 @@ async def test_a_retry_never_has_old_words_done_on_the_authority_of_who_has_chan
     """Who took the automation over has agreed to what it does now, not to what its owner had it do before."""
     admin, owner = await office.api(), await office.api("member")
     old = await failed(office, owner)
-    account = made(await admin.post("/accounts", {"name": "Research"}))["id"]
+    account = assert_ok(await admin.post("/accounts", {"name": "Research"}))["id"]
     path = f"/automations/{old['automation_id']}"
-    made(await admin.post(f"{path}/renew-grant", {"account": account}), 200)
-    made(await owner.post(f"{path}/renew-grant"), 200)
-    made(await admin.patch(path, {"prompt": "As the admin", "accept_grant": True}), 200)
-    new = made(await owner.post(f"/runs/{old['id']}/retry"))
+    assert_ok(await admin.post(f"{path}/renew-grant", {"account": account}), 200)
+    assert_ok(await owner.post(f"{path}/renew-grant"), 200)
+    assert_ok(await admin.patch(path, {"prompt": "As the admin", "accept_grant": True}), 200)
+    new = assert_ok(await owner.post(f"/runs/{old['id']}/retry"))
     acts_as = "SELECT user_id FROM grants WHERE id = %s"
     assert await office.value(acts_as, new["grant_id"]) == await office.value(acts_as, old["grant_id"])
     assert await office.value(acts_as, new["grant_id"]) != office.caller.user_id
@@ -253,10 +252,10 @@ async def test_a_retry_never_has_old_words_done_on_the_authority_of_who_has_chan
 
 
 async def test_a_retry_of_a_direct_run_runs_the_agent_as_it_stood_then(office: Office, api: Api) -> None:
-    old = made(await api.post("/agents/worker-bee/runs", {**SWEEP, "input": {"room": 4}, "timeout": "5m"}))
+    old = assert_ok(await api.post("/agents/worker-bee/runs", {**SWEEP, "input": {"room": 4}, "timeout": "5m"}))
     await office.fail(await office.claim())
     await api.patch("/agents/worker-bee", {"config": {"argv": ["false"]}})
-    new = made(await api.post(f"/runs/{old['id']}/retry"))
+    new = assert_ok(await api.post(f"/runs/{old['id']}/retry"))
     assert (new["source"], new["retry_of"], new["revision"]) == ("retry", old["id"], old["revision"])
     given = (await office.claim()).assignment
     assert (given.prompt, given.input, given.config) == ("Sweep.", {"room": 4}, {"argv": ["true"]})
@@ -264,59 +263,59 @@ async def test_a_retry_of_a_direct_run_runs_the_agent_as_it_stood_then(office: O
 
 
 async def test_a_direct_run_that_its_budget_kept_from_starting_is_retried_as_often_as_one_likes(api: Api) -> None:
-    [account] = made(await api.get("/accounts"), 200)["items"]
+    [account] = assert_ok(await api.get("/accounts"), 200)["items"]
     ten = {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}
-    made(await api.patch(f"/accounts/{account['id']}", {"budget": ten}), 200)
-    made(await api.post("/agents/worker-bee/runs", SWEEP))
-    run = made(await api.post("/agents/worker-bee/runs", SWEEP))
+    assert_ok(await api.patch(f"/accounts/{account['id']}", {"budget": ten}), 200)
+    assert_ok(await api.post("/agents/worker-bee/runs", SWEEP))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", SWEEP))
     for _ in range(2):
         assert (run["skip_reason"], run["session_id"]) == ("budget", None)
-        run = made(await api.post(f"/runs/{run['id']}/retry"))
+        run = assert_ok(await api.post(f"/runs/{run['id']}/retry"))
 
 
 async def test_what_failed_was_cancelled_or_skipped_can_be_retried_and_nothing_else(office: Office, api: Api) -> None:
     queued = await started(api)
-    refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
+    assert_refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
     at_work = await office.claim()
-    refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
+    assert_refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
     await office.settle(at_work)
-    refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
+    assert_refused(await api.post(f"/runs/{queued['id']}/retry"), 409, "not_retryable")
     cancelled = await started(api)
     await api.post(f"/runs/{cancelled['id']}/cancel")
-    made(await api.post(f"/runs/{cancelled['id']}/retry"))
+    assert_ok(await api.post(f"/runs/{cancelled['id']}/retry"))
     skipped = await started(api)
     await office.execute("UPDATE runs SET trigger_id = id WHERE id = %s", skipped["id"])
     await api.post(f"/automations/{skipped['automation_id']}/pause")
-    made(await api.post(f"/runs/{skipped['id']}/retry"))
+    assert_ok(await api.post(f"/runs/{skipped['id']}/retry"))
 
 
 async def test_a_retry_while_a_run_of_the_automation_is_queued_answers_its_id(office: Office, api: Api) -> None:
     old = await failed(office, api)
-    queued = made(await api.post(f"/automations/{old['automation_id']}/run"))
-    assert refused(await api.post(f"/runs/{old['id']}/retry"), 409, "already_queued")["run_id"] == queued["id"]
+    queued = assert_ok(await api.post(f"/automations/{old['automation_id']}/run"))
+    assert assert_refused(await api.post(f"/runs/{old['id']}/retry"), 409, "already_queued")["run_id"] == queued["id"]
 
 
 async def test_a_run_of_a_deleted_automation_or_paused_agent_is_not_retried(office: Office, api: Api) -> None:
     old = await failed(office, api)
-    direct = made(await api.post("/agents/worker-bee/runs", SWEEP))
+    direct = assert_ok(await api.post("/agents/worker-bee/runs", SWEEP))
     await api.post(f"/runs/{direct['id']}/cancel")
     await api.patch("/agents/worker-bee", {"status": "paused"})
-    refused(await api.post(f"/runs/{old['id']}/retry"), 409, "agent_paused")
-    refused(await api.post(f"/runs/{direct['id']}/retry"), 409, "agent_paused")
+    assert_refused(await api.post(f"/runs/{old['id']}/retry"), 409, "agent_paused")
+    assert_refused(await api.post(f"/runs/{direct['id']}/retry"), 409, "agent_paused")
     await api.patch("/agents/worker-bee", {"status": "active"})
     await api.delete(f"/automations/{old['automation_id']}")
-    refused(await api.post(f"/runs/{old['id']}/retry"), 409, "automation_deleted")
+    assert_refused(await api.post(f"/runs/{old['id']}/retry"), 409, "automation_deleted")
 
 
 async def test_the_same_key_gives_the_same_retry_also_after_it_failed_and_not_the_retry_of_another_run(
     office: Office, api: Api
 ) -> None:
     old, other = await failed(office, api), await failed(office, api)
-    first = made(await api.post(f"/runs/{old['id']}/retry", key="again"))
-    assert made(await api.post(f"/runs/{old['id']}/retry", key="again")) == first
+    first = assert_ok(await api.post(f"/runs/{old['id']}/retry", key="again"))
+    assert assert_ok(await api.post(f"/runs/{old['id']}/retry", key="again")) == first
     await office.fail(await office.claim())
-    assert made(await api.post(f"/runs/{old['id']}/retry", key="again"))["id"] == first["id"]
-    refused(await api.post(f"/runs/{other['id']}/retry", key="again"), 422, "key_reused", "Idempotency-Key")
+    assert assert_ok(await api.post(f"/runs/{old['id']}/retry", key="again"))["id"] == first["id"]
+    assert_refused(await api.post(f"/runs/{other['id']}/retry", key="again"), 422, "key_reused", "Idempotency-Key")
     assert len(await office.ledger()) == 3
 
 
@@ -327,7 +326,7 @@ async def test_two_retries_with_one_key_at_the_same_moment_make_one_run(office: 
             await holder.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [old["automation_id"]])
             both = [asyncio.create_task(api.post(f"/runs/{old['id']}/retry", key="both")) for _ in range(2)]
             await office.site.waiting_for_a_lock(2)
-        first, second = [made(await each) for each in both]
+        first, second = [assert_ok(await each) for each in both]
     assert first == second
     assert len(await office.ledger()) == 2
 
@@ -339,12 +338,12 @@ async def test_two_direct_runs_with_one_key_at_the_same_moment_make_one_run(offi
             await holder.execute("LOCK TABLE runs IN SHARE MODE")
             both = [asyncio.create_task(api.post("/agents/worker-bee/runs", SWEEP, key="both")) for _ in range(2)]
             await office.site.waiting_for_a_lock(2)
-        first, second = [made(await each) for each in both]
+        first, second = [assert_ok(await each) for each in both]
     assert first == second
     assert len(await office.ledger()) == 1
 
 
 @pytest.mark.parametrize("key", ["", "k" * 201, "tab\there", "\x7f"])
 async def test_a_key_is_1_to_200_printable_characters(office: Office, api: Api, key: str) -> None:
-    refused(await api.post("/agents/worker-bee/runs", SWEEP, key=key), 422, "invalid_key", "Idempotency-Key")
+    assert_refused(await api.post("/agents/worker-bee/runs", SWEEP, key=key), 422, "invalid_key", "Idempotency-Key")
     assert await office.ledger() == []

@@ -9,16 +9,15 @@ from uuid import UUID
 
 import pytest
 from httpx import AsyncClient, Response
-from waiting import until
 
 from rota.db import events
 from rota.db.events import NewEvent
 from rota.db.listener import session_channel
 from rota.model.ids import SessionId
 from rota.trace import follow
-
-from . import api_client
-from .api_client import UNKNOWN, Api, Office, example, made, refused
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
@@ -31,8 +30,8 @@ FIELDS = {
 
 async def session_of(api: Api, **values: Any) -> str:
     """The session of a new automation's run: its log holds one event, that the run is queued."""
-    automation = made(await api.post("/automations", example(**values)))
-    return str(made(await api.post(f"/automations/{automation['id']}/run"))["session_id"])
+    automation = assert_ok(await api.post("/automations", example(**values)))
+    return str(assert_ok(await api.post(f"/automations/{automation['id']}/run"))["session_id"])
 
 
 async def say(office: Office, session_id: str, *texts: str) -> None:
@@ -70,7 +69,7 @@ async def stored(office: Office, session_id: str) -> list[tuple[int, str]]:
 
 async def test_a_session_is_shown_and_listed_newest_first_and_by_kind(api: Api) -> None:
     first = await session_of(api)
-    second = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))["session_id"]
+    second = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))["session_id"]
     shown = (await api.get(f"/sessions/{first}")).json()
     assert set(shown) == FIELDS
     assert (shown["kind"], shown["origin"], shown["title"]) == ("automation", "run_now", "Morning digest")
@@ -82,7 +81,7 @@ async def test_a_session_is_shown_and_listed_newest_first_and_by_kind(api: Api) 
     assert await listed() == [second, first]
     assert await listed(kind="interactive") == [second]
     assert await listed(kind="background") == []
-    refused(await api.get("/sessions", kind="secret"), 422, "invalid", "kind")
+    assert_refused(await api.get("/sessions", kind="secret"), 422, "invalid", "kind")
 
 
 async def test_pages_of_sessions_go_on_where_they_stopped(api: Api) -> None:
@@ -112,14 +111,14 @@ async def test_the_origin_names_the_automation_and_the_run_that_began_it(office:
 
 
 async def test_a_session_that_no_automation_started_has_no_origin(api: Api) -> None:
-    session = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))["session_id"]
-    refused(await api.get(f"/sessions/{session}/origin"), 404, "not_found")
+    session = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))["session_id"]
+    assert_refused(await api.get(f"/sessions/{session}/origin"), 404, "not_found")
 
 
 @pytest.mark.parametrize("path", ["", "/origin", "/events", "/trace"])
 async def test_a_session_that_is_not_there_is_not_found_and_what_is_no_id_is_refused(api: Api, path: str) -> None:
-    refused(await api.get(f"/sessions/{UNKNOWN}{path}"), 404, "not_found")
-    refused(await api.get(f"/sessions/latest{path}"), 422, "invalid", "session_id")
+    assert_refused(await api.get(f"/sessions/{UNKNOWN}{path}"), 404, "not_found")
+    assert_refused(await api.get(f"/sessions/latest{path}"), 422, "invalid", "session_id")
 
 
 # Events in pages ----------------------------------------------------------------------------------------------------
@@ -158,8 +157,8 @@ async def test_a_page_of_large_events_ends_with_the_one_that_makes_it_a_megabyte
     session = await session_of(api)
     await say(office, session, *(f"{n}{'x' * 300_000}" for n in range(4)), "last")
     path = f"/sessions/{session}/{told}"
-    page = made(await api.get(path, limit=100, after=1), 200)
-    rest = made(await api.get(path, limit=100, cursor=page["next_cursor"]), 200)
+    page = assert_ok(await api.get(path, limit=100, after=1), 200)
+    rest = assert_ok(await api.get(path, limit=100, cursor=page["next_cursor"]), 200)
     assert [len(json.dumps(each["items"])) // 1_000_000 for each in (page, rest)] == [1, 0]
     assert [each["data"]["text"][:4] for each in rest["items"]] == ["last"]
     assert rest["next_cursor"] is None
@@ -167,7 +166,7 @@ async def test_a_page_of_large_events_ends_with_the_one_that_makes_it_a_megabyte
 
 @pytest.mark.parametrize("after", ["-1", "one", "1.5", str(2**63), "9" * 5000])
 async def test_what_events_come_after_is_a_whole_number(api: Api, after: str) -> None:
-    refused(await api.get(f"/sessions/{UNKNOWN}/events", after=after), 422, "invalid", "after")
+    assert_refused(await api.get(f"/sessions/{UNKNOWN}/events", after=after), 422, "invalid", "after")
 
 
 # The trace ----------------------------------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ async def test_last_event_id_wins_over_after_and_an_empty_one_says_nothing(
 async def test_a_last_event_id_that_is_no_number_of_ours_is_refused(api: Api, last: str) -> None:
     session = await session_of(api)
     answer = await api.send("GET", f"/sessions/{session}/trace", headers={"Last-Event-ID": last.encode()})
-    refused(answer, 422, "invalid", "Last-Event-ID")
+    assert_refused(answer, 422, "invalid", "Last-Event-ID")
 
 
 @pytest.mark.parametrize("last", ["7", str(2**63 - 1)])
@@ -371,62 +370,62 @@ async def test_following_takes_no_connection_from_the_pool_while_it_waits(
 
 
 async def test_a_session_in_which_an_automation_goes_on_is_not_archived(office: Office, api: Api) -> None:
-    saved = made(await api.post("/automations", example(session="same")))
+    saved = assert_ok(await api.post("/automations", example(session="same")))
     path = f"/sessions/{saved['session_id']}"
-    run = made(await api.post(f"/automations/{saved['id']}/run"))
-    made(await api.post(f"{path}/complete"), 200)
-    told = refused(await api.post(f"{path}/archive"), 409, "session_in_use")
+    run = assert_ok(await api.post(f"/automations/{saved['id']}/run"))
+    assert_ok(await api.post(f"{path}/complete"), 200)
+    told = assert_refused(await api.post(f"{path}/archive"), 409, "session_in_use")
     assert "A run goes on" in told["detail"]
     await api.post(f"/runs/{run['id']}/cancel")
-    told = refused(await api.post(f"{path}/archive"), 409, "session_in_use")
+    told = assert_refused(await api.post(f"{path}/archive"), 409, "session_in_use")
     assert "`session: new`" in told["detail"]
-    made(await api.patch(f"/automations/{saved['id']}", {"session": "new"}), 200)
-    assert made(await api.post(f"{path}/archive"), 200)["status"] == "archived"
+    assert_ok(await api.patch(f"/automations/{saved['id']}", {"session": "new"}), 200)
+    assert assert_ok(await api.post(f"{path}/archive"), 200)["status"] == "archived"
 
 
 async def test_an_automation_that_goes_on_again_after_its_session_was_archived_has_a_new_one(api: Api) -> None:
-    saved = made(await api.post("/automations", example(session="same")))
+    saved = assert_ok(await api.post("/automations", example(session="same")))
     automation, seen = f"/automations/{saved['id']}", {saved["session_id"]}
 
     async def put_away(session_id: str) -> None:
         for verb in ("complete", "archive"):
-            made(await api.post(f"/sessions/{session_id}/{verb}"), 200)
+            assert_ok(await api.post(f"/sessions/{session_id}/{verb}"), 200)
 
-    made(await api.patch(automation, {"session": "new"}), 200)
+    assert_ok(await api.patch(automation, {"session": "new"}), 200)
     await put_away(saved["session_id"])
-    changed = made(await api.patch(automation, {"session": "same"}), 200)
+    changed = assert_ok(await api.patch(automation, {"session": "same"}), 200)
     seen.add(changed["session_id"])
     assert (await api.delete(automation)).status_code == 204
     await put_away(changed["session_id"])
-    restored = made(await api.post(f"{automation}/restore"), 200)
+    restored = assert_ok(await api.post(f"{automation}/restore"), 200)
     assert len({*seen, restored["session_id"]}) == 3
-    assert made(await api.get(f"/sessions/{restored['session_id']}"), 200)["status"] == "active"
-    assert made(await api.patch(automation, {"name": "Same"}), 200)["session_id"] == restored["session_id"]
+    assert assert_ok(await api.get(f"/sessions/{restored['session_id']}"), 200)["status"] == "active"
+    assert assert_ok(await api.patch(automation, {"name": "Same"}), 200)["session_id"] == restored["session_id"]
 
 
 async def test_an_automation_that_goes_on_in_a_session_that_was_ended_by_hand_makes_it_active_again(
     office: Office, api: Api
 ) -> None:
-    saved = made(await api.post("/automations", example(session="same")))
-    made(await api.post(f"/automations/{saved['id']}/run"))
+    saved = assert_ok(await api.post("/automations", example(session="same")))
+    assert_ok(await api.post(f"/automations/{saved['id']}/run"))
     at_work = await office.claim()
     session = f"/sessions/{at_work.assignment.session_id}"
     await office.settle(at_work)
-    made(await api.post(f"{session}/complete"), 200)
-    made(await api.post(f"/automations/{saved['id']}/run"))
-    assert made(await api.get(session), 200)["status"] == "active"
-    told = made(await api.get(f"{session}/events"), 200)["items"]
+    assert_ok(await api.post(f"{session}/complete"), 200)
+    assert_ok(await api.post(f"/automations/{saved['id']}/run"))
+    assert assert_ok(await api.get(session), 200)["status"] == "active"
+    told = assert_ok(await api.get(f"{session}/events"), 200)["items"]
     assert [each["data"]["status"] for each in told if each["kind"] == "session"] == ["done", "active"]
 
 
 async def test_a_turn_that_its_budget_keeps_from_starting_leaves_its_session_ended(office: Office, api: Api) -> None:
-    made(await api.post("/automations", example(run_immediately=True)))
+    assert_ok(await api.post("/automations", example(run_immediately=True)))
     at_work = await office.claim()
     await office.settle(at_work)
-    [account] = made(await api.get("/accounts"), 200)["items"]
+    [account] = assert_ok(await api.get("/accounts"), 200)["items"]
     ten = {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}
-    made(await api.patch(f"/accounts/{account['id']}", {"budget": ten}), 200)
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert_ok(await api.patch(f"/accounts/{account['id']}", {"budget": ten}), 200)
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     session = f"/sessions/{at_work.assignment.session_id}"
-    run = made(await api.post(f"{session}/messages", {"prompt": "And now?"}))
-    assert (run["skip_reason"], made(await api.get(session), 200)["status"]) == ("budget", "done")
+    run = assert_ok(await api.post(f"{session}/messages", {"prompt": "And now?"}))
+    assert (run["skip_reason"], assert_ok(await api.get(session), 200)["status"]) == ("budget", "done")

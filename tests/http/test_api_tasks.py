@@ -5,15 +5,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from waiting import until
 
 from rota.db.listener import RUNS
 from rota.model.ids import RunId, SessionId
 from rota.model.outcome import Succeeded
 from rota.sessions import chat
-
-from . import api_client
-from .api_client import Api, Office, example, made, refused
+from support import api_client
+from support.api_client import Api, Office, assert_ok, assert_refused, example
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -31,7 +30,7 @@ def task(key: str, *depends_on: str) -> dict[str, Any]:
 
 
 async def pursue(api: Api, *tasks: dict[str, Any], **values: Any) -> str:
-    return str(made(await api.post("/sessions", {**GOAL, "tasks": list(tasks), **values}))["id"])
+    return str(assert_ok(await api.post("/sessions", {**GOAL, "tasks": list(tasks), **values}))["id"])
 
 
 async def statuses(api: Api, session: str) -> dict[str, str]:
@@ -44,7 +43,7 @@ async def statuses(api: Api, session: str) -> dict[str, str]:
 async def test_a_conversation_is_opened_with_its_first_turn_and_each_turn_sees_what_was_said(
     office: Office, api: Api
 ) -> None:
-    session = made(await api.post("/sessions", {"agent": "worker-bee", "prompt": "Who are you?"}))
+    session = assert_ok(await api.post("/sessions", {"agent": "worker-bee", "prompt": "Who are you?"}))
     assert (session["kind"], session["origin"], session["status"]) == ("interactive", "user", "active")
     assert session["title"] == "Who are you?"
     first = await office.claim()
@@ -55,8 +54,8 @@ async def test_a_conversation_is_opened_with_its_first_turn_and_each_turn_sees_w
     )
     path = f"/sessions/{session['id']}/messages"
     second, third = (
-        made(await api.post(path, {"prompt": "And then?"})),
-        made(await api.post(path, {"prompt": "Later."})),
+        assert_ok(await api.post(path, {"prompt": "And then?"})),
+        assert_ok(await api.post(path, {"prompt": "Later."})),
     )
     assert (second["status"], second["source"], second["ready_at"]) == ("queued", "chat", None)
     await first.desk.say("A bee.")
@@ -79,8 +78,8 @@ async def test_a_conversation_is_opened_with_its_first_turn_and_each_turn_sees_w
 
 
 async def test_a_turn_has_priority_and_a_short_grant_of_the_caller(office: Office, api: Api) -> None:
-    session = made(await api.post("/sessions", {"agent": "worker-bee"}))["id"]
-    run = made(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello."}))
+    session = assert_ok(await api.post("/sessions", {"agent": "worker-bee"}))["id"]
+    run = assert_ok(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello."}))
     assert await office.value("SELECT priority FROM runs WHERE id = %s", run["id"]) == 0
     lasts = (
         "SELECT expires_at BETWEEN now() + '23 hours' AND now() + '25 hours' FROM grants WHERE id = %s AND user_id = %s"
@@ -91,20 +90,20 @@ async def test_a_turn_has_priority_and_a_short_grant_of_the_caller(office: Offic
 async def test_a_session_of_an_automation_takes_follow_ups_which_make_it_active_and_end_it_again(
     office: Office, api: Api
 ) -> None:
-    automation = made(await api.post("/automations", example(prompt="Water the plants.")))
-    session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
+    automation = assert_ok(await api.post("/automations", example(prompt="Water the plants.")))
+    session = assert_ok(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
     path = f"/sessions/{session}/messages"
     at_work = await office.claim()
     await at_work.desk.say("Watered.")
     await office.settle(at_work)
-    made(await api.post(path, {"prompt": "All of them?"}))
+    assert_ok(await api.post(path, {"prompt": "All of them?"}))
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "active"
     follow_up = await office.claim()
     assert [each.text for each in follow_up.assignment.transcript] == ["Water the plants.", "Watered."]
     assert follow_up.assignment.prompt == "All of them?"
     await office.fail(follow_up)
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "failed"
-    retried = made(await api.post(f"/runs/{follow_up.id}/retry"))
+    retried = assert_ok(await api.post(f"/runs/{follow_up.id}/retry"))
     assert (retried["session_id"], retried["source"]) == (session, "retry")
     again = await office.claim()
     assert again.assignment.prompt == "All of them?"
@@ -117,10 +116,10 @@ async def test_a_session_of_an_automation_takes_follow_ups_which_make_it_active_
 async def test_what_is_said_while_an_automation_is_at_work_waits_for_it_and_the_session_goes_on(
     office: Office, api: Api, overlap: str
 ) -> None:
-    automation = made(await api.post("/automations", example(prompt="Water the plants.", overlap=overlap)))
-    session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
+    automation = assert_ok(await api.post("/automations", example(prompt="Water the plants.", overlap=overlap)))
+    session = assert_ok(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
     turns = [
-        made(await api.post(f"/sessions/{session}/messages", {"prompt": prompt}))
+        assert_ok(await api.post(f"/sessions/{session}/messages", {"prompt": prompt}))
         for prompt in ("Also the cactus.", "Done?")
     ]
     assert [(each["status"], each["ready_at"]) for each in turns] == [("queued", None)] * 2
@@ -144,8 +143,8 @@ async def test_what_is_said_just_as_an_automation_ends_is_not_left_waiting(
     office: Office, api: Api, first: str
 ) -> None:
     """Both wait for the session, which the test holds, one before the other."""
-    automation = made(await api.post("/automations", example(prompt="Water the plants.")))
-    session = made(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
+    automation = assert_ok(await api.post("/automations", example(prompt="Water the plants.")))
+    session = assert_ok(await api.post(f"/automations/{automation['id']}/run"))["session_id"]
     at_work = await office.claim()
 
     async def turn() -> RunId:
@@ -176,34 +175,34 @@ async def test_what_is_said_behind_a_run_that_a_pause_skips_goes_on_at_once(
         "triggers": [{"event": "rain"}],
         "pause_after_failures": 1,
     }
-    automation = made(await api.post("/automations", example(**values)))
+    automation = assert_ok(await api.post("/automations", example(**values)))
     for _ in range(2):
         await api.post("/events", {"event": "rain"})
     at_work = await office.claim()
     waiting, _ = (await api.get(f"/automations/{automation['id']}/runs")).json()["items"]
-    turn = made(await api.post(f"/sessions/{waiting['session_id']}/messages", {"prompt": "Also the cactus."}))
+    turn = assert_ok(await api.post(f"/sessions/{waiting['session_id']}/messages", {"prompt": "Also the cactus."}))
     woken = asyncio.Event()
     async with office.site.web.listener.subscribed(RUNS, lambda _: woken.set()):
         if paused_by == "failures":
             await office.fail(at_work)
         else:
-            made(await api.post(f"/automations/{automation['id']}/pause"), 200)
+            assert_ok(await api.post(f"/automations/{automation['id']}/pause"), 200)
             assert woken.is_set()
     assert (await api.get(f"/runs/{waiting['id']}")).json()["skip_reason"] == "paused"
     assert str((await office.claim()).id) == turn["id"]
 
 
 async def test_a_turn_with_a_key_is_taken_once_and_a_body_is_a_message_instead(office: Office, api: Api) -> None:
-    session = made(await api.post("/sessions", {"agent": "worker-bee"}, key="open"))["id"]
-    assert made(await api.post("/sessions", {"agent": "worker-bee"}, key="open"))["id"] == session
+    session = assert_ok(await api.post("/sessions", {"agent": "worker-bee"}, key="open"))["id"]
+    assert assert_ok(await api.post("/sessions", {"agent": "worker-bee"}, key="open"))["id"] == session
     path = f"/sessions/{session}/messages"
-    first = made(await api.post(path, {"prompt": "Hello."}, key="k"))
-    assert made(await api.post(path, {"prompt": "Hello."}, key="k"))["id"] == first["id"]
-    refused(await api.post(path, {"prompt": "Other."}, key="k"), 422, "key_reused", "Idempotency-Key")
-    assert made(await api.post(path, {"body": "Hello."}))["body"] == "Hello."
-    refused(await api.post(path, {"prompt": "Hello.", "body": "x"}), 422, "invalid", "body")
-    refused(await api.post(path, {}), 422, "invalid", "body")
-    refused(await api.post(path, {"prompt": "  "}), 422, "invalid", "prompt")
+    first = assert_ok(await api.post(path, {"prompt": "Hello."}, key="k"))
+    assert assert_ok(await api.post(path, {"prompt": "Hello."}, key="k"))["id"] == first["id"]
+    assert_refused(await api.post(path, {"prompt": "Other."}, key="k"), 422, "key_reused", "Idempotency-Key")
+    assert assert_ok(await api.post(path, {"body": "Hello."}))["body"] == "Hello."
+    assert_refused(await api.post(path, {"prompt": "Hello.", "body": "x"}), 422, "invalid", "body")
+    assert_refused(await api.post(path, {}), 422, "invalid", "body")
+    assert_refused(await api.post(path, {"prompt": "  "}), 422, "invalid", "prompt")
 
 
 async def test_a_task_that_is_retried_goes_on_from_its_own_checkpoint(office: Office, api: Api) -> None:
@@ -213,17 +212,17 @@ async def test_a_task_that_is_retried_goes_on_from_its_own_checkpoint(office: Of
         await each.desk.checkpoint(each.assignment.prompt.encode())  # type: ignore[union-attr]
         await office.fail(each)
     for _ in range(2):
-        run = made(await api.post(f"/runs/{b.id}/retry"))
+        run = assert_ok(await api.post(f"/runs/{b.id}/retry"))
         b = await office.claim()
         assert (str(b.id), b.assignment.attempt, b.assignment.checkpoint) == (run["id"], 1, b"Do b.")
         await office.fail(b)
 
 
 async def test_a_retry_in_the_one_session_of_an_automation_shows_its_prompt(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example(session="same", prompt="Count.")))
-    run = made(await api.post(f"/automations/{automation['id']}/run"))
+    automation = assert_ok(await api.post("/automations", example(session="same", prompt="Count.")))
+    run = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     await office.fail(await office.claim())
-    retried = made(await api.post(f"/runs/{run['id']}/retry"))
+    retried = assert_ok(await api.post(f"/runs/{run['id']}/retry"))
     events = (await api.get(f"/sessions/{run['session_id']}/events")).json()["items"]
     [queued] = [each["data"] for each in events if each["run_id"] == retried["id"]]
     assert (queued["prompt"], queued["source"]) == ("Count.", "retry")
@@ -238,8 +237,8 @@ async def test_a_goal_is_pursued_by_roles_through_tasks(office: Office, api: Api
     assert (told["kind"], told["goal"], told["title"]) == ("background", "Tidy the house", "Tidy the house")
     [role] = (await api.get(f"/sessions/{session}/roles")).json()["items"]
     assert (role["name"], role["agent"]) == ("worker", "worker-bee")
-    made(await api.post(f"/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}))
-    refused(
+    assert_ok(await api.post(f"/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}))
+    assert_refused(
         await api.post(f"/sessions/{session}/roles", {"name": "judge", "agent": "worker-bee"}),
         409,
         "role_exists",
@@ -252,8 +251,8 @@ async def test_a_goal_is_pursued_by_roles_through_tasks(office: Office, api: Api
     await office.settle(at_work, Succeeded("Swept."))
     at_work = await office.claim()
     assert at_work.assignment.payload["dependencies"][0]["summary"] == "Swept."
-    added = made(await api.post(f"/sessions/{session}/tasks", {"tasks": [task("c", "b", first["id"])]}, key="t"))
-    again = made(await api.post(f"/sessions/{session}/tasks", {"tasks": [task("c", "b", first["id"])]}, key="t"))
+    added = assert_ok(await api.post(f"/sessions/{session}/tasks", {"tasks": [task("c", "b", first["id"])]}, key="t"))
+    again = assert_ok(await api.post(f"/sessions/{session}/tasks", {"tasks": [task("c", "b", first["id"])]}, key="t"))
     assert [each["id"] for each in again["items"]] == [each["id"] for each in added["items"]]
     await office.settle(at_work)
     await office.settle(await office.claim())
@@ -287,7 +286,7 @@ async def test_what_cannot_be_opened_is_refused_and_leaves_nothing(
     office: Office, api: Api, body: dict[str, Any], status: int, code: str, field: str
 ) -> None:
     before = await office.count("sessions", "tasks", "session_roles", "runs", "grants")
-    refused(await api.post("/sessions", body), status, code, field)
+    assert_refused(await api.post("/sessions", body), status, code, field)
     assert await office.count("sessions", "tasks", "session_roles", "runs", "grants") == before
 
 
@@ -311,14 +310,14 @@ async def test_each_verb_works_from_its_states_and_from_no_other(api: Api, statu
     for verb, allowed in ALLOWED.items():
         session = await pursue(api, draft=True)
         for step in WAYS[status]:
-            made(await api.post(f"/sessions/{session}/{step}"), 200)
+            assert_ok(await api.post(f"/sessions/{session}/{step}"), 200)
         answer = await api.post(f"/sessions/{session}/{verb}")
         if status in allowed:
-            assert made(answer, 200)["status"] == LEADS_TO[verb]
+            assert assert_ok(answer, 200)["status"] == LEADS_TO[verb]
             last = (await api.get(f"/sessions/{session}/events")).json()["items"][-1]
             assert (last["kind"], last["data"]["status"], last["data"]["verb"]) == ("session", LEADS_TO[verb], verb)
         else:
-            told = refused(answer, 409, "wrong_state")
+            told = assert_refused(answer, 409, "wrong_state")
             assert (told["session_status"], set(told["allowed_from"])) == (status, allowed)
 
 
@@ -326,8 +325,8 @@ async def test_each_verb_works_from_its_states_and_from_no_other(api: Api, statu
 async def test_a_session_takes_messages_only_while_it_is_active_or_has_ended(api: Api, status: str) -> None:
     session = await pursue(api, draft=True)
     for step in WAYS[status]:
-        made(await api.post(f"/sessions/{session}/{step}"), 200)
-    refused(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello?"}), 409, "wrong_state")
+        assert_ok(await api.post(f"/sessions/{session}/{step}"), 200)
+    assert_refused(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello?"}), 409, "wrong_state")
 
 
 async def test_two_verbs_at_once_pass_one_after_the_other(api: Api) -> None:

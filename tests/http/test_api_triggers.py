@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from . import api_client
-from .api_client import DAILY, UNKNOWN, Api, Office, example, made, refused
+from support import api_client
+from support.api_client import DAILY, UNKNOWN, Api, Office, assert_ok, assert_refused, example
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -15,7 +15,7 @@ LONG_AGO = "2020-01-01T00:00:00Z"
 
 async def saved_with(api: Api, *triggers: dict[str, Any], **values: Any) -> tuple[str, list[dict[str, Any]]]:
     """The address of a new automation, and its triggers."""
-    saved = made(await api.post("/automations", example(triggers=list(triggers), **values)))
+    saved = assert_ok(await api.post("/automations", example(triggers=list(triggers), **values)))
     return f"/automations/{saved['id']}", saved["triggers"]
 
 
@@ -33,7 +33,7 @@ async def test_a_part_of_what_says_when_is_changed_and_the_rest_stays(
     api: Api, stored: dict[str, Any], change: dict[str, Any], schedule: dict[str, Any]
 ) -> None:
     path, [trigger] = await saved_with(api, stored)
-    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", change), 200)
+    changed = assert_ok(await api.patch(f"{path}/triggers/{trigger['id']}", change), 200)
     assert (changed["schedule"], changed["editor_mode"]) == (
         schedule,
         trigger["editor_mode"] if "mode" in stored else None,
@@ -51,7 +51,7 @@ async def test_a_part_of_what_says_when_is_changed_and_the_rest_stays(
 )
 async def test_another_time_is_one_of_the_same_zone(api: Api, change: dict[str, Any]) -> None:
     path, [trigger] = await saved_with(api, {"cron": "0 9 * * *", "timezone": "Asia/Tokyo"})
-    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", change), 200)
+    changed = assert_ok(await api.patch(f"{path}/triggers/{trigger['id']}", change), 200)
     assert changed["schedule"]["timezone"] == "Asia/Tokyo"
     assert changed["next_fire_at"].endswith("T01:00:00Z"), "ten o'clock there"
 
@@ -59,31 +59,31 @@ async def test_another_time_is_one_of_the_same_zone(api: Api, change: dict[str, 
 async def test_another_number_of_days_keeps_the_time_of_day(api: Api) -> None:
     path, [trigger] = await saved_with(api, {"every": "2d", "time": "09:00"})
     path = f"{path}/triggers/{trigger['id']}"
-    assert made(await api.patch(path, {"every": "3d"}), 200)["text"] == "Every 3 days at 09:00, UTC"
-    assert made(await api.patch(path, {"every": "90m"}), 200)["text"] == "Every 90 minutes"
+    assert assert_ok(await api.patch(path, {"every": "3d"}), 200)["text"] == "Every 3 days at 09:00, UTC"
+    assert assert_ok(await api.patch(path, {"every": "90m"}), 200)["text"] == "Every 90 minutes"
 
 
 async def test_to_run_after_another_one_keeps_how_it_has_to_end(api: Api) -> None:
-    one, other = [made(await api.post("/automations", example())) for _ in range(2)]
+    one, other = [assert_ok(await api.post("/automations", example())) for _ in range(2)]
     path, [trigger] = await saved_with(api, {"after": one["slug"], "on": ["failed"]})
-    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", {"after": other["slug"]}), 200)
+    changed = assert_ok(await api.patch(f"{path}/triggers/{trigger['id']}", {"after": other["slug"]}), 200)
     assert (changed["after_automation_id"], changed["after_on"]) == (other["id"], ["failed"])
 
 
 async def test_a_schedule_in_place_of_a_webhook_is_of_the_workspaces_zone_as_it_is_now(api: Api) -> None:
     path, [trigger] = await saved_with(api, {"webhook": {}})
-    made(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)
+    assert_ok(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)
     try:
-        changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", {"cron": "0 10 * * *"}), 200)
+        changed = assert_ok(await api.patch(f"{path}/triggers/{trigger['id']}", {"cron": "0 10 * * *"}), 200)
     finally:
-        made(await api.patch("", {"timezone": "UTC"}), 200)
+        assert_ok(await api.patch("", {"timezone": "UTC"}), 200)
     assert changed["schedule"]["timezone"] == "Asia/Tokyo"
 
 
 async def test_how_the_other_one_has_to_end_is_changed_by_itself(api: Api) -> None:
-    other = made(await api.post("/automations", example()))
+    other = assert_ok(await api.post("/automations", example()))
     path, [trigger] = await saved_with(api, {"after": other["slug"]})
-    changed = made(await api.patch(f"{path}/triggers/{trigger['id']}", {"on": ["failed"]}), 200)
+    changed = assert_ok(await api.patch(f"{path}/triggers/{trigger['id']}", {"on": ["failed"]}), 200)
     assert (changed["after_automation_id"], changed["after_on"]) == (other["id"], ["failed"])
 
 
@@ -103,8 +103,8 @@ async def test_a_wrong_change_of_a_trigger_is_refused_with_its_field_and_changes
     api: Api, change: dict[str, Any], code: str, field: str
 ) -> None:
     path, [trigger] = await saved_with(api, DAILY)
-    refused(await api.patch(f"{path}/triggers/{trigger['id']}", change), 422, code, field)
-    assert made(await api.get(path), 200)["triggers"] == [trigger]
+    assert_refused(await api.patch(f"{path}/triggers/{trigger['id']}", change), 422, code, field)
+    assert assert_ok(await api.get(path), 200)["triggers"] == [trigger]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_a_trigger_that_says_nothing_or_never_fires_is_refused(
     api: Api, form: dict[str, Any], code: str, field: str | None
 ) -> None:
     path, _ = await saved_with(api)
-    told = refused(await api.post(f"{path}/triggers", form), 422, code, field)
+    told = assert_refused(await api.post(f"{path}/triggers", form), 422, code, field)
     if field is None:
         assert "webhook, event, after" in told["detail"]
 
@@ -138,26 +138,26 @@ async def test_a_circle_is_told_with_the_trigger_that_would_close_it(api: Api) -
     path, _ = await saved_with(api, slug="first")
     await saved_with(api, {"after": "first"}, slug="second")
     back = {"after": "second"}
-    refused(await api.post(f"{path}/triggers", back), 422, "after_cycle", "after")
-    refused(await api.patch(path, {"triggers": [DAILY, back]}), 422, "after_cycle", "triggers.1.after")
-    refused(await api.patch(path, {"schedule": back}), 422, "after_cycle", "schedule.after")
-    assert made(await api.get(path), 200)["triggers"] == []
+    assert_refused(await api.post(f"{path}/triggers", back), 422, "after_cycle", "after")
+    assert_refused(await api.patch(path, {"triggers": [DAILY, back]}), 422, "after_cycle", "triggers.1.after")
+    assert_refused(await api.patch(path, {"schedule": back}), 422, "after_cycle", "schedule.after")
+    assert assert_ok(await api.get(path), 200)["triggers"] == []
 
 
 async def test_a_trigger_that_becomes_a_webhook_gets_a_secret_shown_once(api: Api) -> None:
     path, [trigger] = await saved_with(api, DAILY)
     path = f"{path}/triggers/{trigger['id']}"
-    assert made(await api.patch(path, {"webhook": {}}), 200)["secret"].startswith("whsec_")
-    assert made(await api.patch(path, {"webhook": {}}), 200)["secret"] is None
+    assert assert_ok(await api.patch(path, {"webhook": {}}), 200)["secret"].startswith("whsec_")
+    assert assert_ok(await api.patch(path, {"webhook": {}}), 200)["secret"] is None
 
 
 @pytest.mark.parametrize("name", ["schedule", "triggers"])
 async def test_null_takes_no_trigger_away_in_silence(api: Api, name: str) -> None:
     path, triggers = await saved_with(api, DAILY)
-    told = refused(await api.patch(path, {name: None}), 422, "invalid", name)
+    told = assert_refused(await api.patch(path, {name: None}), 422, "invalid", name)
     assert "triggers: []" in told["detail"]
-    assert made(await api.get(path), 200)["triggers"] == triggers
-    assert made(await api.patch(path, {"triggers": []}), 200)["triggers"] == []
+    assert assert_ok(await api.get(path), 200)["triggers"] == triggers
+    assert assert_ok(await api.patch(path, {"triggers": []}), 200)["triggers"] == []
 
 
 async def test_a_list_keeps_the_trigger_whose_instant_has_passed(office: Office, api: Api) -> None:
@@ -165,22 +165,22 @@ async def test_a_list_keeps_the_trigger_whose_instant_has_passed(office: Office,
     path, [trigger] = await saved_with(api, once)
     await office.execute("UPDATE triggers SET at = %s, next_fire_at = NULL WHERE id = %s", LONG_AGO, trigger["id"])
     passed = {"at": "2020-01-01T01:00:00+01:00"}
-    kept, added = made(await api.patch(path, {"triggers": [passed, DAILY]}), 200)["triggers"]
+    kept, added = assert_ok(await api.patch(path, {"triggers": [passed, DAILY]}), 200)["triggers"]
     assert (kept["id"], kept["schedule"]["at"], added["kind"]) == (trigger["id"], LONG_AGO, "cron")
     another = {"at": "2020-01-01T02:00:00+01:00"}
-    refused(await api.patch(path, {"triggers": [another]}), 422, "invalid_schedule", "triggers.0.at")
+    assert_refused(await api.patch(path, {"triggers": [another]}), 422, "invalid_schedule", "triggers.0.at")
 
 
 async def test_a_list_keeps_the_trigger_whose_time_is_over_or_whose_other_automation_is_deleted(
     office: Office, api: Api
 ) -> None:
-    other = made(await api.post("/automations", example()))
+    other = assert_ok(await api.post("/automations", example()))
     after = {"after": other["id"], "on": ["succeeded"]}
     path, triggers = await saved_with(api, {**DAILY, "ends_at": "2090-01-01T00:00:00Z"}, after)
     await office.execute("UPDATE triggers SET ends_at = %s WHERE ends_at IS NOT NULL", LONG_AGO)
     await api.delete(f"/automations/{other['id']}")
     lists = [{**DAILY, "ends_at": LONG_AGO}, after, {"event": "paid"}]
-    kept = made(await api.patch(path, {"triggers": lists}), 200)["triggers"]
+    kept = assert_ok(await api.patch(path, {"triggers": lists}), 200)["triggers"]
     assert [each["id"] for each in kept[:2]] == [each["id"] for each in triggers]
 
 
@@ -189,8 +189,8 @@ async def test_limits_of_one_that_is_over_are_changed_and_it_is_not_enabled_agai
     passed = "UPDATE triggers SET at = %s, anchor_at = '2019-01-01Z' WHERE id = %s"
     await office.execute(passed, LONG_AGO, trigger["id"])
     path = f"{path}/triggers/{trigger['id']}"
-    assert made(await api.patch(path, {"overlap": "allow"}), 200)["overlap"] == "allow"
-    refused(await api.patch(path, {"enabled": True}), 422, "never_fires")
+    assert assert_ok(await api.patch(path, {"overlap": "allow"}), 200)["overlap"] == "allow"
+    assert_refused(await api.patch(path, {"enabled": True}), 422, "never_fires")
 
 
 async def test_a_trigger_that_is_given_what_it_has_keeps_its_anchor(office: Office, api: Api) -> None:
@@ -199,15 +199,17 @@ async def test_a_trigger_that_is_given_what_it_has_keeps_its_anchor(office: Offi
     anchor = "SELECT anchor_at FROM triggers WHERE id = %s"
     before = await office.value(anchor, trigger["id"])
     path = f"{path}/triggers/{trigger['id']}"
-    same = made(await api.patch(path, {"every": "60m", "jitter": "5s"}), 200)
+    same = assert_ok(await api.patch(path, {"every": "60m", "jitter": "5s"}), 200)
     assert (await office.value(anchor, trigger["id"]), same["jitter"]) == (before, "5s")
-    made(await api.patch(path, {"every": "2h"}), 200)
+    assert_ok(await api.patch(path, {"every": "2h"}), 200)
     assert await office.value(anchor, trigger["id"]) > before
 
 
 async def test_triggers_are_no_more_one_by_one_than_in_a_list(api: Api) -> None:
     path, _ = await saved_with(api, *({"event": f"e{number}"} for number in range(50)))
-    assert refused(await api.post(f"{path}/triggers", {"event": "more"}), 409, "too_many_triggers")["limit"] == 50
+    assert (
+        assert_refused(await api.post(f"{path}/triggers", {"event": "more"}), 409, "too_many_triggers")["limit"] == 50
+    )
 
 
 @pytest.mark.parametrize(("stop", "go_on"), [("pause", "resume"), ("delete", "restore")])
@@ -217,7 +219,7 @@ async def test_a_trigger_that_cannot_be_read_is_parked_and_its_automation_goes_o
     path, [broken, _] = await saved_with(api, DAILY, {"every": "1h"})
     await office.execute("UPDATE triggers SET timezone = 'Mars/Olympus' WHERE id = %s", broken["id"])
     await (api.delete(path) if stop == "delete" else api.post(f"{path}/pause"))
-    first, second = made(await api.post(f"{path}/{go_on}"), 200)["triggers"]
+    first, second = assert_ok(await api.post(f"{path}/{go_on}"), 200)["triggers"]
     assert "Mars/Olympus" in first["parked_error"]
     assert (first["next_fire_at"], second["parked_error"]) == (None, None)
     assert second["next_fire_at"]
@@ -225,18 +227,18 @@ async def test_a_trigger_that_cannot_be_read_is_parked_and_its_automation_goes_o
 
 async def test_a_webhook_in_a_list_keeps_its_address_when_the_workspace_takes_another_zone(api: Api) -> None:
     path, [hook] = await saved_with(api, {"webhook": {}})
-    made(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)
+    assert_ok(await api.patch("", {"timezone": "Asia/Tokyo"}), 200)
     try:
-        [same] = made(await api.patch(path, {"name": "Renamed", "triggers": [{"webhook": {}}]}), 200)["triggers"]
+        [same] = assert_ok(await api.patch(path, {"name": "Renamed", "triggers": [{"webhook": {}}]}), 200)["triggers"]
     finally:
-        made(await api.patch("", {"timezone": "UTC"}), 200)
+        assert_ok(await api.patch("", {"timezone": "UTC"}), 200)
     assert (same["id"], same["secret"]) == (hook["id"], None), "whoever calls it knows no other"
 
 
 async def test_a_webhook_in_a_list_keeps_its_address_when_its_limits_change(api: Api) -> None:
     path, [hook] = await saved_with(api, {"webhook": {}, "enabled": False})
     changed = {"webhook": {}, "overlap": "allow", "max_fires": 7}
-    [same] = made(await api.patch(path, {"triggers": [changed]}), 200)["triggers"]
+    [same] = assert_ok(await api.patch(path, {"triggers": [changed]}), 200)["triggers"]
     assert (same["id"], same["secret"]) == (hook["id"], None)
     assert (same["overlap"], same["max_fires"], same["enabled"]) == ("allow", 7, True)
 
@@ -251,7 +253,7 @@ async def test_a_schedule_in_a_list_goes_on_from_its_anchor_and_its_count_when_i
     kept = "SELECT to_jsonb(t) FROM (SELECT id, anchor_at, fires FROM triggers WHERE id = %s) t"
     before = await office.value(kept, trigger["id"])
     for form in ({"every": "90m"}, {"every": "90m", "max_fires": 5}, {"mode": "advanced", "cron": "@every 1.5h"}):
-        [same] = made(await api.patch(path, {"triggers": [form]}), 200)["triggers"]
+        [same] = assert_ok(await api.patch(path, {"triggers": [form]}), 200)["triggers"]
         assert await office.value(kept, same["id"]) == before
         due_in = "SELECT extract(epoch FROM next_fire_at - now()) < 600 FROM triggers WHERE id = %s"
         assert await office.value(due_in, same["id"]), "in ten minutes, as before"
@@ -261,5 +263,5 @@ async def test_a_schedule_in_a_list_goes_on_from_its_anchor_and_its_count_when_i
 async def test_of_two_equal_schedules_in_a_list_each_that_stands_stays(api: Api) -> None:
     path, [one, other] = await saved_with(api, {"event": "paid"}, {"event": "paid", "overlap": "skip"})
     changed = [{"event": "paid", "overlap": "allow"}, {"event": "paid", "overlap": "skip"}]
-    kept = made(await api.patch(path, {"triggers": changed}), 200)["triggers"]
+    kept = assert_ok(await api.patch(path, {"triggers": changed}), 200)["triggers"]
     assert [(each["id"], each["overlap"]) for each in kept] == [(one["id"], "allow"), (other["id"], "skip")]

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from waiting import until
 
 from rota.daemon import bind, only_one
 from rota.errors import CannotStart
 from rota.executors.command import CommandExecutor
 from rota.http.bodies import DEEPEST
 from rota.model.outcome import ErrorClass, Failed
-
-from . import api_client
-from .api_client import DAILY, UNKNOWN, Api, Office, Site, example, furnish, made, refused
+from support import api_client
+from support.api_client import DAILY, UNKNOWN, Api, Office, Site, assert_ok, assert_refused, example, furnish
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -120,7 +119,7 @@ async def test_what_would_be_right_in_an_address_is_told_in_words_of_the_house(a
 async def test_every_trap_of_the_vectors_is_refused_wherever_it_stands_and_leaves_nothing_behind(
     office: Office, api: Api, trap: dict[str, str]
 ) -> None:
-    made(await api.post("/automations", example(name="Digest")))
+    assert_ok(await api.post("/automations", example(name="Digest")))
     if trap["want"] == "400 or documented":
         return  # what comes of it is told by the test below and in docs/reference/api.md
     wanted = [int(status) for status in trap["want"].split("/")]
@@ -135,7 +134,7 @@ async def test_every_trap_of_the_vectors_is_refused_wherever_it_stands_and_leave
 
 async def test_a_key_that_stands_twice_counts_with_its_last_value(api: Api) -> None:
     body = b'{"name": "First", "name": "Last", "agent": "worker-bee", "prompt": "x", "input": {"a":1,"a":2}}'
-    saved = made(await api.send("POST", "/automations", content=body, headers=JSON))
+    saved = assert_ok(await api.send("POST", "/automations", content=body, headers=JSON))
     assert (saved["name"], saved["input"]) == ("Last", {"a": 2})
 
 
@@ -152,33 +151,33 @@ async def test_a_number_of_over_64_bits_is_refused_and_not_changed_in_silence(
 
 @pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 1e300, -1e-300, 0.1, 2.0**70])
 async def test_a_number_that_can_be_kept_comes_back_as_it_was(api: Api, number: float) -> None:
-    automation = made(await api.post("/automations", example(input={"n": number})))
-    run = made(await api.post(f"/automations/{automation['id']}/run", {"payload": number}, key="k"))
+    automation = assert_ok(await api.post("/automations", example(input={"n": number})))
+    run = assert_ok(await api.post(f"/automations/{automation['id']}/run", {"payload": number}, key="k"))
     assert (await api.get(f"/automations/{automation['id']}")).json()["input"] == {"n": number}
     assert (await api.get(f"/runs/{run['id']}")).json()["payload"] == number
     await api.post(f"/runs/{run['id']}/cancel")
-    assert made(await api.post(f"/runs/{run['id']}/retry"))["payload"] == number
+    assert assert_ok(await api.post(f"/runs/{run['id']}/retry"))["payload"] == number
 
 
 @pytest.mark.parametrize("wrong", ["5", True, 5.0])
 async def test_only_a_whole_number_is_one(api: Api, wrong: object) -> None:
-    refused(await api.post("/automations", example(max_attempts=wrong)), 422, "invalid", "max_attempts")
-    refused(await api.post("/automations/preview", {"schedule": DAILY, "count": wrong}), 422, "invalid", "count")
+    assert_refused(await api.post("/automations", example(max_attempts=wrong)), 422, "invalid", "max_attempts")
+    assert_refused(await api.post("/automations/preview", {"schedule": DAILY, "count": wrong}), 422, "invalid", "count")
 
 
 @pytest.mark.parametrize("wrong", [1, "true", "yes"])
 async def test_only_true_and_false_are_yes_and_no(api: Api, wrong: object) -> None:
-    refused(await api.post("/automations", example(run_immediately=wrong)), 422, "invalid", "run_immediately")
+    assert_refused(await api.post("/automations", example(run_immediately=wrong)), 422, "invalid", "run_immediately")
 
 
 @pytest.mark.parametrize("wrong", ["0.5", "1780304400", "-1e3"])
 async def test_a_number_is_no_instant(api: Api, wrong: str) -> None:
-    assert "such as" in refused(await api.get("/audit", until=wrong), 422, "invalid", "until")["detail"]
+    assert "such as" in assert_refused(await api.get("/audit", until=wrong), 422, "invalid", "until")["detail"]
 
 
 async def test_what_cannot_be_done_with_an_address_is_told_with_what_can(api: Api) -> None:
     answer = await api.send("PUT", "/automations")
-    refused(answer, 405, "method_not_allowed")
+    assert_refused(answer, 405, "method_not_allowed")
     assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
@@ -186,9 +185,9 @@ async def test_depth_is_taken_up_to_its_limit(api: Api) -> None:
     def nested(levels: int) -> Any:
         return json.loads("[" * levels + "]" * levels)
 
-    automation = made(await api.post("/automations", example(input=nested(DEEPEST - 1))))
+    automation = assert_ok(await api.post("/automations", example(input=nested(DEEPEST - 1))))
     assert (await api.get(f"/automations/{automation['id']}")).json()["input"] == nested(DEEPEST - 1)
-    refused(await api.post("/automations", example(input=nested(DEEPEST))), 400, "too_deep")
+    assert_refused(await api.post("/automations", example(input=nested(DEEPEST))), 400, "too_deep")
 
 
 async def test_size_is_taken_up_to_its_limit(office: Office, api: Api) -> None:
@@ -196,12 +195,12 @@ async def test_size_is_taken_up_to_its_limit(office: Office, api: Api) -> None:
     body = json.dumps({"prompt": "x", "input": ""}).encode()
     fits = body[:-2] + b"x" * (limit - len(body)) + body[-2:]
     assert len(fits) == limit
-    made(await api.send("POST", "/agents/worker-bee/runs", content=fits, headers=JSON))
-    told = refused(
+    assert_ok(await api.send("POST", "/agents/worker-bee/runs", content=fits, headers=JSON))
+    told = assert_refused(
         await api.send("POST", "/agents/worker-bee/runs", content=fits + b" ", headers=JSON), 413, "body_too_large"
     )  # fmt: skip
     assert told["limit"] == limit
-    refused(await api.post("/automations", example(prompt="x" * 200_001)), 422, "invalid", "prompt")
+    assert_refused(await api.post("/automations", example(prompt="x" * 200_001)), 422, "invalid", "prompt")
 
 
 async def test_a_body_full_of_mistakes_is_answered_with_as_many_as_a_person_would_read(api: Api) -> None:
@@ -220,7 +219,7 @@ async def test_a_body_without_end_is_cut_off_at_the_limit(office: Office, api: A
             yield b" " * 65536
 
     answer = await api.send("POST", "/automations", content=endless(), headers=JSON)
-    refused(answer, 413, "body_too_large")
+    assert_refused(answer, 413, "body_too_large")
     assert given <= office.site.web.settings.max_body_bytes + 2 * 65536
 
 
@@ -248,10 +247,10 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_refused_and_told_how(
     office: Office, api: Api, kind: str | None
 ) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     for path, body in (("/automations", example()), (f"/automations/{automation['id']}/run", {"payload": 1})):
         answer = await api.send("POST", path, content=json.dumps(body).encode(), headers=headers)
-        assert "application/json" in refused(answer, 400, "not_json", "Content-Type")["detail"]
+        assert "application/json" in assert_refused(answer, 400, "not_json", "Content-Type")["detail"]
     assert await office.ledger() == []
 
 
@@ -259,7 +258,7 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_refused_and_told_how(
     "kind", ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/merge-patch+json"]
 )
 async def test_json_may_be_named_in_several_ways(api: Api, kind: str) -> None:
-    made(await api.send("POST", "/automations", content=json.dumps(example()), headers={"Content-Type": kind}))
+    assert_ok(await api.send("POST", "/automations", content=json.dumps(example()), headers={"Content-Type": kind}))
 
 
 NAMED: list[tuple[str, str, dict[str, Any], str]] = [
@@ -277,12 +276,12 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\x9bb", "a\u2028b", "a\r"])
 async def test_no_name_holds_what_a_line_does_not_show(api: Api, name: str) -> None:
     for method, path, body, field in NAMED:
-        told = refused(await api.send(method, path, json={**body, field: name}), 422, "invalid", field)
+        told = assert_refused(await api.send(method, path, json={**body, field: name}), 422, "invalid", field)
         assert "Control characters" in told["detail"], path
 
 
 async def test_a_title_that_is_made_of_a_prompt_has_none_either(api: Api) -> None:
-    begun = made(
+    begun = assert_ok(
         await api.post("/sessions", {"agent": "worker-bee", "prompt": "Go\x1b[31m\non \U0001f469\u200d\U0001f680"})
     )
     assert begun["title"] == "Go on \U0001f469\u200d\U0001f680"
@@ -290,7 +289,7 @@ async def test_a_title_that_is_made_of_a_prompt_has_none_either(api: Api) -> Non
 
 @pytest.mark.parametrize("trigger", ["nope", UNKNOWN])
 async def test_a_webhook_that_is_not_there_is_not_found_whatever_its_address(api: Api, trigger: str) -> None:
-    refused(await api.client.post(f"/hooks/{trigger}", json={}), 404, "not_found")
+    assert_refused(await api.client.post(f"/hooks/{trigger}", json={}), 404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +306,7 @@ async def test_a_webhook_that_is_not_there_is_not_found_whatever_its_address(api
 async def test_who_sends_a_webhook_is_not_told_to_sign_in(
     api: Api, headers: dict[str, str], code: str, title: str
 ) -> None:
-    made_one = made(await api.post("/automations", example(triggers=[{"webhook": {}}])))
+    made_one = assert_ok(await api.post("/automations", example(triggers=[{"webhook": {}}])))
     answer = await api.client.post(f"/hooks/{made_one['triggers'][0]['id']}", json={}, headers=headers)
     assert (answer.status_code, answer.json()["code"], answer.json()["title"]) == (401, code, title)
 
@@ -316,7 +315,7 @@ async def test_naming_a_form_in_the_content_type_is_no_way_around_the_guard(api:
     for kind in ("application/json; form", "application/json; boundary=multipart/form-data"):
         body = b'{"name": "x", "agent": "worker-bee", "prompt": "\\u0000"}'
         answer = await api.send("POST", "/automations", content=body, headers={"Content-Type": kind})
-        refused(answer, 400, "nul_character")
+        assert_refused(answer, 400, "nul_character")
 
 
 async def test_a_form_in_an_encoding_that_can_hold_anything_is_refused(api: Api) -> None:
@@ -325,12 +324,12 @@ async def test_a_form_in_an_encoding_that_can_hold_anything_is_refused(api: Api)
         headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
         answer = await api.client.post("/sign-in", content=form, headers=headers)
         assert answer.status_code == status
-        assert status == 401 or refused(answer, 400, "not_utf8", "Content-Type")
+        assert status == 401 or assert_refused(answer, 400, "not_utf8", "Content-Type")
 
 
 async def test_a_request_that_breaks_off_half_way_does_nothing(office: Office, api: Api) -> None:
     """A body that is optional must not be taken for none when its sender is cut off."""
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     path = api.url(f"/automations/{automation['id']}/run")
     messages = iter([{"type": "http.request", "body": b'{"payl', "more_body": True}, {"type": "http.disconnect"}])
     answered: list[Any] = []
@@ -392,7 +391,7 @@ async def test_an_odd_name_in_an_address_is_not_found_or_refused(office: Office,
 
 @pytest.mark.parametrize("odd", [*ODD, "", "null", "1.5", "0x10", "%D9%A3", "1e3", "%20"])
 async def test_an_odd_query_is_refused_or_finds_nothing(api: Api, odd: str) -> None:
-    session = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))["session_id"]
+    session = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))["session_id"]
     for path in (
         "/agents",
         "/automations",
@@ -415,26 +414,28 @@ async def test_an_odd_query_is_refused_or_finds_nothing(api: Api, odd: str) -> N
 @pytest.mark.parametrize("cursor", ["AA", "MTI", "////", "----", "e30", "a" * 200, "bnVsbA==", "MDFhMWUwZGI"])
 async def test_a_cursor_that_is_none_of_ours_is_refused(api: Api, cursor: str) -> None:
     for path in ("/agents", "/automations", "/runs", "/sessions"):
-        refused(await api.get(path, cursor=cursor), 422, "invalid_cursor", "cursor")
+        assert_refused(await api.get(path, cursor=cursor), 422, "invalid_cursor", "cursor")
 
 
 async def test_a_cursor_of_another_list_is_refused_or_harmless(api: Api) -> None:
     for _ in range(2):
-        automation = made(await api.post("/automations", example()))
+        automation = assert_ok(await api.post("/automations", example()))
         await api.patch(f"/automations/{automation['id']}", {"name": "Again"})
     by_id = (await api.get("/automations", limit=1)).json()["next_cursor"]
     by_number = (await api.get(f"/automations/{automation['id']}/revisions", limit=1)).json()["next_cursor"]
-    made(await api.get("/runs", cursor=by_id), 200)
-    refused(await api.get(f"/automations/{automation['id']}/revisions", cursor=by_id), 422, "invalid_cursor", "cursor")
-    refused(await api.get("/runs", cursor=by_number), 422, "invalid_cursor", "cursor")
+    assert_ok(await api.get("/runs", cursor=by_id), 200)
+    assert_refused(
+        await api.get(f"/automations/{automation['id']}/revisions", cursor=by_id), 422, "invalid_cursor", "cursor"
+    )
+    assert_refused(await api.get("/runs", cursor=by_number), 422, "invalid_cursor", "cursor")
 
 
 async def test_a_parameter_that_the_address_does_not_take_is_refused(api: Api) -> None:
-    told = refused(await api.get("/runs", staus="failed"), 422, "invalid", "staus")
+    told = assert_refused(await api.get("/runs", staus="failed"), 422, "invalid", "staus")
     assert "automation, cursor, limit, session, status" in told["detail"]
-    refused(await api.get("/workers", limit=1), 422, "invalid", "limit")
-    refused(await api.send("GET", "/runs?limit=1&limit=2"), 422, "invalid", "limit")
-    refused(await api.get(f"/sessions/{UNKNOWN}/trace", since=1), 422, "invalid", "since")
+    assert_refused(await api.get("/workers", limit=1), 422, "invalid", "limit")
+    assert_refused(await api.send("GET", "/runs?limit=1&limit=2"), 422, "invalid", "limit")
+    assert_refused(await api.get(f"/sessions/{UNKNOWN}/trace", since=1), 422, "invalid", "since")
 
 
 HEADERS = [
@@ -454,7 +455,7 @@ HEADERS = [
 
 @pytest.mark.parametrize("value", HEADERS)
 async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api, value: bytes) -> None:
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
     before = await office.count("runs", "start_keys")
     client, path = office.site.client(), api.url("/agents")
     told = clearly(await client.get(path, headers={b"Authorization": value}), 401)
@@ -471,14 +472,14 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
         answer = await api.send(
             "POST", "/agents/worker-bee/runs", json={"prompt": "x"}, headers={"Idempotency-Key": header}
         )
-        refused(answer, 422, "invalid_key", "Idempotency-Key")
+        assert_refused(answer, 422, "invalid_key", "Idempotency-Key")
     assert await office.count("runs", "start_keys") == before
 
 
 async def test_a_key_may_hold_any_printable_character(api: Api) -> None:
     for key in (b"\xfcber", b"' OR 1=1 --", b"%s {}", b"k" * 200):
         runs = [
-            made(
+            assert_ok(
                 await api.send(
                     "POST", "/agents/worker-bee/runs", json={"prompt": "x"}, headers={"Idempotency-Key": key}
                 )
@@ -489,32 +490,32 @@ async def test_a_key_may_hold_any_printable_character(api: Api) -> None:
 
 
 async def test_a_body_where_none_is_taken_is_refused_and_an_empty_one_is_not(api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     path = f"/automations/{automation['id']}"
-    told = refused(await api.post(f"{path}/pause", {"until": "tomorrow"}), 422, "invalid", "until")
+    told = assert_refused(await api.post(f"{path}/pause", {"until": "tomorrow"}), 422, "invalid", "until")
     assert "no body" in told["detail"]
-    refused(await api.post(f"{path}/pause", ["now"]), 422, "invalid")
-    assert made(await api.get(path), 200)["status"] == "active"
+    assert_refused(await api.post(f"{path}/pause", ["now"]), 422, "invalid")
+    assert assert_ok(await api.get(path), 200)["status"] == "active"
     empty: tuple[dict[str, Any] | None, ...] = ({}, None)
     for body in empty:
-        made(await api.post(f"{path}/pause", body), 200)
+        assert_ok(await api.post(f"{path}/pause", body), 200)
 
 
 async def test_an_empty_filter_is_refused_where_it_would_give_everything(api: Api) -> None:
     for path in ("/runs", "/grants"):
-        refused(await api.get(path, automation=""), 422, "invalid", "automation")
+        assert_refused(await api.get(path, automation=""), 422, "invalid", "automation")
     answer = await api.post("/automations/preview", {"schedule": DAILY, "automation": ""})
-    refused(answer, 422, "invalid", "automation")
+    assert_refused(answer, 422, "invalid", "automation")
     for path, name in (("/runs", "session"), ("/runs", "status"), ("/approvals", "session"), ("/grants", "user")):
-        refused(await api.get(path, **{name: ""}), 422, "invalid", name)
+        assert_refused(await api.get(path, **{name: ""}), 422, "invalid", name)
 
 
 async def test_a_body_of_a_deletion_is_refused_and_nothing_is_deleted(api: Api) -> None:
-    path = f"/automations/{made(await api.post('/automations', example()))['id']}"
-    refused(await api.delete(path, json={"only": "triggers"}), 422, "invalid", "only")
-    refused(await api.delete(path, content=b"{", headers=JSON), 400, "not_json")
-    refused(await api.delete(path, content=b"all"), 400, "not_json", "Content-Type")
-    made(await api.get(path), 200)
+    path = f"/automations/{assert_ok(await api.post('/automations', example()))['id']}"
+    assert_refused(await api.delete(path, json={"only": "triggers"}), 422, "invalid", "only")
+    assert_refused(await api.delete(path, content=b"{", headers=JSON), 400, "not_json")
+    assert_refused(await api.delete(path, content=b"all"), 400, "not_json", "Content-Type")
+    assert_ok(await api.get(path), 200)
     assert (await api.delete(path, json={})).status_code == 204
 
 
@@ -568,25 +569,25 @@ async def test_an_extreme_date_is_refused_or_kept_and_never_breaks_what_shows_it
         assert answer.status_code == 200 or clearly(answer, 422)["field"] == "schedule.at"
     answer = await api.post("/automations/preview", {"schedule": DAILY, "after": instant, "count": 100})
     assert answer.status_code == 200 or clearly(answer, 422)
-    made(await api.get("/automations", limit=100), 200)
+    assert_ok(await api.get("/automations", limit=100), 200)
 
 
 async def test_an_instant_from_before_there_was_a_limit_is_shown_and_not_moved(office: Office, api: Api) -> None:
-    saved = made(await api.post("/automations", example(schedule={"at": "9998-12-31T23:59:00Z"})))
+    saved = assert_ok(await api.post("/automations", example(schedule={"at": "9998-12-31T23:59:00Z"})))
     [trigger] = saved["triggers"]
     await office.execute("UPDATE triggers SET at = '9999-12-31T23:59:00Z' WHERE id = %s", trigger["id"])
     path = f"/automations/{saved['slug']}/triggers/{trigger['id']}"
     moved = await api.patch(path, {"timezone": "Pacific/Kiritimati"})
     assert "1970 to 9998" in clearly(moved, 422)["detail"]
     await office.execute("UPDATE triggers SET timezone = 'Pacific/Kiritimati' WHERE id = %s", trigger["id"])
-    shown = made(await api.get(f"/automations/{saved['slug']}"), 200)
+    shown = assert_ok(await api.get(f"/automations/{saved['slug']}"), 200)
     assert shown["schedule_text"] == "Once, on 31 December 9999 at 23:59, UTC"
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati"])
 async def test_the_preview_of_an_interval_ends_with_the_calendar(api: Api, zone: str) -> None:
     form = {"every": "365d", "timezone": zone}
-    told = made(await api.post("/automations/preview", {"schedule": form, "after": "9998-12-31T23:59:30Z"}), 200)
+    told = assert_ok(await api.post("/automations/preview", {"schedule": form, "after": "9998-12-31T23:59:30Z"}), 200)
     assert told["fires"] == []
 
 
@@ -598,7 +599,7 @@ async def test_a_value_that_only_the_database_refuses_is_the_callers_mistake_and
     await office.execute("ALTER TABLE agents ALTER COLUMN instructions TYPE varchar(10)")
     try:
         agent = {"name": "x", "executor": "command", "config": {"argv": ["true"]}, "instructions": "longer than ten"}
-        refused(await api.post("/agents", agent), 422, "invalid")
+        assert_refused(await api.post("/agents", agent), 422, "invalid")
     finally:
         await office.execute("ALTER TABLE agents ALTER COLUMN instructions TYPE text")
     assert await office.count(*EVERYTHING) == before
@@ -616,9 +617,9 @@ async def test_a_database_that_is_away_is_told_as_such_and_not_as_a_failure_of_o
             " WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
         answer = await asked
-    refused(answer, 503, "database_unavailable")
+    assert_refused(answer, 503, "database_unavailable")
     assert answer.headers["Retry-After"] == "1"
-    made(await api.get("/automations"), 200)
+    assert_ok(await api.get("/automations"), 200)
 
 
 # Anything at all ----------------------------------------------------------------------------------------------------
@@ -720,8 +721,8 @@ async def test_whatever_an_automation_says_it_is_saved_or_refused_and_what_was_s
             "PATCH", f"/automations/{answer.json()['id']}", content=json.dumps(patch), headers=JSON
         )
         assert changed.status_code == 200 or clearly(changed, 400, 409, 422)
-        made(await api.get(f"/automations/{answer.json()['id']}"), 200)
-        made(await api.get("/automations", limit=100), 200)
+        assert_ok(await api.get(f"/automations/{answer.json()['id']}"), 200)
+        assert_ok(await api.get("/automations", limit=100), 200)
         assert (await api.delete(f"/automations/{answer.json()['id']}")).status_code == 204
     else:
         clearly(answer, 400, 409, 422)
@@ -739,8 +740,8 @@ async def test_a_program_that_does_not_exist_is_an_executor_error_that_names_it_
     office: Office, api: Api, tmp_path: Path
 ) -> None:
     agent = {"name": "None", "executor": "command", "config": {"argv": ["no-such-program"]}, "pool": office.pool}
-    assert "no-such-program" in made(await api.post("/agents", agent))["warnings"][0]
-    run = made(await api.post("/agents/none/runs", {"prompt": "x"}))
+    assert "no-such-program" in assert_ok(await api.post("/agents", agent))["warnings"][0]
+    run = assert_ok(await api.post("/agents/none/runs", {"prompt": "x"}))
     at_work = await office.claim()
     outcome = await CommandExecutor().execute(replace(at_work.assignment, directory=tmp_path), at_work.desk)
     assert isinstance(outcome, Failed)

@@ -11,8 +11,8 @@ import pytest
 from playwright.async_api import Page, Request, Route, expect
 
 from rota.db.embedded import EmbeddedPostgres
+from support.axe import grave
 
-from .axe import grave
 from .conftest import ROTA
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]

@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
-from .contract import Served, document, served  # noqa: F401 — a fixture
+from support.api_contract import Served, document, served  # noqa: F401 — a fixture
 
 DOCUMENT = document()
 ROUTES = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]

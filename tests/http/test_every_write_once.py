@@ -13,10 +13,10 @@ from rota.access import passwords, signing_in
 from rota.db import people
 from rota.errors import Conflict
 from rota.roster import grants
+from support import api_client
+from support.api_client import DAILY, Api, Office, Site, assert_ok, assert_refused, example
+from support.api_routes import AGENT, EXPORT, TARGET
 
-from ..access.test_levels import AGENT, EXPORT, TARGET
-from . import api_client
-from .api_client import DAILY, Api, Office, Site, example, made, refused
 from .test_api_approvals import park
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -156,17 +156,17 @@ class Furniture(dict[str, str]):
                 return run_id
             case "notification":
                 await self.path("{failed}")
-                return made(await self._api.get("/notifications"), 200)["items"][0]["id"]
+                return assert_ok(await self._api.get("/notifications"), 200)["items"][0]["id"]
             case "pending":
                 return (await park(self._office, self._api))["id"]
             case "login":
-                return made(await self._api.get("/me/logins"), 200)["items"][0]["id"]
+                return assert_ok(await self._api.get("/me/logins"), 200)["items"][0]["id"]
             case "trigger" | "grant":
-                automation = made(await self._api.get(await self.path(AUTOMATION)), 200)
+                automation = assert_ok(await self._api.get(await self.path(AUTOMATION)), 200)
                 return automation["grant_id"] if name == "grant" else automation["triggers"][0]["id"]
             case _:
                 where, body = NEW[name]
-                return made(await self.send(("POST", where, body)))["id"]
+                return assert_ok(await self.send(("POST", where, body)))["id"]
 
     async def send(self, step: Step, **options: Any) -> Response:
         method, path, body = step
@@ -212,7 +212,7 @@ async def test_a_repeat_with_its_key_has_the_same_answer_and_writes_nothing(
     written = await everything(office)
     again = await furniture.send(step, key="once")
     if step[0] == "POST" and step[1] in SHOWN_ONCE:
-        refused(again, 409, "shown_once", KEY)
+        assert_refused(again, 409, "shown_once", KEY)
     else:
         assert (again.status_code, again.content) == (first.status_code, SECRET.sub(rb'"\1":null', first.content))
     assert await everything(office) == written
@@ -221,7 +221,7 @@ async def test_a_repeat_with_its_key_has_the_same_answer_and_writes_nothing(
 async def renewed(office: Office, furniture: Furniture) -> int:
     """How many grants the automation has had."""
     automation = {"automation": await furniture.path("{automation}")}
-    return len(made(await (await office.api()).get("/grants", **automation), 200)["items"])
+    return len(assert_ok(await (await office.api()).get("/grants", **automation), 200)["items"])
 
 
 async def test_of_two_at_once_the_second_waits_for_the_first_and_has_its_answer(office: Office, api: Api) -> None:
@@ -232,7 +232,7 @@ async def test_of_two_at_once_the_second_waits_for_the_first_and_has_its_answer(
         await conn.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [await furniture.path("{automation}")])
         both = [asyncio.create_task(furniture.send(renew, key="once")) for _ in range(2)]
         await office.site.waiting_for_a_lock(2)
-    first, second = [made(await each, 200) for each in both]
+    first, second = [assert_ok(await each, 200) for each in both]
     assert first == second
     assert await renewed(office, furniture) == 2
 
@@ -258,7 +258,7 @@ async def test_of_two_at_once_the_second_does_it_if_the_first_failed(
 
 async def test_a_key_is_for_one_request_of_one_person(office: Office, api: Api) -> None:
     other = await office.api("member")
-    made(await api.patch("/me", {"name": "Ada"}, key="once"), 200)
+    assert_ok(await api.patch("/me", {"name": "Ada"}, key="once"), 200)
     for method, path, body in [
         ("PATCH", "/me", {"name": "Eve"}),
         ("PATCH", "", {"name": "Ada"}),
@@ -266,36 +266,38 @@ async def test_a_key_is_for_one_request_of_one_person(office: Office, api: Api) 
         ("DELETE", "/me/logins", None),
         ("POST", "/notifications/read", None),
     ]:
-        refused(await api.send(method, path, json=body, key="once"), 422, "key_reused", KEY)
-    refused(await api.patch("/me", {"name": "Eve"}, key="x" * 201), 422, "invalid_key", KEY)
-    assert made(await api.get("/me"), 200)["name"] == "Ada"
-    assert made(await other.patch("/me", {"name": "Eve"}, key="once"), 200)["name"] == "Eve"
+        assert_refused(await api.send(method, path, json=body, key="once"), 422, "key_reused", KEY)
+    assert_refused(await api.patch("/me", {"name": "Eve"}, key="x" * 201), 422, "invalid_key", KEY)
+    assert assert_ok(await api.get("/me"), 200)["name"] == "Ada"
+    assert assert_ok(await other.patch("/me", {"name": "Eve"}, key="once"), 200)["name"] == "Eve"
 
 
 async def test_what_was_refused_or_only_tried_keeps_no_key(office: Office, api: Api) -> None:
     before = await office.count("write_keys")
-    made(await api.patch("/agents/worker-bee?dry_run=true", {"name": "Ada"}, key="once"), 200)
-    refused(await api.post("/sessions/import", {}, key="once"), 422, "invalid", "lines")
-    refused(await api.delete("/agents/nobody", key="once"), 404, "not_found")
+    assert_ok(await api.patch("/agents/worker-bee?dry_run=true", {"name": "Ada"}, key="once"), 200)
+    assert_refused(await api.post("/sessions/import", {}, key="once"), 422, "invalid", "lines")
+    assert_refused(await api.delete("/agents/nobody", key="once"), 404, "not_found")
     assert await office.count("write_keys") == before
-    made(await api.patch("/me", {"name": "Ada"}, key="once"), 200)
+    assert_ok(await api.patch("/me", {"name": "Ada"}, key="once"), 200)
 
 
 async def test_the_audit_log_tells_of_a_change_once(office: Office, api: Api) -> None:
     for _ in range(3):
-        made(await api.patch("/me", {"name": "Ada"}, key="once"), 200)
-    told = made(await api.get("/audit", limit=100), 200)["items"]
+        assert_ok(await api.patch("/me", {"name": "Ada"}, key="once"), 200)
+    told = assert_ok(await api.get("/audit", limit=100), 200)["items"]
     assert [each["status"] for each in told if each["action"] == "me.change"] == [200]
 
 
 async def test_no_secret_is_kept_with_a_key_and_none_can_be_guessed_by_it(office: Office, api: Api) -> None:
     furniture, value = Furniture(office, api), "1234567890"
-    link = made(await furniture.send(("POST", "/members", {"email": "ada@{host}"}), key="a"))["link"]
-    made(await api.post("/credentials", {"name": "pin", "value": value}, key="b"))
-    refused(await api.post("/credentials", {"name": "pin", "value": value[::-1]}, key="b"), 422, "key_reused", KEY)
-    made(await api.post("/notifications/targets", TARGET, key="c"))
+    link = assert_ok(await furniture.send(("POST", "/members", {"email": "ada@{host}"}), key="a"))["link"]
+    assert_ok(await api.post("/credentials", {"name": "pin", "value": value}, key="b"))
+    assert_refused(
+        await api.post("/credentials", {"name": "pin", "value": value[::-1]}, key="b"), 422, "key_reused", KEY
+    )
+    assert_ok(await api.post("/notifications/targets", TARGET, key="c"))
     other = {**TARGET, "url": "json://elsewhere.example.org/"}
-    refused(await api.post("/notifications/targets", other, key="c"), 422, "key_reused", KEY)
+    assert_refused(await api.post("/notifications/targets", other, key="c"), 422, "key_reused", KEY)
     kept = await office.value("SELECT string_agg(k::text, '') FROM write_keys k")
     assert link.partition("token=")[2] not in kept
     asked = orjson.dumps(["POST", api.url("/credentials"), "", {"name": "pin", "value": value}])

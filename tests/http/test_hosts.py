@@ -8,9 +8,8 @@ from rota.errors import CannotStart
 from rota.http.app import create_app
 from rota.http.hosts import HostGuard, allowed_hosts
 from rota.settings import Settings, read_settings
-
-from . import api_client
-from .api_client import Api, Site, refused
+from support import api_client
+from support.api_client import Api, Site, assert_refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -33,7 +32,7 @@ async def test_names_of_this_server_and_addresses_are_let_in(api: Api, host: str
 
 @pytest.mark.parametrize("host", REFUSED)
 async def test_another_name_is_refused_whatever_the_token(api: Api, host: str) -> None:
-    told = refused(await api.send("GET", "/agents", headers={"Host": host}), 421, "host_not_allowed")
+    told = assert_refused(await api.send("GET", "/agents", headers={"Host": host}), 421, "host_not_allowed")
     assert "ROTA_ALLOWED_HOSTS" in told["detail"]
     assert "ROTA_URL" in told["detail"]
 

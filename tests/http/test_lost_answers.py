@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from rota.client import AsyncClient
+from support import api_client
+from support.api_client import DAILY, Api, Office, assert_ok, example
 
-from . import api_client
-from .api_client import DAILY, Api, Office, example, made
 from .test_api_approvals import park
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -62,10 +62,10 @@ def lossy(address: str) -> Iterator[Lossy]:
 
 
 async def test_each_write_is_answered_as_if_its_first_answer_had_come(office: Office, api: Api, lossy: Lossy) -> None:
-    automation = made(await api.post("/automations", example(schedule=DAILY)))
+    automation = assert_ok(await api.post("/automations", example(schedule=DAILY)))
     path = f"/automations/{automation['id']}"
-    queued = made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
-    chat = made(await api.post("/sessions", {"agent": "worker-bee"}))
+    queued = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    chat = assert_ok(await api.post("/sessions", {"agent": "worker-bee"}))
     async with AsyncClient(lossy.url, token=api.token, workspace=api.workspace) as client:
         cancelled = await client.request("POST", f"/runs/{queued['id']}/cancel")
         assert cancelled["status"] == "cancelled"
@@ -75,8 +75,8 @@ async def test_each_write_is_answered_as_if_its_first_answer_had_come(office: Of
         edited = await client.request("PATCH", path, {"prompt": "Tell it in one line"})
         assert edited["revision"] == automation["revision"] + 1
         granted = await client.request("POST", f"{path}/renew-grant")
-        assert len(made(await api.get("/grants", automation=automation["id"]), 200)["items"]) == 2
-        assert made(await api.get(path), 200)["grant_id"] == granted["grant_id"] != automation["grant_id"]
+        assert len(assert_ok(await api.get("/grants", automation=automation["id"]), 200)["items"]) == 2
+        assert assert_ok(await api.get(path), 200)["grant_id"] == granted["grant_id"] != automation["grant_id"]
         for verb, status in (("pause", "paused"), ("resume", "active"), ("complete", "done"), ("archive", "archived")):
             assert (await client.request("POST", f"/sessions/{chat['id']}/{verb}"))["status"] == status
         saved = await client.request("POST", "/credentials", {"name": "mine", "value": "some long secret"})

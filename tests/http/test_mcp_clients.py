@@ -14,7 +14,6 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from docs.pages import ROOT, blocks
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
@@ -22,10 +21,10 @@ from rota.daemon import bind
 from rota.mcp import bridge as bridge_of
 from rota.mcp.protocol import LEGACY, META, MODERN, of_problem
 from rota.mcp.tools import TOOLS
-
-from . import api_client
-from .api_client import Api, Office, Site, example, serving
-from .mcp_client import CAPABILITIES
+from support import api_client
+from support.api_client import Api, Office, Site, example, serving
+from support.doc_pages import ROOT, blocks
+from support.mcp_client import CAPABILITIES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address

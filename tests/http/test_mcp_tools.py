@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from jsonschema import Draft202012Validator
-from waiting import until
 
 from rota.access import signing_in
 from rota.http.attempt_access import OWN
@@ -17,10 +16,11 @@ from rota.mcp.forms import USUAL_LIMIT
 from rota.mcp.tools import READS, TOOLS
 from rota.model.ids import UserId
 from rota.model.scope import Scope
+from support import api_client
+from support.api_client import DAILY, UNKNOWN, Api, Office, Site, assert_ok, example, furnish
+from support.mcp_client import Wire
+from support.waiting import until
 
-from . import api_client
-from .api_client import DAILY, UNKNOWN, Api, Office, Site, example, furnish, made
-from .mcp_client import Wire
 from .test_rates import FAR, limited
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -73,14 +73,14 @@ async def test_every_tool_tells_a_model_what_it_does_and_what_it_changes(wire: W
 
 async def test_lists_are_short_unless_more_is_asked_for_and_can_be_paged(wire: Wire, office: Office, api: Api) -> None:
     for number in range(USUAL_LIMIT + 2):
-        made(await api.post("/automations", example(name=f"Digest {number}")))
+        assert_ok(await api.post("/automations", example(name=f"Digest {number}")))
     limit = (await wire.tools())["list_automations"]["inputSchema"]["properties"]["limit"]
     assert (limit["default"], limit["maximum"]) == (USUAL_LIMIT, 100)
-    page = await wire.done("list_automations")
+    page = await wire.assert_done("list_automations")
     assert len(page["items"]) == USUAL_LIMIT
-    rest = await wire.done("list_automations", cursor=page["next_cursor"])
+    rest = await wire.assert_done("list_automations", cursor=page["next_cursor"])
     assert (len(rest["items"]), rest["next_cursor"]) == (2, None)
-    assert len((await wire.done("list_automations", limit=100))["items"]) == USUAL_LIMIT + 2
+    assert len((await wire.assert_done("list_automations", limit=100))["items"]) == USUAL_LIMIT + 2
 
 
 async def test_an_answer_is_the_same_as_text(wire: Wire) -> None:
@@ -102,7 +102,7 @@ class Journey:
 
     async def __call__(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         self.called.add(tool)
-        return await self.wire.done(tool, **arguments)
+        return await self.wire.assert_done(tool, **arguments)
 
     async def status(self, run: str) -> str:
         found: str = await self.office.value("SELECT status FROM runs WHERE id = %s", run)
@@ -183,7 +183,7 @@ async def share_out(model: Journey, office: Office) -> None:
     sent = await model("send_message", session_id=opened["id"], to="planner", body="By Friday.")
     assert [each["role"] for each in sent["deliveries"]] == ["planner"]
     api = await office.api()
-    made(await api.post(f"/sessions/{opened['id']}/artifacts", {"name": "PR", "uri": "https://example.org/1"}))
+    assert_ok(await api.post(f"/sessions/{opened['id']}/artifacts", {"name": "PR", "uri": "https://example.org/1"}))
     assert [each["name"] for each in (await model("list_artifacts", session_id=opened["id"]))["items"]] == ["PR"]
 
 
@@ -211,7 +211,7 @@ async def look_around(model: Journey, office: Office) -> None:
 async def test_what_a_tool_changes_is_in_the_audit_log_like_any_change(office: Office) -> None:
     _, client = limited(office.site)
     wire = Wire(client, (await wire_of(office)).token)
-    saved = await wire.done("create_automation", **example())
+    saved = await wire.assert_done("create_automation", **example())
     token = await office.value(
         "SELECT id FROM tokens WHERE workspace_id = %s ORDER BY id DESC LIMIT 1", office.caller.workspace_id
     )
@@ -251,7 +251,7 @@ async def test_what_a_tool_changes_is_in_the_audit_log_like_any_change(office: O
 async def test_a_refusal_names_the_field_the_reason_and_what_would_be_right(
     wire: Wire, name: str, arguments: dict[str, Any], code: str, field: str | None, words: str
 ) -> None:
-    told = await wire.refused(name, **arguments)
+    told = await wire.assert_refused(name, **arguments)
     assert (told["code"], told.get("field")) == (code, field), told
     assert words in told["text"]
     assert f"code: {code}" in told["text"]
@@ -264,17 +264,17 @@ async def test_a_refusal_names_the_field_the_reason_and_what_would_be_right(
 )
 async def test_no_argument_leads_to_another_route(wire: Wire, step: Any) -> None:
     for name in ("get_automation", "pause_automation", "update_automation"):
-        assert (await wire.refused(name, automation=step))["field"] == "automation"
-    assert (await wire.refused("answer_approval", approval_id=step, answer="approve"))["field"] == "approval_id"
+        assert (await wire.assert_refused(name, automation=step))["field"] == "automation"
+    assert (await wire.assert_refused("answer_approval", approval_id=step, answer="approve"))["field"] == "approval_id"
 
 
 @pytest.mark.parametrize("step", ["%2e%2e", "a%2Fb", "a?deleted=true", "a#b", "ä ö"])
 async def test_an_odd_name_is_only_a_name(wire: Wire, step: str) -> None:
-    assert (await wire.refused("get_automation", automation=step))["code"] == "not_found"
+    assert (await wire.assert_refused("get_automation", automation=step))["code"] == "not_found"
 
 
 async def test_all_that_is_wrong_is_told_at_once(wire: Wire) -> None:
-    told = await wire.refused("create_automation", agent="worker-bee", max_attempts=0, max_rescues=-1)
+    told = await wire.assert_refused("create_automation", agent="worker-bee", max_attempts=0, max_rescues=-1)
     assert all(name in told["text"] for name in ("name", "max_attempts", "max_rescues"))
 
 
@@ -300,38 +300,38 @@ async def test_arguments_are_an_object_and_may_be_left_out(wire: Wire, arguments
 async def test_levels_hold_as_they_do_at_the_api(office: Office, wire: Wire) -> None:
     viewer, member = await wire_of(office, "viewer"), await wire_of(office, "member")
     before = await office.count("automations", "runs", "agents")
-    assert (await viewer.done("list_automations"))["items"] == []
+    assert (await viewer.assert_done("list_automations"))["items"] == []
     for name, arguments in (("create_automation", example()), ("run_agent", {"agent": "worker-bee", "prompt": "x"})):
-        told = await viewer.refused(name, **arguments)
+        told = await viewer.assert_refused(name, **arguments)
         assert (told["status"], told["code"], told["needs"]) == (403, "forbidden", "member")
     assert await office.count("automations", "runs", "agents") == before
-    own = await member.done("create_automation", **example(name="Own"))
-    others = await wire.done("create_automation", **example(name="Another's"))
-    assert (await member.done("pause_automation", automation=own["slug"]))["status"] == "paused"
-    assert (await member.refused("pause_automation", automation=others["slug"]))["status"] == 403
+    own = await member.assert_done("create_automation", **example(name="Own"))
+    others = await wire.assert_done("create_automation", **example(name="Another's"))
+    assert (await member.assert_done("pause_automation", automation=own["slug"]))["status"] == "paused"
+    assert (await member.assert_refused("pause_automation", automation=others["slug"]))["status"] == 403
     agent = {"name": "Poet", "executor": "command", "config": {"argv": ["cat"]}}
-    assert (await member.refused("create_agent", **agent))["needs"] == "admin"
-    assert (await wire.done("create_agent", **agent))["slug"] == "poet"
+    assert (await member.assert_refused("create_agent", **agent))["needs"] == "admin"
+    assert (await wire.assert_done("create_agent", **agent))["slug"] == "poet"
 
 
 async def test_a_token_lists_and_does_what_it_has_the_scope_for(office: Office) -> None:
     reader = await wire_of(office, scopes=[Scope.READ])
     listed = await reader.tools()
     assert set(listed) == {tool.name for tool in TOOLS if tool.effect is READS}
-    told = await reader.refused("run_agent", agent="worker-bee", prompt="x")
+    told = await reader.assert_refused("run_agent", agent="worker-bee", prompt="x")
     assert (told["code"], told["needs_scope"]) == ("scope_missing", "run")
     assert "rota tokens create NAME --scope run" in told["text"]
     runner = await wire_of(office, scopes=[Scope.READ, Scope.RUN])
     assert "run_agent" in await runner.tools()
     assert "create_automation" not in await runner.tools()
-    assert (await runner.done("run_agent", agent="worker-bee", prompt="x"))["status"] == "queued"
+    assert (await runner.assert_done("run_agent", agent="worker-bee", prompt="x"))["status"] == "queued"
 
 
 async def test_another_workspaces_things_are_told_as_missing_ones(office: Office, site: Site) -> None:
     theirs = await furnish(site)
     their = await wire_of(theirs)
-    saved = await their.done("create_automation", **example())
-    run = await their.done("run_automation", automation="morning-digest")
+    saved = await their.assert_done("create_automation", **example())
+    run = await their.assert_done("run_automation", automation="morning-digest")
     wire = await wire_of(office)
     pairs: list[tuple[str, str, str]] = [
         ("get_automation", "automation", saved["id"]), ("pause_automation", "automation", saved["id"]),
@@ -341,7 +341,7 @@ async def test_another_workspaces_things_are_told_as_missing_ones(office: Office
     ]  # fmt: skip
     for name, argument, there in pairs:
         assert await wire.call(name, **{argument: there}) == await wire.call(name, **{argument: UNKNOWN}), name
-    assert (await wire.done("list_runs"))["items"] == []
+    assert (await wire.assert_done("list_runs"))["items"] == []
     assert await theirs.value("SELECT status FROM runs WHERE id = %s", run["id"]) == "queued"
     await theirs.leave()
 
@@ -350,8 +350,8 @@ async def test_another_workspaces_things_are_told_as_missing_ones(office: Office
 async def test_an_agent_at_work_gets_no_more_than_by_its_own_token(
     office: Office, api: Api, wire: Wire, scopes: list[str]
 ) -> None:
-    made(await api.post("/automations", example(scopes=scopes)))
-    made(await api.post("/automations/morning-digest/run"))
+    assert_ok(await api.post("/automations", example(scopes=scopes)))
+    assert_ok(await api.post("/automations/morning-digest/run"))
     at_work = await office.claim()
     agent, own = Wire(api.client, at_work.token), Api(api.client, api.workspace, at_work.token)
     asks: list[tuple[str, dict[str, Any], Callable[[], Awaitable[Any]]]] = [
@@ -384,11 +384,11 @@ async def test_an_agent_at_work_gets_no_more_than_by_its_own_token(
 
 async def test_a_secret_of_an_attempt_is_taken_out_of_what_it_sends(office: Office, api: Api) -> None:
     secret = f"Zq7-{office.caller.workspace_slug}-secret-9x"
-    made(await api.post("/credentials", {"name": "canary", "value": secret}))
-    made(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "canary"}}), 200)
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sing."}))
+    assert_ok(await api.post("/credentials", {"name": "canary", "value": secret}))
+    assert_ok(await api.patch("/agents/worker-bee", {"credentials": {"KEY": "canary"}}), 200)
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sing."}))
     at_work = await office.claim()
-    told = await Wire(api.client, at_work.token).refused("get_automation", automation=f"x{secret}", key=secret)
+    told = await Wire(api.client, at_work.token).assert_refused("get_automation", automation=f"x{secret}", key=secret)
     assert secret not in json.dumps(told)
     broken = await Wire(api.client, at_work.token).post(content=b"{", headers={"Content-Type": "application/json"})
     assert broken.json()["error"]["code"] == -32700
@@ -409,15 +409,15 @@ ONCE: list[tuple[str, dict[str, Any], str]] = [
 async def test_a_call_whose_answer_was_lost_is_done_once_for_its_key(
     office: Office, wire: Wire, name: str, arguments: dict[str, Any], table: str
 ) -> None:
-    await wire.done("create_automation", **example(triggers=[{"event": "rain"}]))
-    first = await wire.done(name, **arguments, idempotency_key="k1")
+    await wire.assert_done("create_automation", **example(triggers=[{"event": "rain"}]))
+    first = await wire.assert_done(name, **arguments, idempotency_key="k1")
     before = await office.count(table)
-    again = await Wire(wire.client, wire.token).done(name, **arguments, idempotency_key="k1")
+    again = await Wire(wire.client, wire.token).assert_done(name, **arguments, idempotency_key="k1")
     assert again.get("id", again) == first.get("id", first)
     assert await office.count(table) == before
     if name != "post_event":
         changed = {**arguments, "prompt": "y"} if "prompt" in arguments else {**arguments, "payload": 5}
-        told = await wire.refused(name, **changed, idempotency_key="k1")
+        told = await wire.assert_refused(name, **changed, idempotency_key="k1")
         assert (told["status"], told["field"]) == (422, "idempotency_key")
 
 
@@ -453,7 +453,7 @@ async def test_what_is_asked_too_often_is_told_when_to_come_back(site: Site, off
 async def test_calls_at_once_do_not_wait_for_each_others_connections(wire: Wire, site: Site) -> None:
     """A call that held one connection while its route waits for another would stop all, once as many come as there are."""
     async with asyncio.timeout(20):
-        told = await asyncio.gather(*(wire.done("list_agents") for _ in range(60)))
+        told = await asyncio.gather(*(wire.assert_done("list_agents") for _ in range(60)))
     assert all(each["items"] for each in told)
 
 
@@ -466,6 +466,6 @@ async def test_something_that_breaks_is_told_without_its_inside(
         raise RuntimeError("the inside")
 
     monkeypatch.setattr(workers, "all_of", broken)
-    told = await wire.refused("list_workers")
+    told = await wire.assert_refused("list_workers")
     assert (told["status"], told["code"]) == (500, "broken")
     assert "the inside" not in json.dumps(told)

@@ -17,7 +17,6 @@ from fastapi import FastAPI
 from httpx import AsyncClient, Response
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
-from waiting import until
 
 from rota.access import oidc, passwords, signing_in, throttling
 from rota.db import people
@@ -26,8 +25,9 @@ from rota.http.app import create_app
 from rota.http.context import Web
 from rota.model.ids import UserId, new_id
 from rota.roster import members
+from support.api_client import COOKIE
+from support.waiting import until
 
-from .api_client import COOKIE
 from .conftest import visiting
 
 KEY = RSAKey.generate_key(2048, {"kid": "k1"})

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from surface_source import error_codes
 
 from rota import service
 from rota.db.pool import Database
 from rota.errors import STATUS, Refused, RotaError
 from rota.http.app import create_app
 from rota.http.errors import PATTERNS_IN_WORDS
-
-from . import api_client
-from .api_client import Api, Office, Site
+from support import api_client
+from support.api_client import Api, Office, Site
+from surface_source import error_codes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api

@@ -34,8 +34,7 @@ from rota.model.task import TaskForm
 from rota.model.text import plain
 from rota.sessions import roles, tasks
 from rota.sessions.transcript import lines, merged
-
-from .api_client import COOKIE
+from support.api_client import COOKIE
 
 NASTY = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7*1000003 }}"""
 LIST = "/w/default/automations"

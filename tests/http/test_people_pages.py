@@ -9,8 +9,8 @@ from httpx import AsyncClient
 from rota.access import signing_in
 from rota.db import people
 from rota.model.ids import UserId, new_id
+from support.api_client import COOKIE
 
-from .api_client import COOKIE
 from .test_pages import NASTY, UNKNOWN, Page, live, submit
 
 ROOT = "/w/default/settings"

@@ -18,9 +18,8 @@ from rota.http.context import Web
 from rota.http.limiting import BURST_SECONDS, Limits, is_near
 from rota.model.agent_config import LOCAL_KINDS
 from rota.model.outcome import ErrorClass, Failed
-
-from . import api_client
-from .api_client import COOKIE, Api, Office, Site, made, refused
+from support import api_client
+from support.api_client import COOKIE, Api, Office, Site, assert_ok, assert_refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -73,10 +72,12 @@ async def test_who_sends_too_much_is_told_when_to_come_back(site: Site, office: 
     (_, client), (_, other) = (limited(site, rate_limit=1, workspace_rate_limit=0) for _ in range(2))
     asking, elsewhere = (Api(each, api.workspace, api.token) for each in (client, other))
     answer = await ask_until_refused(asking.get("/agents") for _ in count())
-    told = refused(answer, 429, "rate_limited")
+    told = assert_refused(answer, 429, "rate_limited")
     assert answer.headers["Retry-After"] == str(told["retry_after"]) == "1"
-    refused(await ask_until_refused((elsewhere.get("/agents") for _ in count()), full=False), 429, "rate_limited")
-    made(await Api(client, api.workspace, (await office.api()).token).get("/agents"), 200)
+    assert_refused(
+        await ask_until_refused((elsewhere.get("/agents") for _ in count()), full=False), 429, "rate_limited"
+    )
+    assert_ok(await Api(client, api.workspace, (await office.api()).token).get("/agents"), 200)
 
 
 @pytest.mark.parametrize("beside", ["nobody", f"rota_run_{'0' * 32}_{'0' * 32}_1_{'x' * 16}"])
@@ -85,14 +86,14 @@ async def test_a_second_token_behind_the_first_is_no_way_around_it(site: Site, a
     _, client = limited(site, rate_limit=1, workspace_rate_limit=0)
     both = [("Authorization", f"Bearer {each}") for each in (api.token, beside)]
     answer = await ask_until_refused(client.get(api.url("/agents"), headers=both) for _ in count())
-    refused(answer, 429, "rate_limited")
+    assert_refused(answer, 429, "rate_limited")
 
 
 async def test_a_workspace_is_limited_whoever_sends(site: Site, office: Office, api: Api) -> None:
     _, client = limited(site, rate_limit=0, workspace_rate_limit=1)
     callers = [Api(client, api.workspace, (await office.api("viewer")).token) for _ in range(3)]
     answer = await ask_until_refused((callers[n % 3].get("/agents") for n in count()), learnt=3)
-    assert "this workspace" in refused(answer, 429, "rate_limited")["detail"]
+    assert "this workspace" in assert_refused(answer, 429, "rate_limited")["detail"]
 
 
 async def test_a_login_is_limited_too(site: Site, office: Office, api: Api) -> None:
@@ -103,7 +104,7 @@ async def test_a_login_is_limited_too(site: Site, office: Office, api: Api) -> N
     _, client = limited(site, rate_limit=1, workspace_rate_limit=0)
     beside = {"Cookie": f'seen={{"tour": true}}; {COOKIE}={login}'}  # of another application at the same host
     asked = (client.get(api.url("/agents"), headers=beside) for _ in count())
-    refused(await ask_until_refused(asked), 429, "rate_limited")
+    assert_refused(await ask_until_refused(asked), 429, "rate_limited")
 
 
 async def test_a_login_counts_for_the_workspace_that_it_asks(site: Site, office: Office, api: Api) -> None:
@@ -116,23 +117,23 @@ async def test_a_login_counts_for_the_workspace_that_it_asks(site: Site, office:
         login = await signing_in.sign_in(conn, await signing_in.create_link(conn, office.caller.user_id))
     _, client = limited(site, rate_limit=0, workspace_rate_limit=1)
     cookie = {"Cookie": f"{COOKIE}={login}"}
-    made(await client.get(api.url("/agents"), headers=cookie), 200)
+    assert_ok(await client.get(api.url("/agents"), headers=cookie), 200)
     theirs = f"/api/v1/workspaces/{other.caller.workspace_slug}/agents"
     answer = await ask_until_refused(client.get(theirs, headers=cookie) for _ in count())
-    assert "this workspace" in refused(answer, 429, "rate_limited")["detail"]
-    made(await client.get(api.url("/agents"), headers=cookie), 200)
+    assert "this workspace" in assert_refused(answer, 429, "rate_limited")["detail"]
+    assert_ok(await client.get(api.url("/agents"), headers=cookie), 200)
 
 
 async def test_this_machine_agents_at_work_and_strangers_are_not_counted(site: Site, office: Office, api: Api) -> None:
     _, near = limited(site, ("127.0.0.1", 1), rate_limit=1, workspace_rate_limit=1)
     for _ in range(BURST_SECONDS * 2):
-        made(await Api(near, api.workspace, api.token).get("/agents"), 200)
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+        assert_ok(await Api(near, api.workspace, api.token).get("/agents"), 200)
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     at_work = await office.claim()
     _, far = limited(site, rate_limit=1, workspace_rate_limit=1)
     for _ in range(BURST_SECONDS * 2):
-        made(await Api(far, api.workspace, at_work.token).get("/agents/worker-bee"), 200)
-        refused(await Api(far, api.workspace, "rota_nobody").get("/agents"), 401, "unauthenticated")
+        assert_ok(await Api(far, api.workspace, at_work.token).get("/agents/worker-bee"), 200)
+        assert_refused(await Api(far, api.workspace, "rota_nobody").get("/agents"), 401, "unauthenticated")
     await office.settle(at_work)
 
 
@@ -149,7 +150,7 @@ async def test_most_requests_cost_no_write(
     monkeypatch.setattr(Limits, "_draw", counted)
     _, client = limited(site, rate_limit=50, workspace_rate_limit=500)
     for _ in range(41):
-        made(await Api(client, api.workspace, api.token).get("/agents"), 200)
+        assert_ok(await Api(client, api.workspace, api.token).get("/agents"), 200)
     assert len(draws) == 4 + 1
 
 
@@ -171,12 +172,16 @@ async def test_a_server_that_runs_no_programs_of_its_tenants_saves_no_such_agent
     asking = Api(client, api.workspace, api.token)
     for kind, config in (("command", {"argv": ["true"]}), ("python", {"function": "json:dumps"})):
         body = {"name": "Mine", "executor": kind, "config": config}
-        refused(await asking.post("/agents", body), 403, "local_agents_off", "executor")
-        refused(await asking.patch("/agents/worker-bee", {"executor": kind}), 403, "local_agents_off", "executor")
-    made(await asking.post("/agents", {"name": "Far", "executor": "http", "config": {"url": "https://example.org/"}}))
-    made(await asking.patch("/agents/worker-bee", {"name": "Renamed"}), 200)
+        assert_refused(await asking.post("/agents", body), 403, "local_agents_off", "executor")
+        assert_refused(
+            await asking.patch("/agents/worker-bee", {"executor": kind}), 403, "local_agents_off", "executor"
+        )
+    assert_ok(
+        await asking.post("/agents", {"name": "Far", "executor": "http", "config": {"url": "https://example.org/"}})
+    )
+    assert_ok(await asking.patch("/agents/worker-bee", {"name": "Renamed"}), 200)
     viewer = Api(client, api.workspace, (await office.api("viewer")).token)
-    refused(await viewer.post("/agents", {"name": "x", "executor": "command"}), 403, "forbidden")
+    assert_refused(await viewer.post("/agents", {"name": "x", "executor": "command"}), 403, "forbidden")
 
 
 async def test_its_workers_fail_what_is_there_already_and_say_why(tmp_path: Path) -> None:

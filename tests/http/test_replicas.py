@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import expect
-from process.rota import Rota
+
+from support.rota_process import Rota
 
 from .conftest import Running, _pump
 from .test_browser import LIST, remembers, was_never_reloaded

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from argon2 import PasswordHasher
 from httpx import AsyncClient, Response
-from waiting import until
 
 from rota.access import passwords, signing_in, throttling
 from rota.db import people, throttles
@@ -18,8 +17,9 @@ from rota.http.context import CSRF_HEADER, Web
 from rota.http.ui.rendering import FormGuard, templates
 from rota.model.ids import UserId, new_id
 from rota.watch.prune import Prune
+from support.api_client import COOKIE
+from support.waiting import until
 
-from .api_client import COOKIE
 from .test_pages import Page
 
 PASSWORD = "correct horse battery staple"

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
-from waiting import until
 
 from rota.access import signing_in
 from rota.db.listener import session_channel
@@ -22,9 +21,10 @@ from rota.http.bodies import BodyGuard
 from rota.model.executor import LARGEST_CHECKPOINT
 from rota.model.ids import SessionId
 from rota.model.scope import Scope
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, Site, assert_ok, serving
+from support.waiting import until
 
-from . import api_client
-from .api_client import UNKNOWN, Api, Office, Site, made, serving
 from .test_api_sessions import session_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -237,7 +237,7 @@ async def test_a_token_without_the_scope_is_refused_before_the_body_is_sent_and_
 async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_is_sent(
     site: Site, office: Office, api: Api, path: str, method: str, length: int, code: str
 ) -> None:
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
     at_work = await office.claim()
     token = at_work.token if "desk" in path else api.token
     there = api.url(path.format(session=run["session_id"], run=run["id"]))
@@ -426,7 +426,7 @@ async def test_a_token_has_so_many_streams_open_and_no_more(site: Site, office: 
 
 
 async def test_an_agent_that_waits_too_often_has_asked_nothing(site: Site, office: Office, api: Api) -> None:
-    run = made(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
     at_work = await office.claim()
     desk = api.url(f"/runs/{run['id']}/desk")
     body = json.dumps({"question": "May I?"}).encode()

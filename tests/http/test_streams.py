@@ -11,9 +11,9 @@ from httpx import AsyncClient, Response
 from rota.access.signing_in import hashed
 from rota.http import streams
 from rota.trace import follow
+from support import api_client
+from support.api_client import Api, Office, assert_ok
 
-from . import api_client
-from .api_client import Api, Office, made
 from .test_api_sessions import Reader, followed, forgotten, reading, say, session_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -122,7 +122,7 @@ async def test_a_stream_that_is_asked_for_by_head_ends_with_its_headers(office: 
 async def _artifact(api: Api, session: str) -> str:
     given = {"params": {"name": "notes.txt"}, "content": b"as they are"}
     kept = await api.send("POST", f"/sessions/{session}/artifacts", **given)
-    return str(made(kept)["id"])
+    return str(assert_ok(kept)["id"])
 
 
 def _told(answer: Response) -> dict[str, str]:

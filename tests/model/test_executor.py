@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from executors.stand_ins import assignment
+from support.stand_ins import assignment
 
 
 def test_a_field_may_be_given_as_a_function_and_is_then_called_by_whoever_reads_it(tmp_path: Path) -> None:

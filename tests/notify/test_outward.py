@@ -13,7 +13,6 @@ from uuid import UUID
 
 import psutil
 import pytest
-from waiting import until
 
 from rota import daemon
 from rota.db import targets
@@ -22,9 +21,9 @@ from rota.model.ids import AutomationId, RunId, new_id
 from rota.model.outward import MOST_TRIES, delay, message
 from rota.notify import telling
 from rota.notify.outward import MOST_UNPROVEN, Outward, courier
-
-from ..http import api_client
-from ..http.api_client import UNKNOWN, Api, Office, example, made, refused
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -133,14 +132,14 @@ async def send(office: Office, *allow: str) -> None:
 
 async def target(office: Office, api: Api, url: str) -> dict[str, Any]:
     """As if the operator had allowed it when it was saved; the sender judges for itself."""
-    saved = made(await api.post("/notifications/targets", {"name": "Desk", "url": "json://example.org/"}))
+    saved = assert_ok(await api.post("/notifications/targets", {"name": "Desk", "url": "json://example.org/"}))
     sealed = office.site.web.vault.seal(url, f"target/{office.caller.workspace_id}/{saved['id']}")
     await office.execute("UPDATE notification_targets SET sealed = %s WHERE id = %s", sealed, saved["id"])
     return saved
 
 
 async def shown(api: Api) -> dict[str, Any]:
-    [only] = made(await api.get("/notifications/targets"), 200)["items"]
+    [only] = assert_ok(await api.get("/notifications/targets"), 200)["items"]
     found: dict[str, Any] = only
     return found
 
@@ -157,7 +156,7 @@ async def due(office: Office) -> None:
 
 
 async def test_failures_arrive_as_one_message_with_links_and_what_follows_is_gathered(office: Office, api: Api) -> None:
-    one, two = [made(await api.post("/automations", example(name=name))) for name in ("One", "Two")]
+    one, two = [assert_ok(await api.post("/automations", example(name=name))) for name in ("One", "Two")]
     async with open_desk() as desk:
         await target(office, api, desk.url)
         await fail(office, one["id"], 1000)
@@ -181,7 +180,7 @@ async def test_failures_arrive_as_one_message_with_links_and_what_follows_is_gat
 
 
 async def test_what_happens_while_a_message_is_on_its_way_goes_with_the_next(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     await target(office, api, "json://example.org/")
     await fail(office, automation["id"], 2)
     async with office.db.transaction() as conn:
@@ -200,7 +199,7 @@ async def test_what_happens_while_a_message_is_on_its_way_goes_with_the_next(off
 
 
 async def test_a_service_that_refuses_is_tried_again_and_given_up_for_all_to_see(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     async with open_desk() as desk:
         desk.status = "500 Oh no"
         await target(office, api, desk.url)
@@ -225,7 +224,7 @@ async def test_who_stops_does_not_wait_for_a_service_that_says_nothing(office: O
     """Whoever watches next sends it again."""
     async with open_silence() as silence:
         await target(office, api, silence.url)
-        await fail(office, made(await api.post("/automations", example()))["id"])
+        await fail(office, assert_ok(await api.post("/automations", example()))["id"])
         async with asyncio.timeout(20), daemon._sending(sender(office), lets_go_after=0.01):
             await silence.holds(1)
         stands = await shown(api)
@@ -233,7 +232,7 @@ async def test_who_stops_does_not_wait_for_a_service_that_says_nothing(office: O
 
 
 async def test_who_says_nothing_keeps_nobody_else_waiting(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     async with open_desk() as desk, open_silence() as silence:
         for _ in range(MOST_UNPROVEN + 1):
             await target(office, api, silence.url)
@@ -252,7 +251,7 @@ async def test_who_says_nothing_keeps_nobody_else_waiting(office: Office, api: A
 
 async def test_a_message_on_its_way_arrives_once_though_everything_is_told_to_stop(office: Office, api: Api) -> None:
     """As with Ctrl-C, the signal comes to the watch and to whoever sends for it."""
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     async with open_desk() as desk:
         desk.answers.clear()
         await target(office, api, desk.url)
@@ -269,7 +268,7 @@ async def test_a_message_on_its_way_arrives_once_though_everything_is_told_to_st
 
 @pytest.mark.parametrize("path", ["direct", "redirect"])
 async def test_nothing_private_is_called_unless_the_operator_allows_it(office: Office, api: Api, path: str) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     async with open_desk() as desk, open_desk() as inner:
         if path == "redirect":
             desk.status, desk.headers = "307 There", f"Location: http://127.0.0.1:{inner.port}/\r\n"
@@ -325,26 +324,26 @@ async def test_a_test_is_sent_at_once_by_whoever_is_woken(office: Office, api: A
     woken = asyncio.Event()
     async with open_desk() as desk, office.site.web.listener.subscribed(OUTWARD, lambda _: woken.set()):
         saved = await target(office, api, desk.url)
-        assert made(await api.post(f"/notifications/targets/{saved['id']}/test"), 202)["waiting"] == 1
+        assert assert_ok(await api.post(f"/notifications/targets/{saved['id']}/test"), 202)["waiting"] == 1
         await woken.wait()
         await send(office)
         assert [each["title"] for each in desk.taken] == ["Rota can reach you"]
     assert (await shown(api))["sent_at"]
-    refused(await api.post(f"/notifications/targets/{UNKNOWN}/test"), 404, "not_found")
+    assert_refused(await api.post(f"/notifications/targets/{UNKNOWN}/test"), 404, "not_found")
 
 
 async def test_who_is_switched_off_or_removed_is_told_nothing_more(office: Office, api: Api) -> None:
     member = await office.api("member")
-    automation = made(await member.post("/automations", example()))
-    me = made(await member.get("/me"), 200)["id"]
+    automation = assert_ok(await member.post("/automations", example()))
+    me = assert_ok(await member.get("/me"), 200)["id"]
     async with open_desk() as desk:
         await target(office, member, desk.url)
         await fail(office, automation["id"])
-        made(await api.patch(f"/members/{me}", {"disabled": True}), 200)
+        assert_ok(await api.patch(f"/members/{me}", {"disabled": True}), 200)
         await fail(office, automation["id"])
         await send(office)
         assert desk.taken == []
-        made(await api.patch(f"/members/{me}", {"disabled": False}), 200)
+        assert_ok(await api.patch(f"/members/{me}", {"disabled": False}), 200)
         waiting = "SELECT sum(count) FROM notification_outbox WHERE workspace_id = %s"
         assert await office.value(waiting, office.caller.workspace_id) == 1, "of what came meanwhile nothing"
         await api.delete(f"/members/{me}")
@@ -356,16 +355,18 @@ async def test_who_is_switched_off_or_removed_is_told_nothing_more(office: Offic
 
 
 async def test_who_chose_not_to_hear_of_it_outward_does_not(office: Office, api: Api) -> None:
-    automation = made(await api.post("/automations", example()))
+    automation = assert_ok(await api.post("/automations", example()))
     await target(office, api, "json://example.org/")
     choice = {"run_failed": {"bell": True, "outward": False}}
-    made(await api.send("PUT", "/notifications/choices", json=choice), 200)
+    assert_ok(await api.send("PUT", "/notifications/choices", json=choice), 200)
     await fail(office, automation["id"])
     assert (await shown(api))["waiting"] == 0
-    made(await api.send("PUT", "/notifications/choices", json={"run_failed": {"bell": False, "outward": True}}), 200)
+    assert_ok(
+        await api.send("PUT", "/notifications/choices", json={"run_failed": {"bell": False, "outward": True}}), 200
+    )
     await fail(office, automation["id"])
     assert (await shown(api))["waiting"] == 1
-    assert made(await api.get("/notifications"), 200)["unread"] == 1
+    assert assert_ok(await api.get("/notifications"), 200)["unread"] == 1
 
 
 @pytest.mark.parametrize(
@@ -389,34 +390,36 @@ async def test_who_chose_not_to_hear_of_it_outward_does_not(office: Office, api:
     ],
 )
 async def test_a_url_that_leads_nowhere_good_is_refused_without_being_repeated(api: Api, url: str, why: str) -> None:
-    told = refused(await api.post("/notifications/targets", {"name": "X", "url": url}), 422, "invalid_target", "url")
+    told = assert_refused(
+        await api.post("/notifications/targets", {"name": "X", "url": url}), 422, "invalid_target", "url"
+    )
     assert why in told["detail"]
     assert url not in json.dumps(told)
 
 
 async def test_a_url_is_sealed_masked_and_forgotten_with_its_target(office: Office, api: Api) -> None:
     url = f"mailto://me:{SECRET}@example.org"
-    saved = made(await api.post("/notifications/targets", {"name": "Mail", "url": url}))
+    saved = assert_ok(await api.post("/notifications/targets", {"name": "Mail", "url": url}))
     assert saved["scheme"] == "mailto"
-    for answer in (saved, made(await api.get("/notifications/targets"), 200)):
+    for answer in (saved, assert_ok(await api.get("/notifications/targets"), 200)):
         assert SECRET not in json.dumps(answer)
     stored = await office.value("SELECT sealed FROM notification_targets WHERE id = %s", saved["id"])
     assert SECRET.encode() not in bytes(stored)
     assert SECRET not in str(await office.value("SELECT json_agg(a) FROM audit a"))
     assert (await api.delete(f"/notifications/targets/{saved['id']}")).status_code == 204
-    assert made(await api.get("/notifications/targets"), 200)["items"] == []
+    assert assert_ok(await api.get("/notifications/targets"), 200)["items"] == []
     for number in range(10):
-        made(await api.post("/notifications/targets", {"name": f"{number}", "url": url}))
-    refused(await api.post("/notifications/targets", {"name": "11", "url": url}), 409, "too_many_targets")
+        assert_ok(await api.post("/notifications/targets", {"name": f"{number}", "url": url}))
+    assert_refused(await api.post("/notifications/targets", {"name": "11", "url": url}), 409, "too_many_targets")
 
 
 async def test_an_answered_question_is_not_sent_any_more(office: Office, api: Api) -> None:
     await target(office, api, "json://example.org/")
-    automation = made(await api.post("/automations", example()))
-    made(await api.post(f"/automations/{automation['id']}/run"))
+    automation = assert_ok(await api.post("/automations", example()))
+    assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     asked = await (await office.claim()).desk.park("May I?")
     assert (await shown(api))["waiting"] == 1
-    made(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)
+    assert_ok(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)
     assert (await shown(api))["waiting"] == 0
 
 

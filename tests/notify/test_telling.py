@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from databases import roll_back
 
 from rota.model.ids import AutomationId
 from rota.model.notification import WORDS, Kind
@@ -16,9 +15,9 @@ from rota.runs import sweeping
 from rota.watch.prune import Prune
 from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
-
-from ..http import api_client
-from ..http.api_client import UNKNOWN, Api, Office, example, made, refused
+from support import api_client
+from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
+from support.databases import roll_back
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -26,22 +25,22 @@ site, office, api = api_client.site, api_client.office, api_client.api
 
 async def fail(office: Office, api: Api, automation: dict[str, Any]) -> dict[str, Any]:
     """One run of it that fails."""
-    run = made(await api.post(f"/automations/{automation['id']}/run"))
+    run = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     await office.fail(await office.claim())
     return run
 
 
 async def told(api: Api, **chosen: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = made(await api.get("/notifications", **chosen), 200)["items"]
+    found: list[dict[str, Any]] = assert_ok(await api.get("/notifications", **chosen), 200)["items"]
     return found
 
 
 async def unread(api: Api) -> int:
-    return int(made(await api.get("/notifications"), 200)["unread"])
+    return int(assert_ok(await api.get("/notifications"), 200)["unread"])
 
 
 async def saved(api: Api, **values: Any) -> dict[str, Any]:
-    return made(await api.post("/automations", example(**values)))
+    return assert_ok(await api.post("/automations", example(**values)))
 
 
 async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: Office, api: Api) -> None:
@@ -56,7 +55,7 @@ async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: 
 
 
 async def test_a_failure_of_no_automation_is_told_with_its_agent(office: Office, api: Api) -> None:
-    made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+    assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     await office.fail(await office.claim())
     assert [each["title"] for each in await told(api)] == ["Worker bee failed"]
 
@@ -73,7 +72,7 @@ async def test_failures_of_one_automation_are_one_until_they_are_read(office: Of
     ]
     assert one["run_id"] == last["id"], "the latest failure is the one to look at, and moves it up"
     assert await unread(api) == 2
-    made(await api.post(f"/notifications/{one['id']}/read"), 200)
+    assert_ok(await api.post(f"/notifications/{one['id']}/read"), 200)
     await fail(office, api, automation)
     assert [(each["count"], each["read_at"] is None) for each in await told(api)] == [(1, True), (2, False), (1, True)]
 
@@ -106,15 +105,15 @@ async def _statements(conn: Any) -> int:
 async def test_who_succeeds_costs_nothing(office: Office, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("of_failed", "of_paused", "of_approval", "settled"):
         monkeypatch.setattr(telling, name, AsyncMock(side_effect=AssertionError("a statement for nothing")))
-    run = made(await api.post(f"/automations/{(await saved(api))['id']}/run"))
+    run = assert_ok(await api.post(f"/automations/{(await saved(api))['id']}/run"))
     await office.settle(await office.claim())
-    assert made(await api.get(f"/runs/{run['id']}"), 200)["status"] == "succeeded"
+    assert assert_ok(await api.get(f"/runs/{run['id']}"), 200)["status"] == "succeeded"
     assert await told(api) == []
 
 
 async def test_what_was_rolled_back_was_not_told(office: Office, api: Api) -> None:
     automation = await saved(api, max_rescues=0)
-    made(await api.post(f"/automations/{automation['id']}/run"))
+    assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     at_work = await office.claim()
     await office.execute("UPDATE runs SET lease_until = now() - interval '1 s' WHERE id = %s", at_work.id)
     async with office.db.transaction() as conn:
@@ -136,14 +135,14 @@ async def test_an_automation_that_pauses_itself_says_so_once(office: Office, api
     assert (paused["title"], paused["detail"]) == ("Morning digest was paused", "It failed 2 times in a row.")
     assert paused["path"] == f"/w/{api.workspace}/automations/{automation['id']}"
     assert failed["count"] == 2
-    made(await api.post(f"/notifications/{paused['id']}/read"), 200)
+    assert_ok(await api.post(f"/notifications/{paused['id']}/read"), 200)
     await fail(office, api, automation)
     assert [each["kind"] for each in await told(api, unread=True)] == ["run_failed"], "it was paused already"
 
 
 async def test_a_question_is_told_to_its_owner_and_settled_by_the_answer(office: Office, api: Api) -> None:
     member = await office.api("member")
-    run = made(await member.post(f"/automations/{(await saved(member))['id']}/run"))
+    run = assert_ok(await member.post(f"/automations/{(await saved(member))['id']}/run"))
     asked = await (await office.claim()).desk.park("May I water " + "the plants " * 40 + "?")
     assert isinstance(asked, Parked)
     [one] = await told(member)
@@ -152,13 +151,13 @@ async def test_a_question_is_told_to_its_owner_and_settled_by_the_answer(office:
     assert one["detail"].startswith("May I water the plants")
     assert len(one["detail"]) == 200
     assert await told(api) == [], "the admin may answer too, but has enough of their own"
-    made(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)
+    assert_ok(await api.post(f"/approvals/{asked.approval_id}", {"answer": "approve"}), 200)
     assert await unread(member) == 0
 
 
 async def test_where_no_owner_may_answer_the_admins_are_told(office: Office, api: Api) -> None:
     member = await office.api("member")
-    made(await member.post(f"/automations/{(await saved(member))['id']}/run"))
+    assert_ok(await member.post(f"/automations/{(await saved(member))['id']}/run"))
     at_work = await office.claim()
     await office.execute(
         "UPDATE members SET level = 'viewer' WHERE workspace_id = %s AND level = 'member'", office.caller.workspace_id
@@ -169,7 +168,7 @@ async def test_where_no_owner_may_answer_the_admins_are_told(office: Office, api
 
 
 async def test_a_question_that_nobody_answered_in_time_is_no_longer_unread(office: Office, api: Api) -> None:
-    made(await api.post(f"/automations/{(await saved(api))['id']}/run"))
+    assert_ok(await api.post(f"/automations/{(await saved(api))['id']}/run"))
     at_work = await office.claim()
     asked = await at_work.desk.park("May I?")
     assert isinstance(asked, Parked)
@@ -196,14 +195,14 @@ async def test_a_grant_that_ends_within_a_week_is_told_of_once(office: Office, a
         f"/w/{api.workspace}/settings/grants/{automation['grant_id']}",
     )
     assert one["detail"].startswith("It ends on ")
-    made(await api.post(f"/notifications/{one['id']}/read"), 200)
+    assert_ok(await api.post(f"/notifications/{one['id']}/read"), 200)
     await Remind(office.db).once()
     assert await unread(api) == 0
 
 
 async def test_a_grant_that_was_replaced_ends_in_silence(office: Office, api: Api) -> None:
     automation = await saved(api)
-    made(await api.post(f"/automations/{automation['id']}/renew-grant"), 200)
+    assert_ok(await api.post(f"/automations/{automation['id']}/renew-grant"), 200)
     await office.execute(
         "UPDATE grants SET expires_at = now() + interval '1 day' WHERE id = %s", automation["grant_id"]
     )
@@ -214,7 +213,7 @@ async def test_a_grant_that_was_replaced_ends_in_silence(office: Office, api: Ap
 async def test_a_low_budget_is_told_to_the_admins_and_to_whose_automation_it_is(office: Office, api: Api) -> None:
     member, other = await office.api("member"), await office.api("member")
     automation = await saved(member, budget={"per_run": {"tokens": 100}, "per_month": {"tokens": 100}})
-    made(await member.post(f"/automations/{automation['id']}/run"))
+    assert_ok(await member.post(f"/automations/{automation['id']}/run"))
     at_work = await office.claim()
     await at_work.desk.usage("tokens", 90)
     await office.settle(at_work)
@@ -238,12 +237,12 @@ async def test_the_low_budget_of_an_account_is_told_to_the_admins(office: Office
 
 
 async def test_who_does_not_want_to_hear_of_it_does_not(office: Office, api: Api) -> None:
-    chosen = made(
+    chosen = assert_ok(
         await api.send("PUT", "/notifications/choices", json={"run_failed": {"bell": False, "outward": False}}), 200
     )
     assert chosen["run_failed"] == {"bell": False, "outward": False}
     assert chosen["paused"] == {"bell": True, "outward": True}
-    assert made(await api.get("/notifications/choices"), 200) == chosen
+    assert assert_ok(await api.get("/notifications/choices"), 200) == chosen
     await fail(office, api, await saved(api))
     assert await told(api) == []
     assert set(chosen) == {kind.value for kind in Kind} == {kind.value for kind in WORDS}
@@ -259,7 +258,7 @@ async def test_who_does_not_want_to_hear_of_it_does_not(office: Office, api: Api
     ],
 )
 async def test_choices_that_make_no_sense_are_refused(api: Api, body: Any, field: str) -> None:
-    refused(await api.send("PUT", "/notifications/choices", json=body), 422, "invalid", field)
+    assert_refused(await api.send("PUT", "/notifications/choices", json=body), 422, "invalid", field)
 
 
 async def test_the_list_is_in_pages_and_all_are_read_at_once(office: Office, api: Api) -> None:
@@ -272,7 +271,7 @@ async def test_the_list_is_in_pages_and_all_are_read_at_once(office: Office, api
     assert await unread(api) == 0
     assert await told(api, unread=True) == []
     assert len(await told(api, unread=False)) == 3
-    refused(await api.post(f"/notifications/{UNKNOWN}/read"), 404, "not_found")
+    assert_refused(await api.post(f"/notifications/{UNKNOWN}/read"), 404, "not_found")
 
 
 async def test_old_ones_are_pruned(office: Office, api: Api) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .rota import Rota, furnished, until
+from support.rota_process import Rota, furnished, until
 
 QUICK = {"ROTA_LEASE_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1"}
 AGENTS = """

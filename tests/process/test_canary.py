@@ -18,15 +18,14 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
-from executors import clusters
-from executors.acp_agent import config
-from executors.openai_wire import MODEL, Provider, says
 
 from rota.db import embedded
 from rota.db.embedded import EmbeddedPostgres
 from rota.model.webhook import sign
-
-from .rota import Rota, furnished, request, until
+from support import clusters
+from support.acp_agent import config
+from support.openai_server import MODEL, Provider, says
+from support.rota_process import Rota, furnished, request, until
 
 CANARY = "Zq7/canary+secret&9x"
 FORMS = [

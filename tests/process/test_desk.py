@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .rota import ROTA, Rota, clean_environment, furnished, until
+from support.rota_process import ROTA, Rota, clean_environment, furnished, until
 
 SCRIPT = """
 set -eu

@@ -17,16 +17,15 @@ import pytest
 
 import rota as rota_package
 from rota.access import key_ring
-
-from . import attacker
-from .rota import ROTA, Rota, clean_environment, furnished, until
+from support import as_user, hostile_agent
+from support.rota_process import ROTA, Rota, clean_environment, furnished, until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Rota has no sandbox on this system"),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
-AS_USER = str(Path(__file__).with_name("as_user.py"))
-HERE = Path(__file__).parent
+AS_USER = str(as_user.__file__)
+SUPPORT = Path(hostile_agent.__file__).parent
 
 
 class House:
@@ -103,11 +102,11 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
 def test_a_hostile_agent_gains_nothing(house: House, kind: str) -> None:
     facts, slug = house.facts(), f"attacker-{kind}"
     if kind == "command":
-        argv = [sys.executable, "-I", attacker.__file__, json.dumps(facts)]
+        argv = [sys.executable, "-I", hostile_agent.__file__, json.dumps(facts)]
         house.rota.post(house.token, "/agents", _agent(slug, kind, {"argv": argv}))
         run = house.run(slug)
     else:
-        config = {"function": "attacker:agent", "path": str(HERE)}
+        config = {"function": "hostile_agent:agent", "path": str(SUPPORT)}
         house.rota.post(house.token, "/agents", _agent(slug, kind, config))
         run = [house.run(slug, input={**facts, "marker": facts["marker"]}) for _ in range(2)][
             -1
@@ -142,15 +141,15 @@ def test_the_same_attacks_succeed_without_a_sandbox(tmp_path: Path) -> None:
         house = House(rota, home, [])
         facts = house.facts()
         expected = (
-            attacker.read_key_by_relative_path, attacker.read_key_by_absolute_path, attacker.find_files_in_home,
-            attacker.write_into_home, attacker.read_other_session, attacker.connect_to_database,
-            attacker.see_other_processes, attacker.print_sign_in_link, attacker.create_admin_token,
-            attacker.change_installation,
+            hostile_agent.read_key_by_relative_path, hostile_agent.read_key_by_absolute_path, hostile_agent.find_files_in_home,
+            hostile_agent.write_into_home, hostile_agent.read_other_session, hostile_agent.connect_to_database,
+            hostile_agent.see_other_processes, hostile_agent.print_sign_in_link, hostile_agent.create_admin_token,
+            hostile_agent.change_installation,
         )  # fmt: skip
         argv = [
             sys.executable,
             "-I",
-            attacker.__file__,
+            hostile_agent.__file__,
             json.dumps({**facts, "only": [each.__name__ for each in expected]}),
         ]
         rota.post(house.token, "/agents", _agent("free", "command", {"argv": argv}))

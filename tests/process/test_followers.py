@@ -7,8 +7,6 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.access import tokens
 from rota.db import events
@@ -16,8 +14,9 @@ from rota.db.events import NewEvent
 from rota.db.listener import Wakes, session_channel
 from rota.model.ids import AutomationId, SessionId
 from rota.roster import running
-
-from .rota import Rota
+from support.house import House
+from support.rota_process import Rota
+from support.waiting import until
 
 READERS = 500
 WRITES = 40

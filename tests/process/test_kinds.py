@@ -12,15 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from executors import clusters
-from executors.acp_agent import config as acp_config
-from executors.kinds import KINDS
-from executors.openai_wire import MODEL, Provider, calls, hangs, says
-from executors.stand_ins import lives, read_pids, seen_from_here
 
 from rota.model.agent_config import LOCAL_KINDS
-
-from .rota import ROTA, Rota, furnished, until
+from support import clusters
+from support.acp_agent import config as acp_config
+from support.executor_kinds import KINDS
+from support.openai_server import MODEL, Provider, calls, hangs, says
+from support.rota_process import ROTA, Rota, furnished, until
+from support.stand_ins import lives, read_pids, seen_from_here
 
 ROOM = {"ROTA_MAX_CONCURRENT": "8", "ROTA_HTTP_ALLOW": "127.0.0.1:*", "ROTA_GRACE_SECONDS": "0.1"}
 QUICK = {"ROTA_LEASE_SECONDS": "6", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .fire import messages_under_fire
+from support.messages_under_fire import messages_under_fire
 
 
 @pytest.mark.timeout(300)

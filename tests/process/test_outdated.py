@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from house import House
-from waiting import until
 
-from process.rota import Rota
 from rota.db import migrate as chain
 from rota.db.migrate import Migration, migrate, newest
 from rota.roster import agents, running
+from support.house import House
+from support.rota_process import Rota
+from support.waiting import until
 
 
 async def test_a_process_ends_in_order_when_a_newer_one_has_changed_the_schema(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .rota import ROTA, Rota, clean_environment, furnished, until
+from support.rota_process import ROTA, Rota, clean_environment, furnished, until
 
 
 @pytest.fixture

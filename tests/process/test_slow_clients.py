@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from .rota import Rota, furnished, until
+from support.rota_process import Rota, furnished, until
 
 CLIENTS = 300
 HEADER_SECONDS = 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .rota import Rota, until
+from support.rota_process import Rota, until
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import NOON, Clock, House
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -24,8 +23,8 @@ from rota.model.ids import AutomationId
 from rota.roster import running
 from rota.runs import cancelling, sweeping
 from rota.scheduler.tick import Scheduler
-
-from .rota import Rota, furnished, until
+from support.house import NOON, Clock, House
+from support.rota_process import Rota, furnished, until
 
 AGENT = {"name": "Tracer", "executor": "command", "config": {"argv": ["sh", "-c", "echo $TRACEPARENT"]}}
 

@@ -18,8 +18,7 @@ import psycopg
 import pytest
 
 from rota.db.embedded import EmbeddedPostgres
-
-from .rota import ROTA, Rota, clean_environment, furnished, until
+from support.rota_process import ROTA, Rota, clean_environment, furnished, until
 
 
 @pytest.fixture

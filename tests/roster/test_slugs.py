@@ -5,9 +5,9 @@ from unittest.mock import AsyncMock
 
 import psycopg
 import pytest
-from house import House
 
 from rota.roster import agents, automations, slugs
+from support.house import House
 
 COLUMNS = """
 SELECT string_agg(column_name, ', ') FROM information_schema.columns

@@ -1,9 +1,9 @@
 """What a first start finds, with and without the libraries of the kinds that need some."""
 
 import pytest
-from house import House
 
 from rota import starters
+from support.house import House
 
 KINDS = "SELECT string_agg(DISTINCT executor, ' ' ORDER BY executor) FROM agents"
 

@@ -5,11 +5,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from house import NOON, House
 
 from rota.model.schedule import CronSchedule
 from rota.roster import automations
 from rota.roster.why import MINUTE, Answer, recorded, unrecorded, why
+from support.house import NOON, House
 
 HOURLY = CronSchedule("0 * * * *", "UTC")
 

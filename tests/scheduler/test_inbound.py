@@ -10,7 +10,6 @@ from uuid import UUID
 import orjson
 import psycopg
 import pytest
-from house import House
 
 from rota.access.vault import open_vault
 from rota.db import triggers as trigger_rows
@@ -21,6 +20,7 @@ from rota.model.webhook import sign
 from rota.roster import automations, triggers
 from rota.runs import cancelling
 from rota.scheduler.inbound import publish_event, receive_webhook
+from support.house import House
 
 
 async def publish(

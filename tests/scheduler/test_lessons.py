@@ -4,7 +4,6 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from house import NOON, Clock, House
 
 from rota.db import runs
 from rota.db.listener import Wakes
@@ -13,6 +12,7 @@ from rota.errors import Invalid
 from rota.model.schedule import read_schedule
 from rota.roster import agents, automations, running
 from rota.scheduler.tick import Scheduler
+from support.house import NOON, Clock, House
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from house import House
 
 from rota.errors import Invalid
 from rota.scheduler.inbound import publish_event
 from rota.scheduler.preview import CROWD, Preview, preview
+from support.house import House
 
 LOS_ANGELES = "America/Los_Angeles"
 BERLIN, LATER = "On 29 March 2026 the clock in Berlin", "On 25 October 2026 the clock in Berlin"

@@ -7,13 +7,10 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from house import NOON, Clock, House
-from waiting import until
 
 from rota.db import triggers
 from rota.db.listener import Wakes
@@ -22,8 +19,11 @@ from rota.model.ids import AutomationId
 from rota.roster import automations, running
 from rota.runs import sweeping
 from rota.scheduler.tick import CONTENDED_SECONDS, Scheduler
+from support import scheduler_process
+from support.house import NOON, Clock, House
+from support.waiting import until
 
-REPLICA = Path(__file__).parent / "replica.py"
+REPLICA = scheduler_process.__file__
 ONCE = {"at": "2999-01-01T00:00:00Z"}  # a slot that a test puts somewhere else, and no other
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 FAILPOINTS = ("scheduler.locked", "scheduler.started", "scheduler.written", "scheduler.committed")
@@ -43,7 +43,7 @@ AT_THE_GATE = "(SELECT pg_advisory_xact_lock(7)::text) IS NOT NULL"
 
 
 def replica(url: str, start: float, factor: float, minutes: float, **environment: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(REPLICA), url, str(start), str(factor), str(minutes)]
+    command = [sys.executable, REPLICA, url, str(start), str(factor), str(minutes)]
     return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE)
 
 

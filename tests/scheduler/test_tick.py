@@ -6,9 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from house import NOON, Clock, House
 from psycopg import DataError
-from waiting import until
 
 from rota.db import automations as rows
 from rota.db import triggers
@@ -22,6 +20,8 @@ from rota.scheduler import tick
 from rota.scheduler.inbound import publish_event
 from rota.scheduler.tick import Scheduler
 from rota.worker.queues import Queues
+from support.house import NOON, Clock, House
+from support.waiting import until
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import House
-from scripted import Script, Scripted
 
 from rota.db import tasks as rows
 from rota.db.listener import RUNS, Listener, Wakes
@@ -23,6 +21,8 @@ from rota.service import Loop
 from rota.sessions import changing, opening, tasks
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
+from support.house import House
+from support.scripted_executor import Script, Scripted
 
 
 async def nothing_to_it(assignment: Assignment, desk: Desk) -> Outcome:

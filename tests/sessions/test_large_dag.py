@@ -3,10 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from house import House
-from waiting import until
-
 from rota.model.task import TaskForm
+from support.house import House
+from support.waiting import until
 
 
 def task(key: str, *depends_on: str) -> TaskForm:

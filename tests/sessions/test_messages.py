@@ -11,9 +11,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from databases import roll_back
-from house import House
-from waiting import until
 
 from rota.db import messages as rows
 from rota.db.listener import Listener, Wakes, session_channel
@@ -26,6 +23,9 @@ from rota.roster.running import run_agent
 from rota.sessions import messages
 from rota.sessions.messages import Post, subscribe
 from rota.watch.prune import Prune
+from support.databases import roll_back
+from support.house import House
+from support.waiting import until
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 LEASE = (

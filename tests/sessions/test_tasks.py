@@ -5,8 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import run_status, sessions
 from rota.db import tasks as rows
@@ -25,6 +23,8 @@ from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions import chat, tasks
 from rota.worker.queues import Queues
+from support.house import House
+from support.waiting import until
 
 Workshop = Any
 WAITING_FOR_A_LOCK = (

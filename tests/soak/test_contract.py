@@ -6,7 +6,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from ..http.contract import Served, document, served  # noqa: F401 — a fixture
+from support.api_contract import Served, document, served  # noqa: F401 — a fixture
 
 MANY = settings(settings.get_profile("anew"), max_examples=50, suppress_health_check=list(HealthCheck))
 

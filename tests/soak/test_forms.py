@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from process.rota import Rota
+
+from support.rota_process import Rota
 
 SEED = int(os.environ.get("ROTA_TEST_SOAK_SEED") or random.randrange(1_000_000))
 TIMES = 20  # each form is filled in at random; before that, each field alone

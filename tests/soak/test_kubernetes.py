@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors.stand_ins import RecordingDesk, assignment, until
 
 from rota.executors.kubernetes import KubernetesExecutor
 from rota.executors.kubernetes.cluster import JOBS, SECRETS, Cluster, Where
@@ -21,6 +20,7 @@ from rota.executors.kubernetes.manifest import name_of
 from rota.model.executor import LostAttempt
 from rota.model.ids import RunId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support.stand_ins import RecordingDesk, assignment, until
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 WHERE: dict[str, Any] = {"kubeconfig": KUBECONFIG, "namespace": os.environ.get("ROTA_TEST_KUBERNETES_NAMESPACE", "")}

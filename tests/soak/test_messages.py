@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from process.fire import messages_under_fire
+
+from support.messages_under_fire import messages_under_fire
 
 
 @pytest.mark.timeout(1200)

@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from faults.fleet import Fleet
-from faults.proxy import Proxy
-from faults.test_database import TERMINATE, stop_immediately
-from house import House
-from process.rota import Rota
 
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.migrate import migrate
 from rota.db.pool import Database
+from support.fleet import Fleet
+from support.house import House
+from support.postgres_proxy import Proxy
+from support.rota_process import Rota
+
+from ..faults.test_database import TERMINATE, stop_immediately
 
 SECONDS = float(os.environ.get("ROTA_TEST_SOAK_SECONDS", "60"))
 SEED = int(os.environ.get("ROTA_TEST_SOAK_SEED") or random.randrange(1_000_000))

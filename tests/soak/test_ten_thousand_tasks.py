@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from house import House
+
+from support.house import House
 
 from ..sessions.conftest import crew, workshop  # noqa: F401 — fixtures
 from ..sessions.test_large_dag import deep, finishes, lattice, wide

@@ -5,8 +5,6 @@ import secrets
 from uuid import UUID
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import events
 from rota.db.events import Event, NewEvent
@@ -16,6 +14,8 @@ from rota.model.ids import AutomationId, SessionId
 from rota.roster import running
 from rota.trace import follow
 from rota.trace.follow import Readers
+from support.house import House
+from support.waiting import until
 
 WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

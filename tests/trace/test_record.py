@@ -5,9 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from house import House
 from psycopg import DataError, OperationalError
-from waiting import until
 
 from rota.db.listener import Wakes, session_channel
 from rota.db.pool import Database
@@ -19,6 +17,8 @@ from rota.model.run import Claimed
 from rota.roster import running
 from rota.trace import record
 from rota.trace.record import LONGEST_TEXT, TOO_MANY_UNITS, Recorder, RecordingDesk
+from support.house import House
+from support.waiting import until
 
 CLAIM = """
 UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'

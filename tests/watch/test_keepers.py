@@ -5,8 +5,6 @@ import inspect
 from datetime import timedelta
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import artifacts, memory, pruning
 from rota.db.listener import ANSWERS, CANCELS, RUNS, Listener, Wakes
@@ -20,6 +18,8 @@ from rota.watch import prune, rescue
 from rota.watch.prune import Prune
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
+from support.house import House
+from support.waiting import until
 
 WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 EVENTS = """

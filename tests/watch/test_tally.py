@@ -6,7 +6,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from house import House
 
 from rota.db import tallies, usage
 from rota.db.pool import Database
@@ -14,6 +13,7 @@ from rota.model.ids import id_at
 from rota.model.tally import closed_until, made_at, quarter
 from rota.roster.forecasting import at_pace
 from rota.watch.tally import Tally
+from support.house import House
 
 NOON = datetime(2026, 11, 15, 12, 7, tzinfo=UTC)
 RUN = """

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from at_work import at_work
-from house import House
-from scripted import Script, Scripted
 
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
@@ -19,6 +16,9 @@ from rota.service import Loop
 from rota.trace.record import Recorder
 from rota.worker.lease import Lease
 from rota.worker.worker import Worker
+from support.house import House
+from support.running_worker import at_work
+from support.scripted_executor import Script, Scripted
 
 
 class Shift:

@@ -6,9 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from house import House
-from scripted import Scripted
-from waiting import until
 
 from rota.db import abandonments
 from rota.db.listener import Wakes
@@ -18,6 +15,9 @@ from rota.model.outcome import Outcome, Succeeded
 from rota.runs import cancelling
 from rota.watch.rescue import Rescue
 from rota.worker.abandoning import Abandon
+from support.house import House
+from support.scripted_executor import Scripted
+from support.waiting import until
 
 LOSE = """UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = 'gone',
                           started_at = coalesce(started_at, now()), lease_until = now() - interval '1 s'"""

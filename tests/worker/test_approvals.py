@@ -7,8 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import approvals as rows
 from rota.db import queues
@@ -21,6 +19,8 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 from rota.runs import cancelling
 from rota.sessions import approvals
 from rota.watch.rescue import Rescue
+from support.house import House
+from support.waiting import until
 
 STATUS = "SELECT status FROM runs ORDER BY id DESC LIMIT 1"
 

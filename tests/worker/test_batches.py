@@ -4,15 +4,15 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from house import House
 from psycopg import AsyncConnection
-from waiting import until
 
 from rota.db.listener import Wakes
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import Outcome, Succeeded
 from rota.roster import running
+from support.house import House
+from support.waiting import until
 
 RUNS = 100
 ENDED = "SELECT count(*) = 100 FROM runs WHERE status = 'succeeded'"

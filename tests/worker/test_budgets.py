@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from at_work import at_work
-from house import NOON, Clock, House
-from waiting import until
 
 from rota.db import accounts as account_rows
 from rota.db import budgets, events, runs, spending
@@ -31,6 +28,9 @@ from rota.scheduler.tick import Scheduler
 from rota.trace.record import Recorder
 from rota.worker.queues import Queues
 from rota.worker.worker import Worker
+from support.house import NOON, Clock, House
+from support.running_worker import at_work
+from support.waiting import until
 
 TEN_OF_HUNDRED = {"per_run": {"tokens": 10}, "per_month": {"tokens": 100}}
 ONE_AT_A_TIME = {"per_run": {"tokens": 10}, "per_month": {"tokens": 10}}

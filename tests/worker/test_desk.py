@@ -10,9 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from house import House
 from psycopg import OperationalError
-from waiting import until
 
 from rota.db import messages as message_rows
 from rota.db.pool import Connection, Database
@@ -27,6 +25,8 @@ from rota.model.redaction import Redactor
 from rota.model.task import TaskForm
 from rota.sessions import desk as desks
 from rota.sessions import messages
+from support.house import House
+from support.waiting import until
 
 WORK = """
     from rota.agent import Context

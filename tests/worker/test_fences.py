@@ -7,8 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import aftermath, attempts, budgets, checkpoints, events, run_status
 from rota.db.listener import RUNS, Wakes
@@ -27,6 +25,8 @@ from rota.sessions import approvals
 from rota.timeouts import STOP_AT
 from rota.worker.queues import Queues
 from rota.worker.worker import MOST_AT_ONCE, Worker
+from support.house import House
+from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 ASK = """

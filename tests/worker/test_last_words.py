@@ -4,12 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
+from support.house import House
+from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

@@ -9,8 +9,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import aftermath, attempts, budgets, events, run_status, triggers
 from rota.db.events import NewEvent
@@ -26,6 +24,8 @@ from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions import messages
 from rota.worker.queues import Queues
+from support.house import House
+from support.waiting import until
 
 LEASE = timedelta(minutes=1)
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -6,8 +6,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from house import House
-from waiting import until
 
 from rota.db.listener import Wakes
 from rota.db.pool import Database
@@ -18,6 +16,8 @@ from rota.model.redaction import MASK
 from rota.sessions.desk import AttemptDesk
 from rota.watch.rescue import Rescue
 from rota.worker import settler
+from support.house import House
+from support.waiting import until
 
 POISON = ["a\0b", "a\ud800b"]
 

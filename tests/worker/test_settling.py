@@ -5,8 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from house import House
-from waiting import until
 
 from rota.db.listener import RUNS, Wakes
 from rota.db.pool import Connection, Database
@@ -20,6 +18,8 @@ from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions import chat
 from rota.worker.queues import Queues
+from support.house import House
+from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 STORY = """

@@ -8,8 +8,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from house import House
-from waiting import until
 
 from rota.db import events, runs, workers
 from rota.db.listener import CANCELS, RUNS, Wakes
@@ -32,6 +30,8 @@ from rota.watch.rescue import Rescue
 from rota.worker import worker
 from rota.worker.attempt import TRANSCRIPT_BYTES, Attempt
 from rota.worker.queues import Queues
+from support.house import House
+from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

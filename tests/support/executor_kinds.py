@@ -11,9 +11,6 @@ from textwrap import dedent, indent
 from typing import Any, Protocol
 
 import pytest
-from executors import clusters
-from executors.http_agent import END, Answer, Request, Server, chunk, chunked, line, response
-from executors.stand_ins import RecordingDesk
 
 from rota.executors.acp import AcpExecutor
 from rota.executors.command import CommandExecutor
@@ -23,6 +20,9 @@ from rota.executors.langgraph import LanggraphExecutor
 from rota.executors.llm import LlmExecutor
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Executor
+from support import clusters
+from support.http_agent import END, Answer, Request, Server, chunk, chunked, line, response
+from support.stand_ins import RecordingDesk
 
 FLOOD, SMALL_FLOOD = 1_000_000_000, 199_000_000
 EVERY_KIND = bool(os.environ.get("ROTA_TEST_EVERY_KIND"))  # shows everything itself, however long it takes

@@ -45,14 +45,14 @@ class Wire:
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         return await self.result("tools/call", name=tool, arguments=arguments)
 
-    async def done(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+    async def assert_done(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """What a tool gives, when it does what it was asked."""
         result = await self.call(tool, **arguments)
         assert result["isError"] is False, result
         given: dict[str, Any] = result["structuredContent"]
         return given
 
-    async def refused(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+    async def assert_refused(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """The problem that a tool tells, with its words under `text`."""
         result = await self.call(tool, **arguments)
         assert result["isError"] is True, result
@@ -60,7 +60,7 @@ class Wire:
         return {**result["structuredContent"], "text": said["text"]}
 
 
-def wrong(answer: Response, status: int, code: int) -> dict[str, Any]:
+def assert_protocol_error(answer: Response, status: int, code: int) -> dict[str, Any]:
     """The error that a whole request was refused with."""
     assert answer.headers["content-type"] == "application/json"
     told: dict[str, Any] = answer.json()

@@ -28,9 +28,8 @@ from rota.http.app import create_app
 from rota.http.context import Web
 from rota.model.duration import parse_duration
 from rota.settings import Settings
-
-from ..access.test_levels import things
-from .api_client import Api, AtWork, Office, Site, furnish, made, opened, serving
+from support.api_client import Api, AtWork, Office, Site, assert_ok, furnish, opened, serving
+from support.api_routes import create_one_of_each
 
 T = TypeVar("T")
 
@@ -67,8 +66,8 @@ class Tenant:
     async def move_in(cls, site: Site) -> "Tenant":
         office = await furnish(site)
         api = await office.api()
-        found = await things(office, api)
-        made(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
+        found = await create_one_of_each(office, api)
+        assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
         return cls(office, api, found, await office.claim())
 
     def headers(self, path: str) -> dict[str, str]:

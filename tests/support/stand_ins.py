@@ -169,7 +169,7 @@ def carrying(mark: str) -> list[int]:
 
 
 async def work(name: str, config: Mapping[str, Any], directory: Path) -> None:
-    from executors.kinds import KINDS
+    from support.executor_kinds import KINDS
 
     [kind] = [each for each in KINDS if each.name == name]
     executor = kind.executor(timedelta(seconds=0.3))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from docs.pages import KIND_PAGES, blocks
+
+from support.doc_pages import KIND_PAGES, blocks
 
 DOUBLE = Path(__file__).with_name("cluster_double.py")
 PAGE = KIND_PAGES["kubernetes"]

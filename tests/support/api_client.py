@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from databases import database
 from fastapi import FastAPI
-from house import House
 from httpx import ASGITransport, AsyncClient, Response
-from waiting import until
 
 from rota.access import signing_in
 from rota.access.vault import Vault
@@ -35,6 +32,9 @@ from rota.roster.first_start import settle_in
 from rota.settings import Settings
 from rota.trace.record import Recorder
 from rota.worker.worker import Worker
+from support.databases import database
+from support.house import House
+from support.waiting import until
 
 HOUR = timedelta(hours=1)
 COOKIE = "rota_80_login"  # of http://rota.test
@@ -124,7 +124,7 @@ class Api:
         items: list[dict[str, Any]] = []
         given: dict[str, Any] = {"limit": limit}
         while True:
-            page = made(await self.get(path, **given), 200)
+            page = assert_ok(await self.get(path, **given), 200)
             items += page["items"]
             assert len(items) < 1000, "this list has no end"
             if page["next_cursor"] is None:
@@ -297,7 +297,7 @@ def example(**values: Any) -> dict[str, Any]:
     return {"name": "Morning digest", "agent": "worker-bee", "prompt": "Summarise my inbox", **values}
 
 
-def refused(answer: Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
+def assert_refused(answer: Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
     """The problem that an answer tells: its status, its stable code and the field, in the one form all refusals have."""
     told: dict[str, Any] = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
@@ -307,7 +307,7 @@ def refused(answer: Response, status: int, code: str, field: str | None = None) 
     return told
 
 
-def made(answer: Response, status: int = 201) -> dict[str, Any]:
+def assert_ok(answer: Response, status: int = 201) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     told: dict[str, Any] = answer.json()
     return told

@@ -19,14 +19,14 @@ from typing import Any
 
 import psutil
 import pytest
-from executors import clusters, stand_ins
-from executors.kinds import Kind, events, told
-from executors.stand_ins import RecordingDesk, lives, read_pids, until
 
 from rota.errors import Lost
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Executor, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
+from support import clusters, stand_ins
+from support.executor_kinds import Kind, events, told
+from support.stand_ins import RecordingDesk, lives, read_pids, until
 
 MB = 1_000_000
 

@@ -11,10 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from executors.stand_ins import seen_from_here
-from faults import promises
-from house import House
-from process.rota import Rota
 from psycopg import AsyncConnection
 
 from rota.access import tokens
@@ -27,6 +23,10 @@ from rota.service import Loop
 from rota.settings import Settings, read_settings
 from rota.watch.rescue import Rescue
 from rota.worker import hire
+from support import promises
+from support.house import House
+from support.rota_process import Rota
+from support.stand_ins import seen_from_here
 
 QUICK = {
     "ROTA_LEASE_SECONDS": "2",

@@ -3,7 +3,8 @@
 from typing import Any
 
 from httpx import AsyncClient
-from waiting import until
+
+from support.waiting import until
 
 API = "http://rota.test/api/v1/workspaces/default"
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-import mirror
 from psycopg import AsyncConnection
 from psycopg.rows import dict_row
+
+from support import live_run_tables as mirror
 
 TERMINAL = {"succeeded", "failed", "skipped", "cancelled"}
 

@@ -14,11 +14,10 @@ from typing import Any
 import psycopg
 
 from rota.db.embedded import EmbeddedPostgres
+from support.message_crowd import END
+from support.rota_process import ROTA, clean_environment, furnished, request, until
 
-from .crowd import END
-from .rota import ROTA, clean_environment, furnished, request, until
-
-CROWD = Path(__file__).with_name("crowd.py")
+CROWD = Path(__file__).with_name("message_crowd.py")
 
 
 class Api:

@@ -1,0 +1,1 @@
+"""Helpers of the tests: processes, servers, agents and clients that several test modules use."""
