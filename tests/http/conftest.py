@@ -16,7 +16,6 @@ from pathlib import Path
 from subprocess import PIPE, Popen, run
 from typing import Any
 from urllib.error import HTTPError
-from uuid import UUID
 
 import pytest
 import pytest_asyncio
@@ -24,20 +23,12 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Request
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
-from rota.access import signing_in
 from rota.access.signing_in import csrf_of
 from rota.access.vault import open_vault
-from rota.db import automations, events, runs
-from rota.db.events import NewEvent
 from rota.db.listener import Listener, Wakes
 from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import CSRF_HEADER, Web
-from rota.model.firing import Placement
-from rota.model.ids import AutomationId, RunId
-from rota.model.run import SkipReason, Source
-from rota.roster.running import run_now
-from rota.runs import starting
 from rota.settings import Settings
 from support.house import House
 from support.rota_process import furnished
@@ -53,75 +44,6 @@ ARGUMENTS = (
 
 
 # ── In this process ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Rooms(House):
-    """The house, and quick ways to leave traces in it without a worker."""
-
-    async def link(self) -> str:
-        async with self.db.transaction() as conn:
-            return await signing_in.create_link(conn, self.caller.user_id)
-
-    async def worker(self, kinds: str = "{command}", pools: str = "{default}") -> None:
-        """A worker that lives, and claims nothing."""
-        await self.execute(
-            "INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES ('w', 'north', 1, 1, %s, %s)",
-            kinds,
-            pools,
-        )
-
-    async def run(self, automation_id: UUID) -> dict[str, Any]:
-        """A run that waits for a worker which never comes."""
-        async with self.db.transaction() as conn:
-            run_id = await run_now(conn, self.caller, AutomationId(automation_id))
-        return await self.run_of(run_id)
-
-    async def run_of(self, run_id: RunId) -> dict[str, Any]:
-        async with self.db.connection() as conn:
-            found = await runs.find(conn, self.caller.workspace_id, run_id)
-        assert found
-        return found
-
-    async def started(self, automation_id: UUID) -> dict[str, Any]:
-        """A run that is at work."""
-        queued = await self.run(automation_id)
-        await self.execute(
-            "UPDATE runs SET status = 'running', started_at = now(), attempt = 1, worker_id = 'w', "
-            "lease_until = now() + interval '1 hour' WHERE id = %s",
-            queued["id"],
-        )
-        return await self.run_of(queued["id"])
-
-    async def ended(self, automation_id: UUID, status: str = "succeeded", **columns: Any) -> dict[str, Any]:
-        """A run that ended so."""
-        started = await self.started(automation_id)
-        if status in {"failed", "cancelled"}:
-            columns = {"error_class": "agent_error", **columns}
-        sets = "".join(f", {name} = %s" for name in columns)
-        query = f"UPDATE runs SET status = %s, finished_at = now(), lease_until = NULL{sets} WHERE id = %s"
-        await self.execute(query, status, *columns.values(), started["id"])
-        return await self.run_of(started["id"])
-
-    async def skipped(self, automation_id: UUID, reason: SkipReason, **facts: Any) -> None:
-        """A slot that did not run."""
-        async with self.db.transaction() as conn:
-            held, _ = await automations.hold(conn, self.caller.workspace_id, str(automation_id))
-            assert held
-            policy = held.policy
-            await starting.start(conn, [policy.start(Source.SCHEDULE, Placement(skip_reason=reason), **facts)])
-
-    async def say(self, run: dict[str, Any], kind: str = "output", **data: Any) -> None:
-        """Write an event of a run, as its worker would."""
-        event = NewEvent(self.caller.workspace_id, run["session_id"], kind, data, run["id"], run["attempt"] or None)
-        async with self.db.transaction() as conn:
-            await events.append(conn, [event])
-
-
-@pytest.fixture
-async def house(db: Database) -> Rooms:
-    built = await Rooms.build(db)
-    assert isinstance(built, Rooms)
-    return built
 
 
 @pytest.fixture
@@ -169,7 +91,7 @@ async def guest(app: FastAPI) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.fixture
-async def admin(app: FastAPI, house: Rooms) -> AsyncIterator[AsyncClient]:
+async def admin(app: FastAPI, house: House) -> AsyncIterator[AsyncClient]:
     """The admin, signed in by a link."""
     async with visiting(app) as client:
         answer = await client.post("/sign-in", data={"link": await house.link()})

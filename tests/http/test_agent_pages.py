@@ -278,7 +278,7 @@ async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house:
     assert "pip install 'rota[llm]'" in kinds
     assert "No worker is running" in (await admin.get(HOME)).text
     assert "No worker is running now" in (await admin.get(f"{HOME}/worker-bee")).text
-    await house.worker(kinds="{oracle}")
+    await house.add_worker(kinds="{oracle}")
     assert "Nobody serves this kind" in (await admin.get(HOME)).text
     assert "Nobody serves this kind" in (await admin.get(f"{HOME}/worker-bee")).text
     await house.execute("UPDATE workers SET kinds = '{command,oracle}'")

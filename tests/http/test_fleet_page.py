@@ -21,7 +21,7 @@ SELECT a.workspace_id, %s, a.id, s.id, a.agent_id, a.grant_id, 1, 'succeeded', '
 async def test_lateness_is_told_for_every_stretch_of_the_day_from_its_newest_runs(
     admin: AsyncClient, house: Any
 ) -> None:
-    await house.ended(await house.automation())  # by hand: it has no slot, so it cannot be late
+    await house.ended_run(await house.automation())  # by hand: it has no slot, so it cannot be late
     now = await house.value("SELECT date_bin('10 minutes', now(), 'epoch')")
     for hours, lates in ((23, (9.0, 1.0, 1.0, 1.0)), (2, (4.0,))):
         for number, late in enumerate(lates):

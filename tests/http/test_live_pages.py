@@ -54,7 +54,7 @@ async def test_a_stream_sends_the_part_whenever_it_changed(asks: Any, web: Web, 
         assert b"<html" not in first
         assert b"q=x" in first  # forms lead back to the page with its search, not to its stream
         assert b"live=" not in first
-        run = await house.ended(automation_id)
+        run = await house.ended_run(automation_id)
         second = await anext(feed)
         assert str(run["session_id"]).encode() in second
         assert mark(first) != mark(second)
@@ -90,7 +90,7 @@ async def test_a_wake_is_not_waited_out(asks: Any, web: Web, house: Any, monkeyp
     automation_id = await house.automation()
     async with listening(asks, web, house) as feed:
         await anext(feed)
-        run = await house.ended(automation_id)
+        run = await house.ended_run(automation_id)
         waits = asyncio.ensure_future(anext(feed))
         await asyncio.sleep(0)
         web.wakes.send("rota_runs", [house.caller.workspace_id])
@@ -157,9 +157,9 @@ async def test_a_page_names_its_stream_and_the_stream_answers(admin: AsyncClient
 
 
 async def test_every_page_has_one_stream_which_answers(admin: AsyncClient, house: Any, web: Web) -> None:
-    run = await house.ended(await house.automation({"cron": "0 9 * * *"}))
-    await house.say(run, text="One.")
-    await house.say(run, text="Two.")
+    run = await house.ended_run(await house.automation({"cron": "0 9 * * *"}))
+    await house.write_event(run, text="One.")
+    await house.write_event(run, text="Two.")
     web.closing.set()
     session = f"/w/default/sessions/{run['session_id']}"
     settings = [f"/w/default/settings/{each}" for each in ("credentials", "grants", "accounts", "audit")]
@@ -181,10 +181,10 @@ async def test_the_stream_of_a_session_tells_its_top_too_and_leaves_its_place_al
     asks: Any, web: Web, house: Any
 ) -> None:
     """A browser that lost the line says where in the transcript it was: the top must not change that."""
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     said = sessions.messages(web, house.caller, run["session_id"], 0, Teller())
     feed = live.with_top(asks, web, house.caller, said)
-    await house.say(run, text="Hello.")
+    await house.write_event(run, text="Hello.")
     while not mark(await anext(feed)).isdigit():
         pass
     await house.execute(
@@ -200,7 +200,7 @@ async def test_the_stream_of_a_session_tells_its_top_too_and_leaves_its_place_al
 async def test_who_lost_the_line_of_a_session_is_told_its_top_anew(asks: Any, web: Web, house: Any) -> None:
     """Nobody knows what it shows: a question may have been asked and shown since the page was loaded, and answered
     while the line was lost."""
-    run = await house.ended(await house.automation())
+    run = await house.ended_run(await house.automation())
     said = sessions.messages(web, house.caller, run["session_id"], 0, Teller())
     async with asyncio.timeout(10), aclosing(live.with_top(asks, web, house.caller, said)) as feed:
         told = b""

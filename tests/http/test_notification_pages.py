@@ -28,7 +28,7 @@ class Asked:
 @pytest.fixture
 async def failed(house: Any) -> dict[str, Any]:
     """A run that failed, of an automation with a nasty name."""
-    run: dict[str, Any] = await house.ended(await house.automation(name=f"Errand {NASTY}"), "failed")
+    run: dict[str, Any] = await house.ended_run(await house.automation(name=f"Errand {NASTY}"), "failed")
     await tell(house, run)
     return run
 
@@ -81,7 +81,7 @@ async def test_a_notification_is_a_plain_link_to_the_session_and_a_plain_form(
 async def test_a_failure_is_told_with_its_reason_on_the_page_and_without_it_outside(
     admin: AsyncClient, house: Any
 ) -> None:
-    run = await house.ended(await house.automation(), "failed", error_detail=f"No water\nin the {NASTY}")
+    run = await house.ended_run(await house.automation(), "failed", error_detail=f"No water\nin the {NASTY}")
     await tell(house, run)
     page = html.unescape((await admin.get(f"{ROOT}/notifications")).text)
     assert f">The agent failed: No water\nin the {NASTY}<" in page
@@ -95,7 +95,7 @@ async def test_what_one_hears_of_is_chosen_by_a_plain_form(admin: AsyncClient, h
     answer = await admin.post(f"{ROOT}/notifications/choices", data={"bell": ["paused"], "outward": []})
     assert answer.status_code == 303
     assert (await admin.get(f"{ROOT}/notifications/choices")).text.count(" checked") == 1
-    await tell(house, await house.ended(await house.automation(), "failed"))
+    await tell(house, await house.ended_run(await house.automation(), "failed"))
     assert await house.value("SELECT count(*) FROM notifications") == 0
     assert (await admin.post(f"{ROOT}/notifications/choices", data={"bell": ["odd"]})).status_code == 422
     for name in ("  ", "two\nlines"):
@@ -126,7 +126,7 @@ async def test_the_stream_of_a_page_sends_the_bell_when_it_rings(web: Web, house
 
     view = View("approvals/list.html", "approvals/_results.html", "approvals/_list.html", look)
     stream = live.parts(Asked(), web, house.caller, view, "same-0-0")  # type: ignore[arg-type]
-    run = await house.ended(await house.automation(), "failed")
+    run = await house.ended_run(await house.automation(), "failed")
     await tell(house, run)
     message = (await anext(stream)).decode()
     assert message.startswith("id: same-1-0\n")

@@ -241,7 +241,7 @@ async def test_somebody_in_no_workspace_is_told_so(house: Any, guest: AsyncClien
 
 async def every_page(house: Any) -> list[str]:
     automation_id = await house.automation({"cron": "0 9 * * *"})
-    run = await house.ended(automation_id)
+    run = await house.ended_run(automation_id)
     session = f"/w/default/sessions/{run['session_id']}"
     style = assets.address("rota.css")
     assert style
@@ -327,11 +327,11 @@ async def test_nothing_that_people_or_agents_write_becomes_markup(admin: AsyncCl
     await house.execute("UPDATE triggers SET parked_error = %s", NASTY)
     await house.execute("UPDATE agents SET name = %s", NASTY)
     await house.execute("UPDATE users SET name = %s", NASTY)
-    run = await house.ended(automation_id, "failed", summary=NASTY, error_detail=NASTY)
-    await house.say(run, text=NASTY)
-    await house.say(run, "tool", name=NASTY, **{NASTY: NASTY})
-    await house.say(run, "message", **{"from": NASTY, "text": NASTY})
-    await house.say(run, "run", status="failed", error_class=NASTY, error_detail=NASTY)
+    run = await house.ended_run(automation_id, "failed", summary=NASTY, error_detail=NASTY)
+    await house.write_event(run, text=NASTY)
+    await house.write_event(run, "tool", name=NASTY, **{NASTY: NASTY})
+    await house.write_event(run, "message", **{"from": NASTY, "text": NASTY})
+    await house.write_event(run, "run", status="failed", error_class=NASTY, error_detail=NASTY)
     session = f"/w/default/sessions/{run['session_id']}"
     for path in (
         LIST,
@@ -352,11 +352,11 @@ async def test_nothing_that_people_or_agents_write_becomes_markup(admin: AsyncCl
 
 
 async def test_the_stream_is_escaped_like_the_page(house: Any, web: Web) -> None:
-    run = await house.started(await house.automation(name=NASTY))
+    run = await house.running_run(await house.automation(name=NASTY))
     feed = sessions.messages(web, house.caller, run["session_id"], 1, speech.Teller())
-    await house.say(run, text="A</hx-partial><hx-partial hx-target='body'>" + NASTY)
-    await house.say(run, "tool", name=NASTY, query=NASTY)
-    await house.say(run, "run", status="running")
+    await house.write_event(run, text="A</hx-partial><hx-partial hx-target='body'>" + NASTY)
+    await house.write_event(run, "tool", name=NASTY, query=NASTY)
+    await house.write_event(run, "run", status="running")
     told = (await anext(feed)).decode()
     await feed.aclose()
     assert "<script" not in told
@@ -373,7 +373,7 @@ async def test_another_workspace_looks_like_none(admin: AsyncClient, house: Any)
 
 
 async def test_an_id_of_another_workspace_is_missing_in_mine(admin: AsyncClient, house: Any) -> None:
-    theirs = await house.ended(await house.automation(name="Theirs", slug="theirs"))
+    theirs = await house.ended_run(await house.automation(name="Theirs", slug="theirs"))
     async with house.db.transaction() as conn:
         mine, user_id = WorkspaceId(new_id()), house.caller.user_id
         await people.add_workspace(conn, mine, "mine", "Mine")
@@ -392,13 +392,13 @@ async def test_an_id_of_another_workspace_is_missing_in_mine(admin: AsyncClient,
     "headers", [{"Origin": "https://evil.test"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}], ids=str
 )
 async def test_what_another_site_asks_for_is_refused(admin: AsyncClient, house: Any, headers: dict[str, str]) -> None:
-    run = await house.run(await house.automation())
+    run = await house.queue_run(await house.automation())
     paths = [f"{LIST}/errand/{act}" for act in ("run", "pause", "resume", "restore")]
     for path in (*paths, f"/w/default/runs/{run['id']}/cancel", "/sign-in", "/sign-out", "/theme"):
         answer = await admin.post(path, headers=headers)
         assert answer.status_code == 403, path
         assert "another site" in answer.text
-    assert (await house.run_of(run["id"]))["status"] == "queued"
+    assert (await house.run(run["id"]))["status"] == "queued"
     assert (await admin.get(LIST)).status_code == 200
 
 
@@ -440,7 +440,7 @@ SELECT r.workspace_id, r.id, 1, unit, amount, a.id
 
 
 async def test_money_is_told_with_its_currency(admin: AsyncClient, house: Any) -> None:
-    run = await house.ended(await house.automation())
+    run = await house.ended_run(await house.automation())
     await house.execute(SPENT)
     await house.execute("UPDATE accounts SET currency = 'SEK'")
     for path in (f"{LIST}/errand?view=calendar", f"/w/default/sessions/{run['session_id']}"):
@@ -465,7 +465,7 @@ async def test_what_an_automation_spent_in_two_currencies_has_no_sum(admin: Asyn
     automation_id = await house.automation()
     await house.execute(SECOND_ACCOUNT)
     for currency in ("USD", "EUR", "EUR"):  # it was given another account in between
-        run = await house.ended(automation_id)
+        run = await house.ended_run(automation_id)
         await house.execute(CHARGED, run["id"], currency)
     page = await admin.get(f"{LIST}/errand?view=calendar")
     told = re.findall(r"(Money[^<]*) by day, ([\d.]+) in 30 days", page.text)
@@ -518,7 +518,7 @@ async def test_run_now_pause_and_resume_are_plain_forms(admin: AsyncClient, hous
 
 
 async def test_a_second_run_now_is_refused_in_words(admin: AsyncClient, house: Any) -> None:
-    await house.run(await house.automation())
+    await house.queue_run(await house.automation())
     refused = await submit(admin, f"{LIST}/errand/run")
     assert refused.status_code == 409
     assert "already queued" in refused.text
@@ -528,11 +528,11 @@ async def test_a_second_run_now_is_refused_in_words(admin: AsyncClient, house: A
 
 
 async def test_a_run_is_cancelled_and_retried_by_plain_forms(admin: AsyncClient, house: Any) -> None:
-    run = await house.run(await house.automation())
+    run = await house.queue_run(await house.automation())
     session = f"/w/default/sessions/{run['session_id']}"
     cancelled = await submit(admin, str(Page(await admin.get(session)).form("/cancel")["action"]), next=session)
     assert (cancelled.status_code, cancelled.headers["Location"]) == (303, session)
-    assert (await house.run_of(run["id"]))["status"] == "cancelled"
+    assert (await house.run(run["id"]))["status"] == "cancelled"
     retried = await submit(admin, str(Page(await admin.get(session)).form("/retry")["action"]))
     new = (await house.ledger())[-1]
     assert new["retry_of"] == run["id"]
@@ -541,7 +541,7 @@ async def test_a_run_is_cancelled_and_retried_by_plain_forms(admin: AsyncClient,
 
 async def test_a_deleted_automation_is_found_by_its_id_and_restored(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation({"cron": "0 9 * * *"})
-    run = await house.ended(automation_id)
+    run = await house.ended_run(automation_id)
     await house.execute("UPDATE automations SET deleted_at = now()")
     assert (await admin.get(f"{LIST}/errand")).status_code == 404
     back = next(each["href"] for each in Page(await admin.get(f"/w/default/sessions/{run['session_id']}")).all("a")
@@ -578,7 +578,7 @@ async def test_an_empty_list_shows_how_to_begin(admin: AsyncClient) -> None:
 async def test_the_list_tells_how_everything_stands(admin: AsyncClient, house: Any) -> None:
     busy = await house.automation({"cron": "0 9 * * *"}, name="Busy")
     for status in ("succeeded", "failed", "succeeded"):
-        await house.ended(busy, status)
+        await house.ended_run(busy, status)
     await house.automation({"every": "15m"}, name="Broken")
     await house.execute("UPDATE triggers SET parked_error = 'no such zone' WHERE kind = 'every'")
     page = Page(await admin.get(LIST))
@@ -597,7 +597,7 @@ async def test_the_list_is_read_in_few_statements(
     admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(12):
-        await house.ended(await house.automation({"every": "1h"}, name=f"Errand {number}"))
+        await house.ended_run(await house.automation({"every": "1h"}, name=f"Errand {number}"))
     asked = []
     real = __import__("psycopg").AsyncCursor.execute
 
@@ -617,7 +617,7 @@ async def test_an_automation_that_is_called_like_a_page_is_reached_from_everywhe
     await submit(admin, "/w/default/settings/credentials", name="openai", value="a-secret-value", usable_by="member")
     for name in ("New", "Preview"):
         automation_id = await house.automation({"cron": "0 9 * * *"}, name=name, **uses)
-        await house.ended(automation_id)
+        await house.ended_run(automation_id)
         await house.execute(SPENT + " ON CONFLICT DO NOTHING")
         address = f"{LIST}/{automation_id}"
         [found] = (await admin.get("/w/default/find", params={"q": name})).json()
@@ -627,7 +627,7 @@ async def test_an_automation_that_is_called_like_a_page_is_reached_from_everywhe
 
 
 async def test_the_list_says_why_the_last_run_failed(admin: AsyncClient, house: Any) -> None:
-    await house.ended(await house.automation(), "failed", error_detail=f"No water. {NASTY}")
+    await house.ended_run(await house.automation(), "failed", error_detail=f"No water. {NASTY}")
     page = Page(await admin.get(LIST))
     assert f"The agent failed: No water. {NASTY}" in page.text
     assert f"The agent failed: No water. {NASTY}" in [each.get("title") for each in page.all("span")]
@@ -636,10 +636,10 @@ async def test_the_list_says_why_the_last_run_failed(admin: AsyncClient, house: 
 async def test_history_tells_skips_and_misses_in_words(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation({"cron": "0 9 * * *"})
     now = datetime.now(UTC)
-    await house.skipped(automation_id, SkipReason.PRIOR_IN_FLIGHT, slot=now - timedelta(minutes=1))
+    await house.skip_slot(automation_id, SkipReason.PRIOR_IN_FLIGHT, slot=now - timedelta(minutes=1))
     missed = {"missed_count": 2, "missed_since": now - timedelta(days=3)}
-    await house.skipped(automation_id, SkipReason.MISSED, slot=now - timedelta(minutes=2), **missed)
-    run = await house.ended(automation_id, missed_count=1, missed_since=datetime.now(UTC) - timedelta(hours=5))
+    await house.skip_slot(automation_id, SkipReason.MISSED, slot=now - timedelta(minutes=2), **missed)
+    run = await house.ended_run(automation_id, missed_count=1, missed_since=datetime.now(UTC) - timedelta(hours=5))
     page = await admin.get(f"{LIST}/errand")
     said = re.sub(r"\s+", " ", Page(page).text)
     assert "Skipped: the run before was still going" in said
@@ -658,7 +658,7 @@ async def test_detail_gives_the_next_fires_on_the_triggers_own_clock(admin: Asyn
 async def test_older_runs_are_a_link_away(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation()
     for _ in range(51):
-        await house.ended(automation_id)
+        await house.ended_run(automation_id)
     for path in (f"{LIST}/errand", "/w/default/runs", "/w/default/runs?status=succeeded"):
         first = await admin.get(path)
         older = next(each["href"] for each in Page(first).all("a") if "cursor=" in (each.get("href") or ""))
@@ -670,8 +670,8 @@ async def test_older_runs_are_a_link_away(admin: AsyncClient, house: Any) -> Non
 
 async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation()
-    await house.ended(automation_id, "failed", error_detail="out of paper")
-    await house.ended(automation_id, summary="all printed")
+    await house.ended_run(automation_id, "failed", error_detail="out of paper")
+    await house.ended_run(automation_id, summary="all printed")
     failed = (await admin.get("/w/default/runs?status=failed")).text
     assert "out of paper" in failed
     assert "all printed" not in failed
@@ -684,8 +684,8 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
 async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     admin: AsyncClient, house: Any, ready_at: str, told: str
 ) -> None:
-    await house.worker()
-    run = await house.run(await house.automation())
+    await house.add_worker()
+    run = await house.queue_run(await house.automation())
     await house.execute(f"UPDATE runs SET ready_at = {ready_at}")
     session = f"/w/default/sessions/{run['session_id']}"
     link = f'<a class="told" href="{session}">Waits for {told}</a>'
@@ -695,7 +695,7 @@ async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
 
 
 async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any) -> None:
-    run = await house.ended(await house.automation(name="Morning digest"))
+    run = await house.ended_run(await house.automation(name="Morning digest"))
     page = await admin.get(f"/w/default/sessions/{run['session_id']}")
     assert "Started by automation Morning digest at" in re.sub(r"\s+", " ", Page(page).text)
     assert "by “Run now”" in page.text
@@ -708,7 +708,7 @@ async def test_a_session_that_waits_for_its_first_run_says_so(admin: AsyncClient
 
 
 async def test_a_session_takes_a_follow_up_as_a_plain_form_and_shows_its_tasks(admin: AsyncClient, house: Any) -> None:
-    run = await house.ended(await house.automation(prompt="Water."))
+    run = await house.ended_run(await house.automation(prompt="Water."))
     address = f"/w/default/sessions/{run['session_id']}"
     action = Page(await admin.get(address)).form("/messages")["action"]
     assert (await submit(admin, str(action), prompt=" ")).status_code == 422
@@ -728,7 +728,7 @@ async def test_a_session_takes_a_follow_up_as_a_plain_form_and_shows_its_tasks(a
 async def test_what_is_somebody_elses_is_shown_to_a_member_without_what_they_may_not_do(
     admin: AsyncClient, house: Any
 ) -> None:
-    run = await house.started(await house.automation(schedule={"cron": "0 9 * * *"}))
+    run = await house.running_run(await house.automation(schedule={"cron": "0 9 * * *"}))
     pages = (LIST, f"{LIST}/errand", f"/w/default/sessions/{run['session_id']}")
     offered = [str(each.get("action")) for path in pages for each in Page(await admin.get(path)).all("form")]
     assert {each.rsplit("/", 1)[-1] for each in offered} >= {"run", "pause", "delete", "cancel"}
@@ -855,11 +855,11 @@ def test_what_is_meant_for_a_terminal_is_not_shown(said: str, shown: str) -> Non
 
 
 async def test_pieces_of_one_attempt_are_one_block(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     for text in ("One ", "two ", "three"):
-        await house.say(run, text=text)
-    await house.say(run, "tool", name="search", query="x")
-    await house.say(run, text="Four")
+        await house.write_event(run, text=text)
+    await house.write_event(run, "tool", name="search", query="x")
+    await house.write_event(run, text="Four")
     page = await admin.get(f"/w/default/sessions/{run['session_id']}")
     assert page.text.count('class="said agent"') == 2
     assert "One two three" in page.text
@@ -892,21 +892,21 @@ class Transcript(Page):
 
 
 async def test_the_api_tells_a_session_in_the_words_of_its_page(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation(prompt="Look, then tell."))
+    run = await house.running_run(await house.automation(prompt="Look, then tell."))
     for text in ("\x1b[1mOne\x1b[0m ", "two\r\n", "three"):
-        await house.say(run, text=text)
-    await house.say(run, "tool", name="search", query="x")
-    await house.say(run, text="Four")
-    await house.say(run, "message", **{"from": "agent", "to": "user", "body": "A whole message."})
-    await house.say(run, "message", **{"from": "judge", "to": "all", "body": "Another."})
+        await house.write_event(run, text=text)
+    await house.write_event(run, "tool", name="search", query="x")
+    await house.write_event(run, text="Four")
+    await house.write_event(run, "message", **{"from": "agent", "to": "user", "body": "A whole message."})
+    await house.write_event(run, "message", **{"from": "judge", "to": "all", "body": "Another."})
     for status in ("pending", "ready", "done", "failed", "skipped"):
-        await house.say(run, "task", status=status, task="one", role="judge", reason="timeout")
-    await house.say(run, "approval", status="pending", question="May I?")
-    await house.say(run, "approval", status="refused", by="Ann", label="Refuse", text="No.")
-    await house.say(run, "artifact", name="report.md")
-    await house.say(run, "session", status="done", by="Ann")
+        await house.write_event(run, "task", status=status, task="one", role="judge", reason="timeout")
+    await house.write_event(run, "approval", status="pending", question="May I?")
+    await house.write_event(run, "approval", status="refused", by="Ann", label="Refuse", text="No.")
+    await house.write_event(run, "artifact", name="report.md")
+    await house.write_event(run, "session", status="done", by="Ann")
     for change in ({"status": "queued", "reason": "lost"}, {"status": "failed", "error_class": "timeout"}):
-        await house.say(run, "run", **change)
+        await house.write_event(run, "run", **change)
     page = Transcript(await admin.get(f"/w/default/sessions/{run['session_id']}"))
     answer = (await admin.get(f"/api/v1/workspaces/default/sessions/{run['session_id']}/transcript")).json()
     told = {each["seq"]: " ".join(each["text"].split()) for each in answer["items"]}
@@ -917,9 +917,9 @@ async def test_the_api_tells_a_session_in_the_words_of_its_page(admin: AsyncClie
 
 
 async def test_a_transcript_is_paged_by_its_events(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation(prompt="Count."))
+    run = await house.running_run(await house.automation(prompt="Count."))
     for text in ("One ", "two ", "three"):
-        await house.say(run, text=text)
+        await house.write_event(run, text=text)
     path = f"/api/v1/workspaces/default/sessions/{run['session_id']}/transcript"
     first = (await admin.get(path, params={"limit": 2})).json()
     rest = (await admin.get(path, params={"limit": 2, "cursor": first["next_cursor"]})).json()
@@ -951,17 +951,17 @@ async def test_many_tasks_that_are_added_together_are_one_line(admin: AsyncClien
 
 @pytest.mark.parametrize("said", [{"place": "1", "of": "x"}, {"of": 3}, {"place": 1, "of": 10**18}])
 async def test_a_task_that_was_imported_may_say_anything(admin: AsyncClient, house: Any, said: dict[str, Any]) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     for _ in range(2):
-        await house.say(run, "task", task="odd", role="judge", status="pending", **said)
+        await house.write_event(run, "task", task="odd", role="judge", status="pending", **said)
     page = await admin.get(f"/w/default/sessions/{run['session_id']}")
     assert page.text.count("Task odd was added for the judge.") == 2
 
 
 async def test_a_long_transcript_comes_in_parts(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     for number in range(230):
-        await house.say(run, "tool", name=f"tool-{number}")
+        await house.write_event(run, "tool", name=f"tool-{number}")
     session = f"/w/default/sessions/{run['session_id']}"
     newest = await admin.get(session)
     assert "tool-229" in newest.text
@@ -975,9 +975,9 @@ async def test_a_long_transcript_comes_in_parts(admin: AsyncClient, house: Any) 
 
 
 async def test_a_page_stays_small_however_much_was_said(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     for number in range(12):
-        await house.say(run, text=f"[{number}]" + "<a & b> " * 4000)
+        await house.write_event(run, text=f"[{number}]" + "<a & b> " * 4000)
     newest = await admin.get(f"/w/default/sessions/{run['session_id']}")
     assert "[11]" in newest.text
     assert "Show earlier" in newest.text
@@ -985,9 +985,9 @@ async def test_a_page_stays_small_however_much_was_said(admin: AsyncClient, hous
 
 
 async def test_the_stream_resumes_after_the_last_message_it_gave(house: Any, web: Web) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     for text in ("a", "b", "c"):
-        await house.say(run, text=text)
+        await house.write_event(run, text=text)
 
     async def first(after: int, shown: Sequence[Event] = ()) -> str:
         feed = sessions.messages(web, house.caller, run["session_id"], after, speech.Teller(shown))
@@ -1007,7 +1007,7 @@ async def test_the_stream_resumes_after_the_last_message_it_gave(house: Any, web
 
 
 async def test_the_stream_goes_on_where_the_browser_says(admin: AsyncClient, house: Any, web: Web) -> None:
-    run = await house.ended(await house.automation())
+    run = await house.ended_run(await house.automation())
     web.closing.set()
     path = f"/w/default/sessions/{run['session_id']}/stream"
     answer = await admin.get(path, params={"after": 0}, headers={"Last-Event-ID": "1"})
@@ -1018,8 +1018,8 @@ async def test_the_stream_goes_on_where_the_browser_says(admin: AsyncClient, hou
 
 
 async def test_the_head_follows_the_run(house: Any, web: Web) -> None:
-    run = await house.ended(await house.automation(), "failed", error_detail="line one\rline two")
-    await house.say(run, "run", status="failed", error_class="agent_error", error_detail="line one\rline two")
+    run = await house.ended_run(await house.automation(), "failed", error_detail="line one\rline two")
+    await house.write_event(run, "run", status="failed", error_class="agent_error", error_detail="line one\rline two")
     feed = sessions.messages(web, house.caller, run["session_id"], 1, speech.Teller())
     told = (await anext(feed)).decode()
     await feed.aclose()
@@ -1082,8 +1082,8 @@ def test_a_clock_says_the_year_unless_it_is_this_one_where_it_hangs(now: str, to
 
 async def test_what_is_long_past_is_told_on_the_readers_clock(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation({"cron": "0 9 * * *"})
-    await house.ended(automation_id, started_at=datetime(2020, 3, 1, 22, 5, tzinfo=UTC))
-    await house.skipped(
+    await house.ended_run(automation_id, started_at=datetime(2020, 3, 1, 22, 5, tzinfo=UTC))
+    await house.skip_slot(
         automation_id, SkipReason.MISSED, slot=datetime(2020, 5, 1, tzinfo=UTC),
         missed_count=2, missed_since=datetime(2020, 4, 30, 21, tzinfo=UTC),
     )  # fmt: skip

@@ -102,7 +102,7 @@ async def test_what_ends_with_a_membership_is_said_before_and_ends(
     ada = await member(house)
     automation = await house.automation({"cron": "* * * * *"})
     await house.execute("UPDATE grants SET user_id = %s", ada)
-    await house.run(automation)
+    await house.queue_run(automation)
     await house.execute("UPDATE grants SET user_id = %s", ada)
     async with house.db.transaction() as conn:
         await signing_in.add_token(conn, house.caller.workspace_id, ada, "hers")

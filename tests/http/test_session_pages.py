@@ -82,10 +82,10 @@ def test_as_what_an_artifact_may_be_shown(media_type: str, size: int, shown: str
 
 
 async def test_what_an_agent_leaves_is_told_on_the_page_that_is_open(house: Any, web: Web) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     feed = sessions.messages(web, house.caller, run["session_id"], 1, speech.Teller())
     left = str(uuid4())
-    await house.say(run, "artifact", artifact_id=left, name=NASTY, media_type="text/html", size=2048)
+    await house.write_event(run, "artifact", artifact_id=left, name=NASTY, media_type="text/html", size=2048)
     told = (await anext(feed)).decode()
     await feed.aclose()
     assert f"{ROOT}/sessions/{run['session_id']}/artifacts/{left}" in told
@@ -102,7 +102,7 @@ SELECT workspace_id, id, shown + n, 'tool', jsonb_build_object('name', 'look') F
 
 
 async def test_a_page_that_cannot_keep_up_shows_the_newest_and_the_way_back(house: Any, web: Web) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     shown = await house.value("SELECT last_seq FROM sessions WHERE id = %s", run["session_id"])
     feed = sessions.messages(web, house.caller, run["session_id"], shown, speech.Teller())
     await house.execute(FLOOD, run["session_id"])
@@ -112,7 +112,7 @@ async def test_a_page_that_cannot_keep_up_shows_the_newest_and_the_way_back(hous
     assert f'sessions/{run["session_id"]}?before={newest[0]}">2,800 events came too fast to be shown<' in told
     assert told.startswith(f"id: {newest[-1]}\n")
     assert 'hx-target="#live"' in told  # whatever happened to the run meanwhile
-    await house.say(run, "tool", name="look")
+    await house.write_event(run, "tool", name="look")
     told = (await anext(feed)).decode()
     await feed.aclose()
     assert re.findall(r'data-seq="(\d+)"', told) == [str(newest[-1] + 1)]
@@ -122,7 +122,7 @@ async def test_a_page_that_cannot_keep_up_shows_the_newest_and_the_way_back(hous
 async def test_a_long_story_is_read_from_its_beginning_to_its_end_without_a_script(
     admin: AsyncClient, house: Any
 ) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     told = await house.value("SELECT last_seq FROM sessions WHERE id = %s", run["session_id"])
     await house.execute(FLOOD.replace("3000", "450"), run["session_id"])
     seen: list[str] = []
@@ -144,10 +144,10 @@ async def test_no_line_is_torn_where_a_long_transcript_is_parted(
 ) -> None:
     """Whichever way it is read, every line stands there once and whole, though no piece of it ends with one."""
     monkeypatch.setattr(speech, "SHOWN_EVENTS", 7)
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     said, size = "".join(f"{number} {DOG}" for number in range(60)), len(DOG) * 2 - 7
     for at in range(0, len(said), size):
-        await house.say(run, text=said[at : at + size])
+        await house.write_event(run, text=said[at : at + size])
     home = f"{ROOT}/sessions/{run['session_id']}"
 
     async def read(address: str, way: str) -> list[list[str]]:
@@ -174,9 +174,9 @@ async def test_a_page_of_large_events_reads_few_of_them_and_leads_to_the_others(
 ) -> None:
     """A hundred tool calls of a megabyte each would be read for the one that fits."""
     monkeypatch.setattr(events, "PAGE_BYTES", 50_000)
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     for number in range(6):
-        await house.say(run, "tool", name=f"tool-{number}", given="x" * 60_000)
+        await house.write_event(run, "tool", name=f"tool-{number}", given="x" * 60_000)
     async with house.db.connection() as conn:
         found = await events.tail(conn, house.caller.workspace_id, run["session_id"], limit=100)
     assert (len(found.events), found.more) == (1, True)
@@ -192,7 +192,7 @@ async def test_a_page_of_large_events_reads_few_of_them_and_leads_to_the_others(
 
 
 async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin: AsyncClient, house: Any) -> None:
-    run = await house.run(await house.automation())
+    run = await house.queue_run(await house.automation())
     for uri in ("https://example.org/pull/7", "ssh://host/x"):
         await house.execute(
             "INSERT INTO artifacts (workspace_id, id, session_id, name, media_type, uri) "
@@ -209,7 +209,7 @@ async def test_an_artifact_elsewhere_is_opened_only_where_a_link_can_lead(admin:
 
 @pytest.mark.parametrize("path", ["artifacts/none", f"artifacts/{UNKNOWN}", f"artifacts/{UNKNOWN}/image"])
 async def test_an_artifact_that_is_not_there_is_a_page_too(admin: AsyncClient, house: Any, path: str) -> None:
-    run = await house.run(await house.automation())
+    run = await house.queue_run(await house.automation())
     answer = await admin.get(f"{ROOT}/sessions/{run['session_id']}/{path}")
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("text/html")
@@ -245,7 +245,7 @@ async def test_the_verbs_that_apply_are_offered_to_who_may(admin: AsyncClient, h
 
 async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: Any, web: Web) -> None:
     automation_id = await house.automation()
-    run = await house.run(automation_id)
+    run = await house.queue_run(automation_id)
 
     async def told() -> str:
         page = (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
@@ -256,7 +256,7 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
     feed = sessions.messages(web, house.caller, run["session_id"], 0, speech.Teller())
     assert "Waits for a worker: " in (await anext(feed)).decode()
     await feed.aclose()
-    await house.worker(kinds="{oracle}")
+    await house.add_worker(kinds="{oracle}")
     assert await told() == "Waits for a worker that runs agents of the kind command: none is there now"
     await house.execute("UPDATE workers SET kinds = '{command}', pools = '{gpu}'")
     wanted = "Waits for a worker of the pool default that runs agents of the kind command"
@@ -276,7 +276,7 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
 
 
 async def test_a_session_says_how_many_tasks_of_its_run_were_refused(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     assert "refused" not in Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
     await house.execute(
         """UPDATE runs SET refused_tasks = '{"task_depth": 3, "too_many_tasks_of_run": 1200}' WHERE id = %s""",
@@ -289,7 +289,7 @@ async def test_a_session_says_how_many_tasks_of_its_run_were_refused(admin: Asyn
 
 
 async def test_a_session_is_about_the_run_at_work_whatever_came_after_it(admin: AsyncClient, house: Any) -> None:
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     session = f"{ROOT}/sessions/{run['session_id']}"
     await submit(admin, f"{session}/messages", prompt="And then?")
     waiting = await house.value("SELECT id FROM runs WHERE source = 'chat'")
@@ -340,7 +340,7 @@ async def test_sessions_are_listed_as_they_were_started_and_say_so(admin: AsyncC
 
 
 async def test_a_session_that_is_archived_is_only_read(admin: AsyncClient, house: Any) -> None:
-    run = await house.ended(await house.automation(), "failed")
+    run = await house.ended_run(await house.automation(), "failed")
     await house.execute("UPDATE sessions SET status = 'archived'")
     page = (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
     assert "Archived" in page

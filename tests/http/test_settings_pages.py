@@ -139,10 +139,10 @@ async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) ->
         assert NASTY in Page(page).text
         assert NASTY not in page.text
         assert "To run Worker bee" in page.text
-    run = await house.run(automation_id)
+    run = await house.queue_run(automation_id)
     revoked = await submit(admin, f"{home}/{grant}/revoke", next=home)
     assert (revoked.status_code, revoked.headers["Location"]) == (303, home)
-    assert (await house.run_of(run["id"]))["skip_reason"] == "grant_revoked"
+    assert (await house.run(run["id"]))["skip_reason"] == "grant_revoked"
     assert "skips every slot until its grant is renewed" in (await admin.get(f"{home}/{grant}")).text
     assert 'aria-label="Renew:' in (await admin.get(home)).text
     await submit(admin, f"{home}/{grant}/renew")
@@ -241,14 +241,14 @@ async def test_a_conversation_is_opened_and_listed(admin: AsyncClient, house: An
 
 
 async def test_sessions_of_automations_are_a_list_of_their_own(admin: AsyncClient, house: Any) -> None:
-    run = await house.run(await house.automation())
+    run = await house.queue_run(await house.automation())
     home = f"{ROOT}/sessions"
     assert str(run["session_id"]) not in (await admin.get(home)).text
     assert str(run["session_id"]) in (await admin.get(f"{home}?kind=automation")).text
 
 
 async def test_a_session_of_an_automation_says_what_became_of_its_run(admin: AsyncClient, house: Any) -> None:
-    run = await house.ended(await house.automation(), "cancelled", error_class="cancelled_by_user")
+    run = await house.ended_run(await house.automation(), "cancelled", error_class="cancelled_by_user")
     await house.execute("UPDATE sessions SET status = 'failed'")  # as a run leaves it that did not succeed
     row = (
         (await admin.get(f"{ROOT}/sessions?kind=automation")).text.split(f's-{run["session_id"]}"')[1].split("</tr>")[0]
@@ -259,7 +259,7 @@ async def test_a_session_of_an_automation_says_what_became_of_its_run(admin: Asy
 
 async def test_pages_count_what_waits_for_an_answer(admin: AsyncClient, house: Any) -> None:
     assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text
-    run = await house.started(await house.automation())
+    run = await house.running_run(await house.automation())
     await house.execute(
         "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, expires_at) "
         "SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', now() + interval '1 hour' FROM runs WHERE id = %s",

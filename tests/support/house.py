@@ -1,20 +1,31 @@
-"""A furnished house for tests: a workspace with an agent, and quick ways to save automations and read the ledger."""
+"""A workspace with an agent for tests, and quick ways to save automations, start runs and read or change their state."""
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from rota.db import runs
-from rota.db.pool import Database
+from rota.access import signing_in
+from rota.db import automations as automation_rows
+from rota.db import events, runs
+from rota.db.events import NewEvent
+from rota.db.pool import Connection, Database
 from rota.model.caller import Caller
+from rota.model.firing import Placement
 from rota.model.ids import AutomationId
+from rota.model.run import SkipReason, Source
 from rota.roster import agents, automations
 from rota.roster.first_start import settle_in
+from rota.roster.running import run_now
+from rota.runs import starting
+from support import run_state
+from support.run_state import Run, from_now
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
-# Runs that wait, each in a session of its own, beside one another; many at once.
+# Many waiting runs in one statement, each in a session of its own.
 QUEUE = """
 WITH model AS (SELECT * FROM automations LIMIT 1), opened AS (
     INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
@@ -70,11 +81,106 @@ class House:
                 await conn.execute(place, [next_fire_at, next_fire_at - timedelta(days=1), automation_id])
         return automation_id
 
-    async def queue(self, count: int) -> None:
-        """So many runs wait, as no automation would start them in a moment."""
+    async def link(self) -> str:
+        """A link that signs its owner in."""
+        async with self.db.transaction() as conn:
+            return await signing_in.create_link(conn, self.caller.user_id)
+
+    async def add_worker(self, kinds: str = "{command}", pools: str = "{default}") -> None:
+        """Register a worker that lives and claims nothing."""
+        await self.execute(
+            "INSERT INTO workers (id, host, pid, places, kinds, pools) VALUES ('w', 'north', 1, 1, %s, %s)",
+            kinds,
+            pools,
+        )
+
+    # Starting runs
+
+    async def queue_runs(self, count: int) -> None:
+        """Add many waiting runs of one automation, faster than it could be fired so often."""
         await self.automation(overlap="allow")
         async with self.db.connection() as conn:
             await conn.execute(QUEUE, {"count": count})
+
+    async def queue_run(self, automation_id: UUID) -> Run:
+        """Start a run that waits for a worker."""
+        async with self.db.transaction() as conn:
+            run_id = await run_now(conn, self.caller, AutomationId(automation_id))
+        return await self.run(run_id)
+
+    async def running_run(self, automation_id: UUID) -> Run:
+        """Start a run that worker `w` has claimed."""
+        return await self.set_run((await self.queue_run(automation_id))["id"], **run_state.running())
+
+    async def ended_run(self, automation_id: UUID, status: str = "succeeded", **columns: Any) -> Run:
+        """Start a run that has ended with this status."""
+        run = await self.running_run(automation_id)
+        if status in {"failed", "cancelled"}:
+            columns = {"error_class": "agent_error", **columns}
+        return await self.set_run(run["id"], status=status, finished_at=from_now(), lease_until=None, **columns)
+
+    async def skip_slot(self, automation_id: UUID, reason: SkipReason, **facts: Any) -> None:
+        """Write a slot that did not run."""
+        async with self.db.transaction() as conn:
+            held, _ = await automation_rows.hold(conn, self.caller.workspace_id, str(automation_id))
+            assert held
+            await starting.start(conn, [held.policy.start(Source.SCHEDULE, Placement(skip_reason=reason), **facts)])
+
+    async def add_run(self, automation_id: UUID | None = None, **columns: Any) -> Run:
+        """Insert the row of a run of this automation, or of the only one: waiting and due, unless the columns say otherwise."""
+        async with self.db.transaction() as conn:
+            query = "SELECT id, agent_id, grant_id FROM automations WHERE workspace_id = %s AND (%s::uuid IS NULL OR id = %s)"
+            found = await conn.execute(query, [self.caller.workspace_id, automation_id, automation_id])
+            [(automation_id, agent_id, grant_id)] = await found.fetchall()
+            return await run_state.add_run(conn, {
+                "workspace_id": self.caller.workspace_id, "id": uuid4(), "automation_id": automation_id, "agent_id": agent_id,
+                "grant_id": grant_id, "revision": 1, "status": "queued", "source": "schedule", "queue": self.caller.workspace_id,
+                "pool": "default", "executor": "command", "timeout": timedelta(hours=1), "trace_id": "t", "ready_at": from_now(),
+                **columns,
+            })  # fmt: skip
+
+    # The state of runs: see `run_state` for conditions and values
+
+    async def run(self, run_id: UUID | None = None, /, **where: Any) -> Run:
+        """The run with this id, or the only one that fits."""
+        async with self.db.connection() as conn:
+            return await run_state.find_run(conn, **self._where(run_id, where))
+
+    async def runs(self, **where: Any) -> list[Run]:
+        """The runs that fit, oldest first."""
+        async with self.db.connection() as conn:
+            return await run_state.find_runs(conn, **where)
+
+    async def has_runs(self, count: int, /, **where: Any) -> bool:
+        """Whether exactly so many runs fit."""
+        return len(await self.runs(**where)) == count
+
+    async def set_run(self, run_id: UUID | None = None, /, **changes: Any) -> Run:
+        """Change the run with this id, or the only one."""
+        async with self.db.transaction() as conn:
+            return run_state.only(await run_state.change_runs(conn, self._where(run_id, {}), changes))
+
+    async def set_runs(self, where: Mapping[str, Any] | None = None, /, **changes: Any) -> list[Run]:
+        """Change all runs that fit."""
+        async with self.db.transaction() as conn:
+            return await run_state.change_runs(conn, where or {}, changes)
+
+    @asynccontextmanager
+    async def locked_runs(self, lock: str = "FOR UPDATE", /, **where: Any) -> AsyncIterator[Connection]:
+        """Hold a lock on the runs that fit, in a transaction that lasts as long as the block."""
+        async with self.db.transaction() as conn:
+            await run_state.find_runs(conn, lock, **where)
+            yield conn
+
+    @staticmethod
+    def _where(run_id: UUID | None, where: Mapping[str, Any]) -> dict[str, Any]:
+        return {**where, "id": run_id} if run_id else dict(where)
+
+    async def write_event(self, run: Run, kind: str = "output", **data: Any) -> None:
+        """Write an event of a run, as its worker would."""
+        event = NewEvent(self.caller.workspace_id, run["session_id"], kind, data, run["id"], run["attempt"] or None)
+        async with self.db.transaction() as conn:
+            await events.append(conn, [event])
 
     async def ledger(self, automation_id: UUID | None = None) -> list[dict[str, Any]]:
         """Runs, oldest first."""

@@ -104,7 +104,7 @@ async def test_approvals_and_lost_attempts_go_with_the_transcript_and_secrets_th
 async def test_however_old_what_a_run_still_needs_stays_until_it_has_ended_for_as_long(
     house: House, db: Database
 ) -> None:
-    await house.queue(1)
+    await house.queue_runs(1)
     await house.execute(
         "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, created_at, expires_at)"
         " SELECT workspace_id, id, id, session_id, 1, '?', '[]', now() - interval '91 days', now() FROM runs"

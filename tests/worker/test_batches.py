@@ -78,7 +78,7 @@ SELECT n_tup_upd >= 200 AND n_tup_hot_upd > 0.75 * n_tup_upd FROM pg_stat_user_t
 
 async def test_a_run_begins_and_ends_without_a_new_index_entry_of_its_session(house: House, shift: Any) -> None:
     """An index that has the status, even in its condition, would be one."""
-    await house.queue(RUNS)
+    await house.queue_runs(RUNS)
 
     async def succeed(assignment: Assignment, desk: Desk) -> Outcome:
         return Succeeded("Done.")
@@ -89,7 +89,7 @@ async def test_a_run_begins_and_ends_without_a_new_index_entry_of_its_session(ho
 
 
 async def test_who_stops_claims_no_more_however_many_wait_and_however_soon_they_end(house: House, shift: Any) -> None:
-    await house.queue(1_000)
+    await house.queue_runs(1_000)
     began = asyncio.Event()
 
     async def succeed(assignment: Assignment, desk: Desk) -> Outcome:

@@ -372,7 +372,7 @@ async def test_a_worker_whose_outcomes_are_not_written_claims_only_so_many_more(
 
     async with shift(at_once, places=1) as at_work:
         at_work.worker.settler.hand_in = kept.append
-        await house.queue(MOST_AT_ONCE + 3)
+        await house.queue_runs(MOST_AT_ONCE + 3)
         wakes.send(RUNS)
         await until(lambda: _are(kept, MOST_AT_ONCE))
         await at_work.worker.once()

@@ -547,7 +547,7 @@ async def test_who_comes_while_many_short_runs_wait_is_heard_long_before_the_las
     house: House, shift: Any, wakes: Wakes, newcomer: str, places: int, queued: int, seconds: float
 ) -> None:
     """There is always a free place, or never one: either way somebody looks who came."""
-    await house.queue(queued)
+    await house.queue_runs(queued)
     other = await second_house(house) if newcomer == "of another workspace" else house
     begun: list[Any] = []
     busy = asyncio.Event()
