@@ -92,7 +92,7 @@ def test_a_scheduled_run_is_one_trace_in_spans_log_ledger_and_agent(collector: C
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans.values())
     assert spans["claim"].end_time_unix_nano <= spans["execute"].end_time_unix_nano
     told = [json.loads(line) for line in rota.said if line.startswith("{") and trace_id in line]
-    assert {line["event"] for line in told} >= {"run.fired", "run.claimed", "run.settled"}
+    assert {line["event"] for line in told} >= {"trigger.fired", "run.claimed", "run.settled"}
 
 
 @pytest.fixture

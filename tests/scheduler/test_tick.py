@@ -515,6 +515,51 @@ async def test_after_an_outage_a_triggers_own_jitter_is_not_cut_short(
         assert run["ready_at"] >= NOON + jitter(run["trigger_id"], NOON, span)
 
 
+async def test_after_an_outage_schedules_of_seconds_are_spread_too(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    """Their latest slot is always recent, so that the first one that is due tells of the outage."""
+    for _ in range(10):
+        await house.automation({"every": "40s"}, next_fire_at=NOON)
+    clock.advance(seconds=85)
+    await scheduler.once()
+    ledger = await house.ledger()
+    assert {(clock.now - run["slot"]).total_seconds() for run in ledger} == {5}
+    assert len({run["ready_at"] for run in ledger}) == 10
+    assert all(clock.now <= run["ready_at"] <= clock.now + timedelta(seconds=30) for run in ledger)
+
+
+async def test_runs_that_are_due_together_and_on_time_are_not_spread(
+    house: House, scheduler: Scheduler, clock: Clock
+) -> None:
+    for _ in range(10):
+        await house.automation({"every": "40s"}, next_fire_at=NOON)
+    clock.advance(seconds=4)
+    await scheduler.once()
+    assert {run["ready_at"] for run in await house.ledger()} == {clock.now}
+
+
+async def test_the_log_names_each_fire_of_a_batch(
+    house: House, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(tick, "FIRES_IN_A_LINE", 2)
+    for _ in range(3):
+        await house.automation(HOURLY, next_fire_at=NOON)
+    await house.execute("UPDATE agents SET status = 'paused'")
+    await scheduler.once()
+    lines = [vars(record) for record in caplog.records if record.getMessage() == "trigger.fired"]
+    fires = [fire for line in lines for fire in line["fires"]]
+    ledger = await house.ledger()
+    assert [len(line["fires"]) for line in lines] == [2, 1]
+    assert {(line["triggers"], line["runs"], line["skipped"]) for line in lines} == {(3, 3, 3)}
+    for fire, run in zip(sorted(fires, key=lambda fire: fire["run_id"]), ledger, strict=True):
+        assert {name: fire[name] for name in ("trigger_id", "automation_id", "slot", "trace_id")} == {
+            name: run[name] for name in ("trigger_id", "automation_id", "slot", "trace_id")
+        }
+        assert (fire["run_id"], fire["skipped"]) == (run["id"], "agent_paused")
+
+
 async def test_a_few_late_runs_start_at_once(house: House, scheduler: Scheduler, clock: Clock) -> None:
     for _ in range(3):
         await house.automation(HOURLY, next_fire_at=NOON)

@@ -255,6 +255,17 @@ SELECT {COLUMNS} FROM runs r
 ORDER BY r.id LIMIT %(limit)s
 """  # noqa: S608
 
+LAST_SLOT = f"""
+-- The last slot until a moment for which each trigger has a row, and of those the latest.
+SELECT last.*
+  FROM triggers t CROSS JOIN LATERAL (
+       SELECT {COLUMNS} FROM runs r
+        WHERE r.workspace_id = %(workspace_id)s AND r.trigger_id = t.id AND r.slot < %(until)s AND r.slot IS NOT NULL
+     ORDER BY r.slot DESC LIMIT 1) last
+ WHERE t.workspace_id = %(workspace_id)s AND t.automation_id = %(automation_id)s
+ORDER BY last.slot DESC LIMIT 1
+"""  # noqa: S608
+
 LATENESS = """
 -- From slot to start, by stretches of time: of each the newest few, so that a busy day is told whole and costs no more.
 SELECT span.at, late.median, late.most
@@ -295,6 +306,14 @@ async def slots_from(
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "limit": limit}
     return await named_rows(conn, SLOTS_FROM, given)
+
+
+async def last_slot(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, until: datetime
+) -> dict[str, Any] | None:
+    """The row of the latest slot before this moment, whatever became of it."""
+    given = {"workspace_id": workspace_id, "automation_id": automation_id, "until": until}
+    return next(iter(await named_rows(conn, LAST_SLOT, given)), None)
 
 
 async def lateness(

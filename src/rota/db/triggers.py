@@ -10,8 +10,9 @@ from psycopg import DataError
 from psycopg.rows import TupleRow, dict_row
 
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.firing import Due, Firing, Flight, Policy, Timing
-from rota.model.ids import AutomationId, RunId, TriggerId, WorkspaceId
+from rota.model.ids import AgentId, AutomationId, RunId, TriggerId, WorkspaceId
 
 NEXT = """
 -- All that an idle pass reads: the head of one partial index.
@@ -241,6 +242,41 @@ UPDATE triggers t
  WHERE t.workspace_id = g.workspace_id AND t.id = g.id
 """
 
+REST_WHILE_AGENT_PAUSED = """
+-- In a statement of its own, behind the locks of the automations: it sees an agent that was resumed while they were waited
+-- for, and resuming an agent waits for them.
+UPDATE triggers t SET next_fire_at = NULL
+  FROM json_to_recordset(%(triggers)s::json) AS g(workspace_id uuid, id uuid), automations a, agents
+ WHERE t.workspace_id = g.workspace_id AND t.id = g.id
+   AND a.workspace_id = t.workspace_id AND a.id = t.automation_id
+   AND agents.workspace_id = a.workspace_id AND agents.id = a.agent_id
+   AND (agents.status = 'paused' OR agents.deleted_at IS NOT NULL)
+"""
+
+DUE_OF_AGENT = """
+SELECT DISTINCT a.id
+  FROM automations a JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id
+ WHERE a.workspace_id = %(workspace_id)s AND a.agent_id = %(agent_id)s AND t.next_fire_at <= statement_timestamp()
+ORDER BY a.id
+"""
+
+RESTING = """
+-- The schedules of active automations that are not due at any time, or were due by now.
+SELECT t.*
+  FROM automations a JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id
+ WHERE a.workspace_id = %(workspace_id)s AND (a.agent_id = %(agent_id)s OR a.id = %(automation_id)s)
+   AND a.status = 'active' AND a.deleted_at IS NULL
+   AND t.kind IN ('cron', 'every', 'at') AND t.enabled AND t.parked_error IS NULL
+   AND (t.next_fire_at IS NULL OR t.next_fire_at <= statement_timestamp())
+ORDER BY t.id
+"""
+
+SET_NEXT_OF_ALL = """
+UPDATE triggers t SET next_fire_at = g.next_fire_at
+  FROM json_to_recordset(%(triggers)s::json) AS g(id uuid, next_fire_at timestamptz)
+ WHERE t.workspace_id = %(workspace_id)s AND t.id = g.id
+"""
+
 PARK = """
 UPDATE triggers SET next_fire_at = NULL, parked_error = %(error)s WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
@@ -465,6 +501,37 @@ async def advance(conn: Connection, firings: Iterable[Firing]) -> None:
         for each in firings
     ]
     await conn.execute(ADVANCE, {"firings": orjson.dumps(given).decode()})
+
+
+async def rest_while_agent_paused(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) -> None:
+    """Let these triggers rest if their agent is still paused. Their automations must be locked."""
+    given = [{"workspace_id": w, "id": t} for w, t in triggers]
+    await conn.execute(REST_WHILE_AGENT_PAUSED, {"triggers": orjson.dumps(given).decode()})
+
+
+async def due_of_agent(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> list[AutomationId]:
+    """The automations of this agent that are due and were not fired yet."""
+    rows = await conn.execute(DUE_OF_AGENT, {"workspace_id": workspace_id, "agent_id": agent_id})
+    return [automation_id for (automation_id,) in await rows.fetchall()]
+
+
+async def resting(
+    conn: Connection,
+    workspace_id: WorkspaceId,
+    *,
+    agent_id: AgentId | None = None,
+    automation_id: AutomationId | None = None,
+) -> list[dict[str, Any]]:
+    """The schedules of an agent's active automations, or of one automation, that will not fire unless they are set."""
+    given = {"workspace_id": workspace_id, "agent_id": agent_id, "automation_id": automation_id}
+    return await named_rows(conn, RESTING, given)
+
+
+async def set_next_of_all(
+    conn: Connection, workspace_id: WorkspaceId, times: Iterable[tuple[TriggerId, datetime | None]]
+) -> None:
+    given = [{"id": trigger_id, "next_fire_at": at} for trigger_id, at in times]
+    await conn.execute(SET_NEXT_OF_ALL, {"workspace_id": workspace_id, "triggers": orjson.dumps(given).decode()})
 
 
 async def park(conn: Connection, workspace_id: WorkspaceId, trigger_id: TriggerId, error: str) -> None:

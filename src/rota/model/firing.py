@@ -29,6 +29,9 @@ _LARGEST_MOVE = timedelta(seconds=LONGEST_SHIFT)
 _QUARTER = timedelta(minutes=15)
 _INSTANT = timedelta(microseconds=1)
 
+# A scheduler that is running fires within milliseconds: what is later than this waited for one to come back.
+LATE = timedelta(seconds=5)
+
 QUEUEING_KINDS = frozenset({"webhook", "event", "after"})
 
 
@@ -165,6 +168,7 @@ class Firing(NamedTuple):
     fires: int
     flight: Flight
     replaces: bool = False  # its first start does
+    rests: bool = False  # its agent is paused: nothing is due until it is resumed
 
 
 def fire(due: Due, now: datetime, flight: Flight) -> Firing:
@@ -202,6 +206,7 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
         fires,
         flight,
         replaces,
+        rests=due.policy.refused == SkipReason.AGENT_PAUSED,
     )
 
 
@@ -311,21 +316,25 @@ def jitter(trigger_id: UUID, slot: datetime, span: timedelta | None) -> timedelt
     return span * (int.from_bytes(digest) / 2**64)
 
 
-def spread(starts: Sequence[Start], now: datetime, *, late: timedelta, threshold: int, span: timedelta) -> list[Start]:
-    """After an outage many runs are late together: let them start over a span of time instead of at once, and none
-    before its own jitter lets it."""
-    overdue = sum(1 for each in starts if _is_overdue(each, now, late))
-    if overdue <= threshold:
-        return list(starts)
+def spread(firings: Sequence[Firing], now: datetime, *, threshold: int, span: timedelta) -> list[Start]:
+    """The runs of these firings. If more than `threshold` of them are late, as after an outage, they start over a span
+    of time instead of at once, and none before its own jitter allows."""
+    late = {start.id for firing in firings if _is_late(firing, now) for start in firing.starts if not start.skip_reason}
     return [
-        replace(
-            each, ready_at=max(each.ready_at or now, now + jitter(each.trigger_id or each.id, each.slot or now, span))
-        )
-        if _is_overdue(each, now, late)
-        else each
-        for each in starts
+        _delay(start, now, span) if start.id in late and len(late) > threshold else start
+        for firing in firings
+        for start in firing.starts
     ]
 
 
-def _is_overdue(start: Start, now: datetime, late: timedelta) -> bool:
-    return start.skip_reason is None and start.slot is not None and now - start.slot > late
+def _is_late(firing: Firing, now: datetime) -> bool:
+    """Whether the first of its due slots is late. The latest is not, for a schedule of seconds."""
+    if not firing.starts:
+        return False
+    first = firing.starts[0].missed_since or firing.starts[0].slot
+    return first is not None and now - first > LATE
+
+
+def _delay(start: Start, now: datetime, span: timedelta) -> Start:
+    delayed = now + jitter(start.trigger_id or start.id, start.slot or now, span)
+    return replace(start, ready_at=max(start.ready_at or now, delayed))

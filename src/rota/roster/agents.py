@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from rota.access import credentials
-from rota.db import agents, queues, workers
+from rota.db import agents, clock, queues, workers
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model import agent_config
@@ -17,7 +17,7 @@ from rota.model.address import PUBLIC_ONLY, AllowList
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
 from rota.model.ids import AgentId, new_id
-from rota.roster import slugs
+from rota.roster import slugs, triggers
 from rota.runs import cancelling
 
 SERVED_LATELY = timedelta(days=7)
@@ -90,6 +90,8 @@ async def change(
         await queues.move(conn, caller.workspace_id, agent["id"], queue)
     if agent["status"] == "paused" and found["status"] == "active":
         await cancelling.skip_waiting_of_agent(conn, caller.workspace_id, agent["id"])
+    if agent["status"] == "active" and found["status"] == "paused":
+        await triggers.resume_of_agent(conn, caller.workspace_id, agent["id"], now=await clock.now(conn))
     return await find(conn, caller, str(agent["id"])), warnings
 
 

@@ -115,6 +115,8 @@ async def change(
         saved = await trigger_forms.save(conn, automation, rows, now=now, fields=[_field(form) for form in forms])
     else:
         saved = await triggers.of_automations(conn, caller.workspace_id, [found["id"]])
+    if agent["id"] != found["agent_id"]:
+        await trigger_forms.resume_of_automation(conn, caller.workspace_id, found["id"], now=now)
     revision = found["revision"] + 1
     await agent_rows.add_revision(
         conn, caller.workspace_id, found["id"], revision, _spec(automation, agent, saved), caller.user_id

@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from rota.access.vault import Vault
 from rota.db import automations, triggers, webhook_secrets
+from rota.db.listener import TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
 from rota.model import webhook
@@ -19,7 +20,7 @@ from rota.model.cron import EPOCH, did_you_mean
 from rota.model.duration import format_duration, parse_duration
 from rota.model.event import event_name
 from rota.model.firing import Timing
-from rota.model.ids import TriggerId, WorkspaceId, new_id
+from rota.model.ids import AgentId, AutomationId, TriggerId, WorkspaceId, new_id
 from rota.model.preview import closest
 from rota.model.run import SkipReason
 from rota.model.schedule import AtSchedule, Compiled, CronSchedule, EverySchedule, read_schedule, short_form
@@ -414,6 +415,36 @@ async def resume(conn: Connection, automation: Mapping[str, Any], *, now: dateti
             await triggers.set_next(conn, automation["workspace_id"], row["id"], next_fire(row, now))
         except Invalid as refused:
             await triggers.park(conn, automation["workspace_id"], row["id"], refused.message)
+
+
+async def resume_of_agent(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId, *, now: datetime) -> None:
+    """Let the schedules of a resumed agent's automations count from now. Due slots that were not fired yet are skipped.
+    The automations must be locked."""
+    for automation_id in await triggers.due_of_agent(conn, workspace_id, agent_id):
+        await passing.record(conn, workspace_id, automation_id, SkipReason.AGENT_PAUSED)
+    await _set_resting(conn, workspace_id, await triggers.resting(conn, workspace_id, agent_id=agent_id), now)
+
+
+async def resume_of_automation(
+    conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, now: datetime
+) -> None:
+    """Let resting schedules of an automation count from now: it got another agent, and the one before may be paused."""
+    resting = await triggers.resting(conn, workspace_id, automation_id=automation_id)
+    await _set_resting(conn, workspace_id, [row for row in resting if row["next_fire_at"] is None], now)
+
+
+async def _set_resting(
+    conn: Connection, workspace_id: WorkspaceId, rows: Sequence[Mapping[str, Any]], now: datetime
+) -> None:
+    times: list[tuple[TriggerId, datetime | None]] = []
+    for row in rows:
+        try:
+            times.append((row["id"], next_fire(row, now)))
+        except Invalid as refused:
+            await triggers.park(conn, workspace_id, row["id"], refused.message)
+    if times:
+        await triggers.set_next_of_all(conn, workspace_id, times)
+        conn.wake(TRIGGERS)
 
 
 def upcoming(rows: Sequence[Mapping[str, Any]], count: int, now: datetime) -> list[datetime]:

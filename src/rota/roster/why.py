@@ -11,6 +11,7 @@ from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.model.describe import describe
 from rota.model.ids import AutomationId, WorkspaceId, id_at
+from rota.model.run import SkipReason
 from rota.model.schedule import Schedule, read_schedule
 from rota.roster.automations import now_of
 from rota.roster.triggers import LIMITS, TIMED, timing
@@ -41,7 +42,13 @@ async def why(
     # Of a stretch of missed slots, not every minute is one.
     if told and (not schedules or _due_within(schedules, minute)):
         return told
-    return unrecorded(automation, schedules, minute, now)
+    answer = unrecorded(automation, schedules, minute, now)
+    if answer.code == "off":
+        last = await runs.last_slot(conn, workspace_id, automation_id, until=minute)
+        if last and last["skip_reason"] == SkipReason.AGENT_PAUSED:
+            text = "Its agent was paused. The first slot of the pause was skipped; later ones are not listed."
+            return Answer("agent_paused", text, last, answer.next_slot)
+    return answer
 
 
 def recorded(ledger: Sequence[Mapping[str, Any]], minute: datetime) -> Answer | None:

@@ -1,13 +1,14 @@
 """What nobody ended in order: lost leases, runs that waited too long for a place, lanes that nobody freed."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from rota.db import abandonments, run_status
 from rota.db.pool import OVERTAKEN, PASSING, Connection
+from rota.model.ids import RunId
 from rota.model.outcome import ErrorClass
 from rota.model.run import Settlement, Status
 from rota.runs import ending
@@ -31,6 +32,8 @@ async def rescue(conn: Connection, limit: int) -> int:
 async def _take_back(conn: Connection, lost: Sequence[run_status.LostLease]) -> int:
     async with conn.transaction():
         ended = await run_status.settle(conn, [_row(each) for each in lost])
+        workers = {each.id: each.worker_id for each in lost}
+        conn.afterwards(lambda: _log_rescued(ended, workers))
         await abandonments.add(conn, [(each.workspace_id, each.id, each.attempt) for each in ended])
         await ending.end(conn, ended)
     return len(ended)
@@ -66,8 +69,23 @@ async def end_stuck(conn: Connection, limit: int) -> int:
     """Fail runs that waited longer than they may while nothing but a free place was missing."""
     stuck = await run_status.end_stuck(conn, limit)
     if stuck:
+        conn.afterwards(lambda: _log_stuck(stuck))
         await ending.end(conn, stuck)
     return len(stuck)
+
+
+def _log_rescued(ended: Sequence[run_status.Ended], workers: Mapping[RunId, str]) -> None:
+    for each in ended:
+        log.warning("run.rescued", extra={**_describe(each), "worker_id": workers[each.id]})
+
+
+def _log_stuck(ended: Sequence[run_status.Ended]) -> None:
+    for each in ended:
+        log.warning("run.stuck", extra=_describe(each))
+
+
+def _describe(run: run_status.Ended) -> dict[str, object]:
+    return {"run_id": run.id, "attempt": run.attempt, "status": run.status, "trace_id": run.trace_id}
 
 
 async def free_lanes(conn: Connection, limit: int) -> int:

@@ -24,6 +24,7 @@ from rota.runs import cancelling, starting
 log = logging.getLogger(__name__)
 
 BATCH = 1000
+FIRES_IN_A_LINE = 100  # of the log
 STREAMS = 2
 CONTENDED_SECONDS = 0.05
 
@@ -138,11 +139,12 @@ class Scheduler:
         self, conn: Connection, found: Sequence[tuple[Due, datetime]], firings: Sequence[Firing], now: datetime
     ) -> tuple[list[Start], int]:
         """The runs as they were started, and how many were written."""
-        starts = [start for firing in firings for start in firing.starts]
-        starts = spread(starts, now, late=self._tick, threshold=self._threshold, span=self._span)
+        starts = spread(firings, now, threshold=self._threshold, span=self._span)
         written = await starting.start(conn, starts)
         reach("scheduler.started")
         await triggers.advance(conn, _as_counted(found, firings, starts, written))
+        if resting := [(firing.workspace_id, firing.trigger_id) for firing in firings if firing.rests]:
+            await triggers.rest_while_agent_paused(conn, resting)
         replacing = {firing.starts[0].id for firing in firings if firing.replaces}
         if replacing:
             # A slot that has its run already replaces nothing, nor does what its budget kept from starting.
@@ -160,12 +162,9 @@ class Scheduler:
         FIRED.inc(len(starts) - len(skips))
         if len(skips) < len(starts):
             self._wakes.send(RUNS, {start.workspace_id for start in starts if not start.skip_reason})
-        facts: dict[str, object] = {"triggers": triggers, "runs": started, "skipped": len(skips)}
-        if len(starts) == 1:
-            facts["trace_id"] = starts[0].id.hex
-        log.info("trigger.fired", extra=facts)
-        if tracing.on() or log.isEnabledFor(logging.DEBUG):
-            _tell_of_each([start for start in starts if not start.skip_reason])
+        _log_fires(starts, triggers=triggers, started=started)
+        if tracing.on():
+            _trace_fires(starts)
 
 
 def _as_counted(
@@ -186,8 +185,24 @@ def _as_counted(
     ]
 
 
-def _tell_of_each(starts: Sequence[Start]) -> None:
+def _log_fires(starts: Sequence[Start], *, triggers: int, started: int) -> None:
+    """Log a batch with the ids of its triggers, automations and runs; a large one in several lines."""
+    skipped = sum(start.skip_reason is not None for start in starts)
+    facts = {"triggers": triggers, "runs": started, "skipped": skipped}
+    for first in range(0, max(len(starts), 1), FIRES_IN_A_LINE):
+        fires = [_describe_fire(start) for start in starts[first : first + FIRES_IN_A_LINE]]
+        log.info("trigger.fired", extra={**facts, "fires": fires})
+
+
+def _describe_fire(start: Start) -> dict[str, object]:
+    fire = {
+        "trigger_id": start.trigger_id, "automation_id": start.automation_id, "run_id": start.id,
+        "trace_id": start.id.hex, "slot": start.slot,
+    }  # fmt: skip
+    return {**fire, "skipped": start.skip_reason} if start.skip_reason else fire
+
+
+def _trace_fires(starts: Sequence[Start]) -> None:
     for start in starts:
-        log.debug("run.fired", extra={"run_id": start.id, "trigger_id": start.trigger_id, "trace_id": start.id.hex})
-        if start.slot:
+        if start.slot and not start.skip_reason:
             tracing.span("fire", start.id.hex, began=tracing.instant(start.slot), run_id=start.id)
