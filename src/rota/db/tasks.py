@@ -151,6 +151,13 @@ UPDATE tasks t SET status = 'ready', run_id = g.run_id
  WHERE t.workspace_id = g.workspace_id AND t.session_id = g.session_id AND t.id = g.id AND t.status = 'pending'
 """
 
+OF_RUNS = """
+SELECT t.workspace_id, t.session_id, t.id, t.key, t.role, t.run_id, t.status, t.reason
+  FROM json_to_recordset(%(runs)s::json) AS g(workspace_id uuid, run_id uuid)
+       JOIN tasks t ON t.workspace_id = g.workspace_id AND t.run_id = g.run_id AND t.status = 'ready'
+ORDER BY t.workspace_id, t.id
+"""
+
 AGAIN = """
 -- A failed task is ready again, with the run that retries it.
    UPDATE tasks SET status = 'ready', run_id = %(run_id)s, reason = NULL, finished_at = NULL
@@ -188,8 +195,8 @@ SELECT t.id, (SELECT a.id FROM approvals a
 
 
 class Changed(NamedTuple):
-    """A task whose status has just changed; `place` is which it is of how many that were added with it, if those are
-    many."""
+    """A task whose status has just changed. `place` is which it is of how many that were added with it, if those are
+    many; `retried` marks a failed one that is ready again."""
 
     workspace_id: WorkspaceId
     session_id: SessionId
@@ -200,6 +207,7 @@ class Changed(NamedTuple):
     status: str
     reason: str | None
     place: tuple[int, int] | None = None
+    retried: bool = False
 
 
 class End(NamedTuple):
@@ -308,6 +316,12 @@ async def releasable(conn: Connection, sessions: Iterable[Where]) -> list[dict[s
 async def make_ready(conn: Connection, ready: Sequence[tuple[WorkspaceId, SessionId, TaskId, RunId]]) -> None:
     rows = [{"workspace_id": w, "session_id": s, "id": t, "run_id": r} for w, s, t, r in ready]
     await conn.execute(READY, {"ready": _json(rows)})
+
+
+async def of_runs(conn: Connection, runs: Iterable[tuple[WorkspaceId, RunId]]) -> list[Changed]:
+    """The tasks that have not ended and belong to these runs."""
+    rows = [{"workspace_id": workspace_id, "run_id": run_id} for workspace_id, run_id in runs]
+    return await _changed(conn, OF_RUNS, {"runs": _json(rows)})
 
 
 def _place(task: Changed) -> dict[str, UUID]:

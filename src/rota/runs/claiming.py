@@ -12,8 +12,8 @@ from rota.db.pool import Connection
 from rota.db.run_status import Unreadable
 from rota.model.ids import WorkerId
 from rota.model.outcome import ErrorClass
-from rota.model.run import Claimed, Settlement, Status
-from rota.runs import ending
+from rota.model.run import Claimed, Settlement, Source, Status
+from rota.runs import ending, tasking
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,18 @@ async def claim(
             await _end(conn, refused, unreadable)
         if len(refused) < len(claimed) or not (refused or unreadable):
             break  # otherwise nothing came of it, and who waits behind them must not wait for the next look
-    return [run for run in claimed if not run.refused] if refused else claimed
+    begun = [run for run in claimed if not run.refused] if refused else claimed
+    if of_tasks := [run for run in begun if run.source == Source.TASK]:
+        await _report_tasks(conn, of_tasks)
+    return begun
+
+
+async def _report_tasks(conn: Connection, claimed: Sequence[Claimed]) -> None:
+    """Before their attempts begin. A worker that is killed in between has begun none of them."""
+    try:
+        await tasking.report_running(conn, claimed)
+    except psycopg.Error as failure:
+        log.warning("task.unreported", extra={"runs": len(claimed), "error": str(failure).strip()})
 
 
 async def _end(conn: Connection, refused: Sequence[Claimed], unreadable: Sequence[Unreadable]) -> None:

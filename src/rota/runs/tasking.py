@@ -13,7 +13,7 @@ from rota.db.pool import Connection
 from rota.db.run_status import Ended
 from rota.db.tasks import Changed, End, Where
 from rota.model.ids import AgentId, RunId, WorkspaceId, new_id
-from rota.model.run import TERMINAL, SkipReason, Source, Start, Status
+from rota.model.run import TERMINAL, Claimed, SkipReason, Source, Start, Status
 
 OF_CHAT = frozenset({Source.CHAT, Source.RETRY})
 FAILED = frozenset({Status.FAILED, Status.CANCELLED, Status.SKIPPED})
@@ -25,7 +25,9 @@ async def end(conn: Connection, changed: Sequence[Ended], with_tasks: Iterable[W
     own = [each for each in changed if each.source == Source.TASK and each.session_id]
     waiting = [each for each in own if each.status == Status.QUEUED]
     if waiting:
-        await run_status.hold_in_paused(conn, [(each.workspace_id, each.id) for each in waiting])
+        ids = [(each.workspace_id, each.id) for each in waiting]
+        await run_status.hold_in_paused(conn, ids)
+        await tell(conn, await tasks.of_runs(conn, ids))
     ended = [each for each in own if each.status in TERMINAL]
     started = await _advance(conn, [_end(each) for each in ended]) if ended else set()
     outcomes = dict.fromkeys(with_tasks, False) | {
@@ -68,7 +70,18 @@ def _event(task: Changed) -> NewEvent:
     given = {name: value for name, value in data.items() if value is not None}
     if task.place:
         given["place"], given["of"] = task.place
+    if task.retried:
+        given["retried"] = True
     return NewEvent(task.workspace_id, task.session_id, "task", given, task.run_id)
+
+
+async def report_running(conn: Connection, claimed: Sequence[Claimed]) -> None:
+    """Tell the sessions of these claimed runs that their tasks are running, unless their lease has ended since."""
+    attempts = [(run.workspace_id, run.id, run.attempt) for run in claimed]
+    async with conn.transaction():
+        held = await events.hold(conn, attempts)
+        running = [(run.workspace_id, run.id) for run in claimed if (run.workspace_id, run.id, run.attempt) in held]
+        await tell(conn, [task._replace(status="running") for task in await tasks.of_runs(conn, running)])
 
 
 async def release(conn: Connection, where: Iterable[Where]) -> set[WorkspaceId]:
@@ -84,10 +97,16 @@ async def release(conn: Connection, where: Iterable[Where]) -> set[WorkspaceId]:
     ready = [(task["workspace_id"], task["session_id"], task["id"], run.id) for task, run in pairs]
     await tasks.make_ready(conn, ready)
     await starting.start(conn, starts)
+    await tell(conn, [_ready(*each) for each in zip(found, starts, strict=True) if not each[1].skip_reason])
     refused = [End(each.workspace_id, each.id, False, each.skip_reason) for each in starts if each.skip_reason]
     if refused:
         await _advance(conn, refused)
     return {each.workspace_id for each in starts}
+
+
+def _ready(task: dict[str, Any], run: Start) -> Changed:
+    where = task["workspace_id"], task["session_id"]
+    return Changed(*where, task["id"], task["key"], task["role"], run.id, "ready", None)
 
 
 def _start(task: dict[str, Any]) -> Start:
@@ -181,5 +200,5 @@ async def again(conn: Connection, workspace_id: WorkspaceId, old: RunId, new: Ru
     if task is None:
         return None
     await checkpoints.hand_on(conn, workspace_id, task.session_id, old=old, new=new)
-    await tell(conn, [task, *await tasks.revive(conn, task)])
+    await tell(conn, [task._replace(retried=True), *await tasks.revive(conn, task)])
     return task.workspace_id, task.session_id

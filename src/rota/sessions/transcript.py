@@ -42,7 +42,7 @@ def lines(events: Iterable[Event]) -> Iterator[Line]:
                 yield from _of_run(event)
             case "approval":
                 yield _line(event, "rota", _of_approval(event.data))
-            case "task":
+            case "task" if _has_line(event.data):
                 yield replace(_line(event, "rota", _of_task(event.data)), seq=span(event)[0])
             case "artifact":
                 yield _line(event, "rota", f"Left {event.data.get('name', 'an artifact')}.")
@@ -168,6 +168,11 @@ def _queued_again(why: str) -> str:
 
 def _sentence(text: str, detail: str) -> str:
     return f"{text}: {detail}" if detail else f"{text}."
+
+
+def _has_line(data: dict[str, Any]) -> bool:
+    """The graph of the tasks shows when one is ready and runs; the transcript names retries and ends."""
+    return data.get("status") not in {"ready", "running"} or bool(data.get("retried"))
 
 
 def _of_task(data: dict[str, Any]) -> str:
