@@ -163,9 +163,9 @@ async def test_a_table_that_somebody_holds_stops_the_start_in_words_instead_of_s
     database_url: str, add_migration: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain, "LOCK_TIMEOUT", "100ms")
-    added = add_migration("ALTER TABLE runs ADD COLUMN mood text;")
+    added = add_migration("ALTER TABLE automations ADD COLUMN mood text;")
     with psycopg.connect(database_url) as other:
-        other.execute("SELECT FROM runs")
+        other.execute("SELECT FROM automations")
         with pytest.raises(NotYet) as refused:
             await migrate(database_url)
         assert refused.value.code == "schema_locked"

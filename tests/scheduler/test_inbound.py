@@ -21,6 +21,7 @@ from rota.roster import automations, triggers
 from rota.runs import cancelling
 from rota.scheduler.inbound import publish_event, receive_webhook
 from support.house import House
+from support.run_state import running
 
 
 async def publish(
@@ -61,10 +62,7 @@ async def test_an_event_with_the_key_of_an_earlier_one_is_the_same_event(house: 
 async def test_of_two_triggers_that_replace_and_hear_the_same_event_one_run_stays(house: House) -> None:
     await house.automation(triggers=[{"event": "ping"}, {"event": "ping", "max_fires": 9}], overlap="replace")
     await publish(house, "ping")
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
-        " WHERE status = 'queued'"
-    )
+    await house.set_runs({"status": "queued"}, **running())
     await publish(house, "ping")
     assert sorted(run["status"] for run in await house.ledger()) == ["cancelled", "cancelled", "queued", "running"]
 
@@ -425,10 +423,7 @@ async def test_the_key_alone_guards_against_a_second_run(house: House) -> None:
     """The UNIQUE by itself: whoever forgot the lock is still refused."""
     await house.automation({"event": "ping"}, overlap="allow")
     await publish(house, "ping", key="k")
+    run = await house.run()
+    same = {name: run[name] for name in ("trigger_id", "source", "session_id", "idempotency_key")}
     with pytest.raises(psycopg.errors.UniqueViolation, match="runs_one_per_key"):
-        await house.execute(
-            """INSERT INTO runs (workspace_id, id, trigger_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
-                                 timeout, trace_id, session_id, idempotency_key)
-               SELECT workspace_id, gen_random_uuid(), trigger_id, agent_id, grant_id, revision, status, source, queue, pool,
-                      executor, timeout, trace_id, session_id, idempotency_key FROM runs"""
-        )
+        await house.add_run(**same)

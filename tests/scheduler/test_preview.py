@@ -9,6 +9,7 @@ from rota.errors import Invalid
 from rota.scheduler.inbound import publish_event
 from rota.scheduler.preview import CROWD, Preview, preview
 from support.house import House
+from support.run_state import from_now
 
 LOS_ANGELES = "America/Los_Angeles"
 BERLIN, LATER = "On 29 March 2026 the clock in Berlin", "On 25 October 2026 the clock in Berlin"
@@ -121,19 +122,7 @@ async def test_it_warns_when_the_minute_is_crowded(house: House, monkeypatch: py
 
 async def test_it_warns_when_runs_usually_take_longer_than_the_interval(house: House) -> None:
     automation = await house.automation({"every": "1h"})
-    async with house.db.transaction() as conn:
-        session = await (await conn.execute(
-            "INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id) "
-            "SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id FROM automations RETURNING id"
-        )).fetchone()  # fmt: skip
-        assert session
-        await conn.execute(
-            """INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source,
-                                 queue, pool, executor, timeout, trace_id, started_at, finished_at)
-               SELECT workspace_id, gen_random_uuid(), id, %s, agent_id, grant_id, 1, 'succeeded', 'schedule', workspace_id,
-                      'default', 'command', '1 h', 't', now() - interval '10 minutes', now() FROM automations""",
-            [session[0]],
-        )
+    await house.ended_run(automation, source="schedule", started_at=from_now(minutes=-10))
     shown = await look(house, {"every": "5m"}, automation=str(automation))
     assert [warning.code for warning in shown.warnings] == ["dense"]
     assert (await look(house, {"every": "15m"}, automation=str(automation))).warnings == []
