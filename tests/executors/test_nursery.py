@@ -96,10 +96,10 @@ async def test_who_waits_for_a_stopped_nursery_fails_soon_and_the_next_is_served
 async def test_a_busy_nursery_is_not_taken_for_a_stopped_one(
     run: Run, nursery: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "PATIENCE", 0.2)
+    monkeypatch.setattr(launcher, "PATIENCE", 0.6)
     nursery.suspend()
     attempt = run("true")
-    for _ in range(30):  # others are being launched, for three times as long
+    for _ in range(60):  # others are being launched, for twice as long
         THE_NURSERY.answered()
         await asyncio.sleep(0.02)
     nursery.resume()

@@ -182,9 +182,9 @@ async def test_a_change_while_its_slot_is_being_fired_waits_and_then_holds(
     assert (run["status"], run["skip_reason"]) == expected[change]
 
 
-async def scheduler_batch(scheduler: Scheduler, conn: object) -> None:
+async def scheduler_batch(scheduler: Scheduler, conn: Connection) -> None:
     """One batch inside a transaction that the test ends."""
-    assert await scheduler._fire_batch(conn) == 1  # type: ignore[arg-type]
+    assert await scheduler.fire_batch(conn) == 1
 
 
 async def pause(house: House, conn: Connection, automation: str, _: UUID) -> None:

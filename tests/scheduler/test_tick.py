@@ -1,7 +1,6 @@
 """Promises 1 and 2: every slot becomes exactly one run, skip or recorded miss."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +15,6 @@ from rota.model.ids import WorkerId
 from rota.model.run import SkipReason
 from rota.roster import agents, automations
 from rota.runs import claiming, passing, starting
-from rota.scheduler import tick
 from rota.scheduler.inbound import publish_event
 from rota.scheduler.tick import Scheduler
 from rota.worker.queues import Queues
@@ -56,32 +54,33 @@ async def test_a_pass_says_how_long_until_the_next_trigger_is_due(
 
 
 async def test_a_stream_that_fails_takes_the_other_with_it_and_is_told_as_it_failed(
-    house: House, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    house: House, db: Database, wakes: Wakes, clock: Clock
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON)
-    monkeypatch.setattr(tick, "BATCH", 1)
     begun, left = asyncio.Event(), asyncio.Event()
-    real = scheduler._fire_batch
 
-    async def goes_on() -> int:
-        try:
-            begun.set()
-            return await asyncio.Event().wait()
-        finally:
-            left.set()
+    class FailsInAStream(Scheduler):
+        batches = 0
 
-    async def fails() -> int:
-        await begun.wait()
-        raise OSError("the line is dead")
+        async def fire_batch(self, conn: Connection) -> int:
+            self.batches += 1
+            match self.batches:
+                case 1:
+                    return await super().fire_batch(conn)
+                case 2:
+                    return await self.go_on()
+            await begun.wait()
+            raise OSError("the line is dead")
 
-    batches: Iterator[Callable[[Connection], Awaitable[int]]] = iter([real, lambda _: goes_on(), lambda _: fails()])
+        async def go_on(self) -> int:
+            try:
+                begun.set()
+                return await asyncio.Event().wait()
+            finally:
+                left.set()
 
-    async def fire_batch(conn: Connection) -> int:
-        return await next(batches)(conn)
-
-    monkeypatch.setattr(scheduler, "_fire_batch", fire_batch)
     with pytest.raises(OSError, match="the line is dead"):
-        await scheduler.once()
+        await FailsInAStream(db, wakes, batch=1, clock=clock).once()
     assert left.is_set()
 
 

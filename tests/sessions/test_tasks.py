@@ -134,9 +134,10 @@ async def test_a_retry_of_the_failed_run_revives_what_was_skipped_for_it_alone(
         assert await workshop.tasks(session) == {
             "a": "done", "b": "failed", "of-a": "done", "of-both": "skipped", "end": "done",
         }  # fmt: skip
-        with pytest.raises(Conflict, match="later run"):
+        with pytest.raises(Conflict) as refused:
             async with house.db.transaction() as conn:
                 await running.retry(conn, house.caller, failed)
+        assert refused.value.code == "not_retryable"
         async with house.db.transaction() as conn:
             await running.retry(conn, house.caller, (await workshop.task(session, "b"))["run_id"])
         workshop.wakes.send("rota_runs")
@@ -232,8 +233,9 @@ async def test_ending_a_session_by_hand_skips_what_has_not_begun_and_stops_what_
     assert await workshop.tasks(session) == {"a": "failed", "b": "failed", "c": "skipped"}
     assert await workshop.status(session) == "done"
     await workshop.change(session, "archive")
-    with pytest.raises(Conflict, match="archived"):
+    with pytest.raises(Conflict) as refused:
         await workshop.add(session, task("late"))
+    assert (refused.value.code, refused.value.facts["session_status"]) == ("wrong_state", "archived")
 
 
 async def test_of_many_tasks_that_end_at_once_none_is_compared_with_the_others(house: House) -> None:
@@ -483,8 +485,9 @@ async def test_an_attempt_that_begins_anew_finds_the_tasks_of_the_one_before(wor
     async with house.db.transaction() as conn:
         [run] = await claim_all(conn)
         await tasks.add(conn, *where, [task("a"), task("b", "a")], attempt=(RunId(run.id), 1))
-        with pytest.raises(Conflict, match="'a' already"):
+        with pytest.raises(Conflict, match="'a'") as refused:
             await tasks.add(conn, *where, [task("a")], attempt=(RunId(run.id), 1))
+        assert refused.value.code == "task_exists"
     before = await workshop.task(session, "a")
     await house.set_run(run.id, attempt=2)
     async with house.db.transaction() as conn:
@@ -492,9 +495,10 @@ async def test_an_attempt_that_begins_anew_finds_the_tasks_of_the_one_before(wor
         batch = await tasks.add(conn, *where, more, attempt=(RunId(run.id), 2))
         assert [each["key"] for each in await rows.page(conn, where, batch=batch)] == ["a", "b", "c"]
     assert await workshop.task(session, "a") == {**before, "batch": batch}
-    with pytest.raises(Conflict, match="'plan' already"):
+    with pytest.raises(Conflict, match="'plan'") as refused:
         async with house.db.transaction() as conn:
             await tasks.add(conn, *where, [task("plan")], attempt=(RunId(run.id), 2))
+    assert refused.value.code == "task_exists"
 
 
 async def test_an_agent_adds_tasks_only_while_it_holds_its_lease_and_is_not_being_stopped(
@@ -512,7 +516,8 @@ async def test_an_agent_adds_tasks_only_while_it_holds_its_lease_and_is_not_bein
             await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("zombie")], attempt=later)
     await workshop.change(session, "complete")
     async with house.db.transaction() as conn:
-        with pytest.raises(Conflict, match="being stopped"):
+        with pytest.raises(Conflict) as refused:
             await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("last-word")], attempt=fence)
+    assert refused.value.code == "run_stopping"
     assert set(await workshop.tasks(session)) == {"plan", "by-agent"}
     assert await workshop.status(session) == "done"

@@ -26,7 +26,7 @@ BELL = "rota_bell"
 SCHEMA = "rota_schema"
 
 WINDOW_SECONDS = 0.001
-RETRY_SECONDS = 0.5
+RETRY = timedelta(seconds=0.5)
 PING_SECONDS = 30.0
 
 Handler = Callable[[str], None]
@@ -138,10 +138,12 @@ class Listener:
 
     A notification ends with its sender: what this process sends, it was told before, and is not told again."""
 
-    def __init__(self, url: str, *, answer: timedelta = ANSWER) -> None:
+    def __init__(self, url: str, *, answer: timedelta = ANSWER, retry: timedelta = RETRY) -> None:
+        """After a lost connection, the next attempt comes after `retry`."""
         self.sender = secrets.token_hex(4)
         self._url = url
         self._answer = answer.total_seconds()
+        self._retry = retry.total_seconds()
         self._handlers: dict[str, list[Handler]] = defaultdict(list)
         self._named: Counter[str] = Counter()  # how many on each channel mean one thing only
         self._conn: AsyncConnection[tuple[object, ...]] | None = None
@@ -149,6 +151,14 @@ class Listener:
         self._lost = asyncio.Event()
         self._listening: set[str] = set()
         self._watched: int | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._conn is not None
+
+    def listens_to(self, channel: str) -> bool:
+        """Whether notifications on this channel arrive, because PostgreSQL has confirmed LISTEN."""
+        return channel in self._listening
 
     def on(self, channel: str, handler: Handler) -> None:
         self._handlers[channel].append(handler)
@@ -198,7 +208,7 @@ class Listener:
                 await self._listen()
             except Exception as failure:  # the top of a loop: nobody else would listen
                 log.warning("listener.lost", extra={"error": _told(failure)})
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(self._retry)
 
     async def _listen(self) -> None:
         options = {"autocommit": True, "application_name": "rota listener", "connect_timeout": CONNECT_SECONDS}

@@ -208,6 +208,11 @@ class Stream:
         form = self._redactor.form_of(held)
         return None if form is None else Held(form, *places)
 
+    @property
+    def held_back(self) -> int:
+        """How many characters are held back, those without width included."""
+        return len(self._held)
+
     def feed(self, piece: str) -> str:
         text = self._held + piece
         return self._told(text, self._redactor.begun(text))
