@@ -284,7 +284,7 @@ async def test_it_ends_as_a_new_python_does(run: Run, desk: RecordingDesk, how: 
 async def test_the_libraries_of_our_kinds_can_be_forked(
     executor: PythonExecutor, config: dict[str, Any], assign: Callable[..., Assignment]
 ) -> None:
-    libraries = executor._child(assign(config)).libraries
+    libraries = executor.child(assign(config)).libraries
     process = await ready(libraries)
     assert process.memory_info().rss > 40_000_000  # they are loaded
 

@@ -55,7 +55,7 @@ def behave(kind: Kind, tmp_path: Path) -> Callable[..., Mapping[str, Any]]:
 async def _libraries_are_loaded(executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign) -> None:
     """A Python agent is forked by a process that has them, once it has: so it is here, each time."""
     if isinstance(executor, PythonExecutor):
-        await stand_ins.wait_for_nursery(executor._child(assign(behave("completes"))).libraries)
+        await stand_ins.wait_for_nursery(executor.child(assign(behave("completes"))).libraries)
 
 
 @pytest.fixture

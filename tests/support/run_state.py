@@ -130,6 +130,17 @@ async def add_run(conn: AsyncConnection[Any], columns: Mapping[str, Any]) -> Run
         return only(await cursor.fetchall())
 
 
+def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:
+    """The same for a test that is no coroutine."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(*select(where)).fetchall()
+
+
+def only(runs: Sequence[Run]) -> Run:
+    assert len(runs) == 1, f"{len(runs)} runs: {runs}"
+    return runs[0]
+
+
 async def change_each_run(conn: AsyncConnection[Any], changes: Mapping[UUID, Mapping[str, Any]]) -> None:
     """Change several runs in one statement, each in its own way."""
     await conn.execute(*update_each(changes))
@@ -144,14 +155,3 @@ def find_checks(conn: Connection[Any]) -> tuple[str, ...]:
     """The expressions of the table's check constraints."""
     query = "SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'c'"
     return tuple(expression for (expression,) in conn.execute(query, [RUNS]))
-
-
-def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:
-    """The same for a test that is no coroutine."""
-    with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(*select(where)).fetchall()
-
-
-def only(runs: Sequence[Run]) -> Run:
-    assert len(runs) == 1, f"{len(runs)} runs: {runs}"
-    return runs[0]
