@@ -535,6 +535,46 @@ def test_a_warning_names_the_day_and_what_becomes_of_the_time() -> None:
     assert apia[0].message == "On 30 December 2011 the clock in Apia skips 00:00 to 00:00; 12:00 does not fire."
 
 
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (
+            {"mode": "interval", "every": 2, "unit": "hours", "timezone": "Europe/Berlin"},
+            [
+                "On 29 March 2026 the clock in Berlin skips 02:00 to 03:00; 02:00 does not fire, and 3h pass between two fires, not 2h.",
+                "On 25 October 2026 the clock in Berlin shows 02:00 to 03:00 twice; 02:00 fires twice, and 1h pass between two fires, not 2h.",
+            ],
+        ),
+        (
+            {"cron": "0 */6 * * *", "timezone": LA},
+            [
+                "On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 5h pass between two fires, not 6h.",
+                "On 1 November 2026 the clock in Los Angeles shows 01:00 to 02:00 twice; 7h pass between two fires, not 6h.",
+            ],
+        ),
+        (
+            {"cron": "*/30 2 * * *", "timezone": LA},
+            ["On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:00 does not fire."],
+        ),
+        (
+            {"at": "2026-03-08T02:30", "timezone": LA},
+            ["On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:30 fires at 03:00 instead."],
+        ),
+        ({"cron": "*/20 * * * *", "timezone": LA}, []),
+        ({"cron": "0 * * * *", "timezone": LA}, []),
+        ({"cron": "*/5 9-17 * * *", "timezone": LA}, []),
+        ({"cron": "0 */2 * * 1-5", "timezone": LA}, []),
+        ({"cron": "0 */2 * * *", "timezone": "UTC"}, []),
+    ],
+)
+def test_a_warning_says_where_the_clock_shifts_the_steps_of_what_follows_it(
+    form: dict[str, Any], expected: list[str]
+) -> None:
+    start = utc(2026, 3, 1)
+    found = warnings(read(form, now=start).schedule, start)
+    assert [each.message for each in found if "2026" in each.message] == expected
+
+
 def test_fires_closer_than_a_run_takes_are_dense() -> None:
     busy = CronSchedule("0,5 9 * * *", "UTC")
     assert codes(busy, usual_duration=timedelta(minutes=6)) == ["dense"]
