@@ -189,7 +189,7 @@ async def test_the_number_of_a_lost_socket_is_free_for_others(db: Database, data
     assert listener._conn
     number, arrived, loop = listener._conn.fileno(), asyncio.Event(), asyncio.get_running_loop()
     await cut(db)
-    await until(lambda: _lost(listener))
+    await until(lambda: _unlistened(listener, "rota_numbered"))
     reading, writing = os.pipe()
     os.dup2(reading, number)
     loop.add_reader(number, arrived.set)
@@ -202,10 +202,6 @@ async def test_the_number_of_a_lost_socket_is_free_for_others(db: Database, data
         for each in {reading, writing, number}:
             os.close(each)
         listening.cancel()
-
-
-async def _lost(listener: Listener) -> bool:
-    return not listener.is_connected
 
 
 async def test_it_comes_back_however_often_it_is_cut(db: Database, database_url: str, notify: Any) -> None:

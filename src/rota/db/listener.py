@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
+from itertools import filterfalse
 from uuid import UUID
 
 import psycopg
@@ -152,10 +153,6 @@ class Listener:
         self._listening: set[str] = set()
         self._watched: int | None = None
 
-    @property
-    def is_connected(self) -> bool:
-        return self._conn is not None
-
     def listens_to(self, channel: str) -> bool:
         """Whether notifications on this channel arrive, because PostgreSQL has confirmed LISTEN."""
         return channel in self._listening
@@ -225,7 +222,7 @@ class Listener:
                     await self._follow_handlers()
             finally:
                 self._unwatch()
-                self._conn = None
+                self._conn, self._listening = None, set()
 
     async def _wait_for_change(self) -> None:
         """Sleep until the set of channels changed; now and then ask the server whether it still lives."""
@@ -248,7 +245,7 @@ class Listener:
             await self._conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         for channel in before - now:
             await self._conn.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
-        for topic in wanted - self._listening:
+        for topic in filterfalse(self.listens_to, wanted):
             self.dispatch(topic, "")  # what was committed before LISTEN is found by reading once
         self._listening = wanted
         self._drain()

@@ -219,7 +219,7 @@ class Stream:
 
     def pause(self) -> str:
         """Nothing may come for long: show a letter or two that were held back. A secret that goes on is masked."""
-        if len(self._held) > MOST_SHOWN:
+        if self.held_back > MOST_SHOWN:
             return ""
         shown, self._shown = self._held[self._shown :], len(self._held)
         return shown
