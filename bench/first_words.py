@@ -92,7 +92,7 @@ async def measure(_stage: Stage, *, quick: bool) -> tuple[dict[str, Any], list[G
 
 async def _until_forked(executor: PythonExecutor, sandbox: Sandbox, config: Mapping[str, Any], home: str) -> None:
     assignment = _assignment(config, home)
-    while executor._nursery(assignment, executor._child(assignment)) is nursery_in(sandbox):  # noqa: SLF001
+    while executor._nursery(assignment, executor.child(assignment)) is nursery_in(sandbox):  # noqa: SLF001
         await asyncio.sleep(0.05)
 
 

@@ -6,6 +6,9 @@ Without arguments the whole suite runs. Tests start Rota, its commands and its a
 environment without any variable of ours, so coverage's own support for subprocesses does not reach them. While the tests
 run, a .pth file in site-packages starts the measurement in every Python of this virtual environment instead.
 
+Test workers of pytest-xdist save what they measured before they report that they are done (`tests/conftest.py`): whoever
+takes longer than ten seconds to exit then is killed.
+
 Not measured: processes started with `python -S` (the fork server of command agents, the sandbox's first process, and the
 program that gives up root for PostgreSQL), processes that are killed, and agents in a sandbox, which cannot write here.
 Their modules are measured where they are imported, or run by another process.

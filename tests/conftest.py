@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -67,6 +68,13 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.option.basetemp:  # not in /dev/shm: an agent in a sandbox has one of its own
         config.option.basetemp = config.stash[TEMPORARY] = tempfile.mkdtemp(prefix="rota-test-")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Save what `make coverage` measured. A test worker that takes ten seconds to exit is killed once it has said that it is done."""
+    if (coverage := sys.modules.get("coverage")) and (measured := coverage.Coverage.current()):
+        measured.save()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

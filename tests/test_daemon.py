@@ -43,13 +43,13 @@ def url(database_url: str, port: socket.socket) -> str:
 
 
 async def _reach(url: str, span: timedelta, stop: asyncio.Event | None = None) -> None:
-    await daemon.Patience(span, stop or asyncio.Event()).reach(lambda: pool.check(url))
+    pause = timedelta(seconds=0.05)
+    await daemon.Patience(span, stop or asyncio.Event(), pause=pause).reach(lambda: pool.check(url))
 
 
 async def test_a_start_waits_for_a_database_that_comes_later(
-    database_url: str, url: str, port: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    database_url: str, url: str, port: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(daemon, "AWAY_CHECK_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
 
     async def told() -> bool:
@@ -57,10 +57,8 @@ async def test_a_start_waits_for_a_database_that_comes_later(
 
     starting = asyncio.create_task(_reach(url, MINUTE))
     await until(told)
-    proxy = Proxy(database_url)
-    async with await asyncio.start_server(proxy._accept, sock=port), asyncio.timeout(20):
+    async with Proxy(database_url).open(database_url, at=port), asyncio.timeout(20):
         await starting
-        await asyncio.gather(*proxy._links, return_exceptions=True)
 
 
 async def test_its_patience_ends_and_a_signal_ends_it_at_once(url: str) -> None:
@@ -97,7 +95,7 @@ async def test_a_signal_ends_a_start_that_waits_for_who_brings_the_schema_up_to_
 
 
 async def test_the_embedded_server_is_looked_after_however_a_look_fails(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     looked = asyncio.Event()
 
@@ -109,9 +107,8 @@ async def test_the_embedded_server_is_looked_after_however_a_look_fails(
         return "postgres.down" in caplog.messages
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(daemon, "EMBEDDED_CHECK_SECONDS", 0.01)
     before = threading.stack_size(2**47)  # more than there are addresses: no thread can be started
-    looking = asyncio.create_task(daemon._keep_running(Embedded(tmp_path)))
+    looking = asyncio.create_task(daemon.keep_running(Embedded(tmp_path), every=timedelta(seconds=0.01)))
     try:
         await until(told)
         threading.stack_size(before)
@@ -119,7 +116,8 @@ async def test_the_embedded_server_is_looked_after_however_a_look_fails(
             await looked.wait()
     finally:
         threading.stack_size(before)
-        await daemon._end(looking)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
 
 
 async def test_who_came_too_early_ends_with_the_code_for_starting_again(
@@ -163,18 +161,17 @@ async def test_a_database_that_is_not_there_at_all_is_not_waited_for(database_ur
 
 @pytest.mark.parametrize("said", [b"SELECT number FROM migrations", b"rolbypassrls", b"PARTITION BY key_id"])
 async def test_a_start_that_loses_the_database_on_its_way_goes_on(
-    said: bytes, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    said: bytes, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Long after it answered for the first time: while the schema is looked at, or the role of the API, or the vault."""
-    monkeypatch.setattr(daemon, "AWAY_CHECK_SECONDS", 0.01)
     proxy = Proxy(database_url)
     proxy.cut_off_at(said)
     async with proxy.open(database_url) as url, asyncio.timeout(60):
         settings = read_settings({"ROTA_HOME": str(tmp_path), "ROTA_DATABASE_URL": url})
-        patience = daemon.Patience(MINUTE, asyncio.Event())
+        patience = daemon.Patience(MINUTE, asyncio.Event(), pause=timedelta(seconds=0.01))
         async with (
             daemon.database(settings, patience) as (db, settings),
-            daemon._ready(settings, db, None, daemon.End(), patience),
+            daemon.make_ready(settings, db, None, daemon.End(), patience),
         ):
             assert (proxy.lost, caplog.messages.count("database.away")) == (1, 1)
 

@@ -36,8 +36,8 @@ class Passes:
 
 
 @asynccontextmanager
-async def looping(service: Passes) -> AsyncIterator[Loop]:
-    loop = Loop(service)
+async def looping(service: Passes, **options: float) -> AsyncIterator[Loop]:
+    loop = Loop(service, **options)
     task = asyncio.create_task(loop.run())
     try:
         yield loop
@@ -45,19 +45,6 @@ async def looping(service: Passes) -> AsyncIterator[Loop]:
         loop.stop()
         async with asyncio.timeout(10):
             await task
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses a loop makes, none of which lasts."""
-    made: list[float] = []
-
-    async def rest(self: Loop, seconds: float) -> None:
-        made.append(seconds)
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr(Loop, "_rest", rest)
-    return made
 
 
 async def test_a_pass_comes_at_once_and_the_next_when_its_pause_is_over() -> None:
@@ -137,16 +124,41 @@ async def test_a_pass_that_fails_is_told_once_and_tried_again(caplog: pytest.Log
     )  # fmt: skip
 
 
-async def test_failures_in_a_row_wait_longer_each_time_and_a_good_pass_starts_afresh(pauses: list[float]) -> None:
+async def test_failures_in_a_row_wait_longer_each_time_and_a_good_pass_starts_afresh(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def act(number: int) -> float:
         if number == 10:
-            return 7.0
+            return FOREVER
         raise ValueError(number)
 
     service = Passes(act)
-    async with looping(service):
+    async with looping(service, first_retry=0.001, last_retry=0.02) as loop:
+        while await service.began() < 10:
+            pass
+        loop.wake()
         while await service.began() < 12:
             pass
-    doubled = [min(FIRST_RETRY * 2**times, LAST_RETRY) for times in range(9)]
-    assert pauses[:11] == [*doubled, 7.0, FIRST_RETRY]
-    assert doubled[-1] == LAST_RETRY
+    retries = [record.__dict__["retry_in"] for record in caplog.records]
+    doubled = [0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02, 0.02]
+    assert retries[:10] == [*doubled, 0.001]
+
+
+async def test_each_retry_waits_as_long_as_it_says() -> None:
+    """The retry would come in an hour: only a wake makes it come now."""
+
+    def act(number: int) -> float:
+        raise ValueError(number)
+
+    service = Passes(act)
+    async with looping(service, first_retry=FOREVER, last_retry=FOREVER) as loop:
+        assert await service.began() == 1
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert service.count == 1
+        loop.wake()
+        assert await service.began() == 2
+
+
+def test_the_first_retry_comes_soon_and_the_last_within_seconds() -> None:
+    assert 0 < FIRST_RETRY < LAST_RETRY <= 10

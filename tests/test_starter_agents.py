@@ -3,7 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -52,7 +56,7 @@ def test_the_counter_goes_on_from_what_it_said_and_says_a_sentence() -> None:
 
 def test_nobody_is_asked_about_a_folder_in_which_nothing_changed() -> None:
     desk = Letters({"changed": [], "more": 0}, {"changed": [], "more": 0})
-    assert folder._judge(Context(input=ASKED), desk) == "Nothing has changed."
+    assert folder.merge_findings(Context(input=ASKED), desk) == "Nothing has changed."
     assert (desk.asked, desk.acked, desk.remembered) == ([], [1, 2], [{"at": 7.0, "changed": 0}])
 
 
@@ -63,11 +67,36 @@ def test_however_many_files_changed_a_message_has_room_for_what_is_told(tmp_path
         (deep / f"{number}").touch()
     desk = Letters()
     asked = {"folder": str(tmp_path), "names": ["d" * 200], "since": 0.0}
-    assert folder._look(Context(input=asked), desk) == "1500 changed."
+    assert folder.look_for_changes(Context(input=asked), desk) == "1500 changed."
     assert len(json.dumps(desk.letters)) < 524_288
-    assert folder._judge(Context(input=ASKED), desk) == "1500 files changed; the report is written."
+    assert folder.merge_findings(Context(input=ASKED), desk) == "1500 files changed; the report is written."
     assert desk.asked == ["Write a report of 1500 files that changed?"]
     assert desk.report.endswith("\n- and 500 more\n")
+
+
+@contextmanager
+def serving(answers: dict[str, Any]) -> Iterator[str]:
+    """An API that gives these answers, by the last part of the path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path.partition("?")[0].rpartition("/")[2]]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing to the test's output."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(
@@ -85,8 +114,10 @@ def test_the_digest_tells_what_it_has_seen_and_calls_it_by_its_name(
     for run in runs:
         run |= {"error_class": "agent_error", "error_detail": "no"}
     answers = {"runs": {"items": runs, "next_cursor": after}, "automations": {"items": [{"id": "a", "name": "Tidy"}]}}
-    monkeypatch.setattr(agents, "_get", lambda path: answers[path[1:].partition("?")[0]])
-    assert agents.digest(Context()) == said
+    with serving(answers) as url:
+        for name, value in {"ROTA_URL": url, "ROTA_WORKSPACE": "default", "ROTA_TOKEN": "rota_x"}.items():
+            monkeypatch.setenv(name, value)
+        assert agents.digest(Context()) == said
     assert capsys.readouterr().out.splitlines() == [
         "- Direct runs: 1 succeeded",
         "- Other automations: 1 failed",

@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 # In this order they start; they stop in the reverse one, so that agents at work still reach the API.
 PARTS = ("api", "watch", "scheduler", "worker")
-EMBEDDED_CHECK_SECONDS = 2.0
-AWAY_CHECK_SECONDS = 1.0
+EMBEDDED_CHECK = timedelta(seconds=2)
+AWAY_CHECK = timedelta(seconds=1)
 LAST_MESSAGES_SECONDS = 3.0  # for messages to people that are on their way; the next watch sends them again
 AWAY = (DatabaseAway, psycopg.OperationalError, psycopg.InterfaceError, Busy)
 
@@ -120,7 +120,7 @@ async def serve(
         patience = Patience(settings.database_wait_seconds, end.asked)
         with contextlib.suppress(StoppedEarly):
             db, settings = await stack.enter_async_context(database(settings, patience))
-            ready = await stack.enter_async_context(_ready(settings, db, listening, end, patience))
+            ready = await stack.enter_async_context(make_ready(settings, db, listening, end, patience))
             for part in PARTS:
                 if part in parts and not end.asked.is_set():
                     await stack.enter_async_context(_START[part](ready))
@@ -161,9 +161,11 @@ class Patience:
     the database is tried again while that is away, until the time for starting is over. A signal ends it at once, also
     while the database lets us wait: for a lock, or for who brings the schema up to date."""
 
-    def __init__(self, span: timedelta, stop: asyncio.Event) -> None:
+    def __init__(self, span: timedelta, stop: asyncio.Event, *, pause: timedelta = AWAY_CHECK) -> None:
+        """Try for `span`, with a pause between two tries, until `stop` is set."""
         self._deadline = time.monotonic() + span.total_seconds()
         self._stop = stop
+        self._pause = pause.total_seconds()
 
     async def reach(self, step: Callable[[], Awaitable[T]]) -> T:
         while True:
@@ -177,7 +179,7 @@ class Patience:
                 raise told
             log.warning("database.away", extra={"error": told.message})
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), AWAY_CHECK_SECONDS)
+                await asyncio.wait_for(self._stop.wait(), self._pause)
 
     async def _unless_stopped(self, step: Callable[[], Awaitable[T]]) -> T:
         doing, stopped = asyncio.ensure_future(step()), asyncio.create_task(self._stop.wait())
@@ -227,7 +229,7 @@ async def database(
             embedded = EmbeddedPostgres(settings.home)
             url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
             stack.push_async_callback(asyncio.to_thread, embedded.stop)
-            stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
+            stack.push_async_callback(_end, asyncio.create_task(keep_running(embedded)))
             settings, owner_url = replace(settings, database_url=url), embedded.owner_url
         db = Database(
             settings.database_url,
@@ -250,10 +252,10 @@ async def _open(db: Database, owner_url: str) -> None:
     await migrate(owner_url)
 
 
-async def _keep_running(embedded: EmbeddedPostgres) -> None:
+async def keep_running(embedded: EmbeddedPostgres, *, every: timedelta = EMBEDDED_CHECK) -> None:
     """Start the embedded server again if it was killed."""
     while True:
-        await asyncio.sleep(EMBEDDED_CHECK_SECONDS)
+        await asyncio.sleep(every.total_seconds())
         try:
             await asyncio.to_thread(embedded.ensure_running)
         except Exception as failure:  # the top of a loop: a look that failed, for want of a thread too, is not the last
@@ -267,12 +269,14 @@ async def _end(task: "asyncio.Task[None]") -> None:
 
 
 @asynccontextmanager
-async def _ready(
+async def make_ready(
     settings: Settings, db: Database, listening: socket.socket | None, end: End, patience: Patience
 ) -> AsyncIterator[Ready]:
+    """Open the vault and listen for notifications: what every part needs of a database that is up to date."""
+
     async def open_vault() -> Vault:
         async with db.connection() as conn:
-            await isolation.role_of(db, conn)  # kept by the database for `_second_line` and every request
+            await isolation.role_of(db, conn)  # kept by the database for `check_row_level_security` and every request
             return await sealing.open_for(conn, settings.home, settings.vault_keys)
 
     vault = await patience.reach(open_vault)
@@ -382,7 +386,7 @@ async def _api(ready: Ready) -> AsyncIterator[None]:
     from rota.http.server import create_server  # noqa: PLC0415
 
     assert ready.listening
-    _second_line(ready)
+    check_row_level_security(ready)
     web = Web(ready.db, ready.wakes, ready.listener, ready.settings, ready.vault, ready.url)
     server = create_server(create_app(web), ready.settings)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign] # signals are ours
@@ -412,7 +416,7 @@ def _broke_off(serving: "asyncio.Task[None]") -> BrokeOff:
     return BrokeOff(f"The HTTP server ended by itself{why}. Everything else was stopped in order; start Rota again.")
 
 
-def _second_line(ready: Ready) -> None:
+def check_row_level_security(ready: Ready) -> None:
     """Say so if the database does not keep workspaces apart for the API; refuse if it must."""
     role = ready.db.api_role
     if not role and ready.settings.require_rls:

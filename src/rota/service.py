@@ -29,10 +29,12 @@ class Wakeable(Protocol):
 class Loop:
     """Runs a service until it is stopped; `wake` ends the pause early."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, first_retry: float = FIRST_RETRY, last_retry: float = LAST_RETRY) -> None:
+        """After a failed pass, wait `first_retry` seconds, then twice as long each time, up to `last_retry`."""
         self.service = service
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
+        self._first_retry, self._last_retry = first_retry, last_retry
         self.failed_since: float | None = None  # without a pass that succeeded
 
     def wake(self) -> None:
@@ -50,19 +52,19 @@ class Loop:
             _running.discard(self)
 
     async def _run(self) -> None:
-        retry = FIRST_RETRY
+        retry = self._first_retry
         while not self._stop.is_set():
             self._wake.clear()
             try:
                 pause = await self.service.once()
-                retry, self.failed_since = FIRST_RETRY, None
+                retry, self.failed_since = self._first_retry, None
             except Exception as failure:  # the top of a loop: one bad pass must not end the service
                 log.warning(
                     "service.failed",
                     extra={"service": self.service.name, "error": _tell(failure), "retry_in": retry},
                 )
                 log.debug("service.traceback", exc_info=True)
-                pause, retry = retry, min(retry * 2, LAST_RETRY)
+                pause, retry = retry, min(retry * 2, self._last_retry)
                 self.failed_since = self.failed_since or time.monotonic()
             await self._rest(pause)
 

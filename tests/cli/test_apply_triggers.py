@@ -11,8 +11,7 @@ from rota.cli.applying.triggers import LIMITS, same, stored, written
 from rota.http.shapes.triggers import TriggerIn, TriggerOut
 from rota.model.schedule import read_schedule
 from rota.roster import triggers, views
-
-from ..model.test_schedule import editor_forms, junk, shorthands
+from support.schedule_forms import editor_forms, junk, shorthands
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 ZONE = "Europe/Berlin"

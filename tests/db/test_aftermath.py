@@ -8,8 +8,8 @@ import pytest
 from rota.db import aftermath
 from rota.db.aftermath import Concerned
 from rota.model.ids import WorkspaceId, new_id
-from rota.roster import running
 from support.house import House
+from support.run_state import from_now
 
 NOBODY: dict[str, Any] = {
     "waited_for": None,
@@ -25,9 +25,7 @@ NOBODY: dict[str, Any] = {
 async def ids(house: House) -> list[UUID]:
     """Of ended runs: an automation, which is their lane too, and a session."""
     automation_id = await house.automation()
-    async with house.db.transaction() as conn:
-        await running.run_now(conn, house.caller, automation_id)
-    return [automation_id, await house.value("SELECT session_id FROM runs")]
+    return [automation_id, (await house.queue_run(automation_id))["session_id"]]
 
 
 async def concerned(house: House, ids: list[UUID]) -> list[Concerned]:
@@ -43,17 +41,19 @@ async def test_an_end_concerns_who_waits_and_what_failed_or_is_deleted_or_awaite
     automation_id, session_id = ids
     assert await concerned(house, ids) == []
 
+    async def assert_concerned(**expected: Any) -> None:
+        of_house = Concerned(**{"workspace_id": house.caller.workspace_id, **NOBODY, **expected})
+        assert await concerned(house, ids) == [of_house]
+
     async def concerns(change: str, undo: str, **expected: Any) -> None:
         await house.execute(change)
-        assert await concerned(house, ids) == [
-            Concerned(**{"workspace_id": house.caller.workspace_id, **NOBODY, **expected})
-        ]
+        await assert_concerned(**expected)
         await house.execute(undo)
 
     for lane in (automation_id, session_id):
-        await concerns(
-            f"UPDATE runs SET ready_at = NULL, lane = '{lane}'", "UPDATE runs SET ready_at = now()", waited_for=True
-        )
+        await house.set_run(ready_at=None, lane=lane)
+        await assert_concerned(waited_for=True)
+        await house.set_run(ready_at=from_now())
     await concerns("UPDATE automations SET failures = 1", "UPDATE automations SET failures = 0", failing=True)
     await concerns(
         "UPDATE automations SET deleted_at = now()", "UPDATE automations SET deleted_at = NULL",

@@ -16,7 +16,7 @@ from support.waiting import until
 SUM = "SELECT %(a)s::bigint + %(b)s::bigint, %(text)s::text || '%%', %(a)s::bigint"
 NAMED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'rota\\_%'"
 WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-SAID = "it's 100 %\\ \n“so”; DROP TABLE runs; --"
+SAID = "it's 100 %\\ \n“so”; DROP TABLE events; --"
 
 
 async def test_each_gives_its_rows_and_values_are_only_values(db: Database) -> None:

@@ -20,8 +20,8 @@ import psycopg
 import pytest
 
 from rota.db import embedded, privileges
-from rota.db.embedded import EmbeddedPostgres
-from rota.errors import CannotStart
+from rota.db.embedded import EmbeddedPostgres, Limits
+from rota.errors import CannotStart, NotYet
 from support.embedded_homes import (
     ROOT,
     User,
@@ -406,11 +406,8 @@ def test_a_process_that_got_the_postmasters_number_is_not_stopped(home: Path) ->
         assert postmaster(home)
 
 
-def test_a_server_that_cannot_shut_down_fast_is_shut_down_immediately(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "FAST_PATIENCE", 0.3)
-    server = EmbeddedPostgres(home)
+def test_a_server_that_cannot_shut_down_fast_is_shut_down_immediately(home: Path) -> None:
+    server = EmbeddedPostgres(home, limits=Limits(fast_shutdown=0.3))
     with psycopg.connect(server.start()) as connection:
         psutil.Process(connection.info.backend_pid).suspend()
         server.stop()
@@ -591,25 +588,21 @@ def test_a_long_log_is_put_aside_at_the_next_start(home: Path) -> None:
         assert log.stat().st_size > kept
 
 
-def test_a_lock_that_is_never_released_is_reported(new_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "LOCK_PATIENCE", 0.1)
+def test_a_lock_that_is_never_released_is_reported(new_home: Path) -> None:
     new_home.mkdir()
     with (new_home / "postgres.start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CannotStart, match="Another process has been starting"):
-            EmbeddedPostgres(new_home).start()
+        with pytest.raises(NotYet, match="Another process has been starting"):
+            EmbeddedPostgres(new_home, limits=Limits(lock=0.1)).start()
 
 
-def test_a_server_that_does_not_answer_is_reported_and_not_doubled(
-    home: Path, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "START_PATIENCE", 0.5)
+def test_a_server_that_does_not_answer_is_reported_and_not_doubled(home: Path, user: Callable[..., User]) -> None:
     first = user()
     first.do("start")
     hung = psutil.Process(postmaster(home))
     (home / "postgres.sock" / ".s.PGSQL.5432").unlink()
-    with pytest.raises(CannotStart, match="does not answer"):
-        EmbeddedPostgres(home).start()
+    with pytest.raises(NotYet, match="does not answer"):
+        EmbeddedPostgres(home, limits=Limits(start=0.5)).start()
     assert postmaster(home) == hung.pid
     first.do("stop")
 
@@ -622,7 +615,9 @@ def test_who_waits_for_a_server_that_does_not_answer_does_not_hold_up_who_stops_
         waiting = threads.submit(server.ensure_running)
 
         def is_locked() -> bool:
-            if not embedded._try_lock(lock.fileno()):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 return True
             fcntl.flock(lock, fcntl.LOCK_UN)
             return False

@@ -14,7 +14,7 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
 from rota.access.vault import Vault
-from rota.daemon import Ready, _second_line
+from rota.daemon import Ready, check_row_level_security
 from rota.db import isolation, people
 from rota.db import migrate as chain
 from rota.db.listener import Listener, Wakes
@@ -223,12 +223,13 @@ async def test_an_owner_who_may_not_works_on_without_it_unless_it_is_required(ow
     listener = Listener(owned)
     await look_for_role(db)
     ready = Ready(Settings(), db, listener, Wakes(db, listener), Vault({"k1": bytes(32)}), "")
-    _second_line(ready)
+    check_row_level_security(ready)
     async with isolation.in_workspace(db, house.caller.workspace_id) as conn:
         assert await (await conn.execute("SELECT count(*) FROM members")).fetchone() == (1,)
     required = Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, "")
-    with pytest.raises(CannotStart, match="rota doctor"):
-        _second_line(required)
+    with pytest.raises(CannotStart) as refused:
+        check_row_level_security(required)
+    assert (refused.value.code, refused.value.field) == ("rls_required", "ROTA_REQUIRE_RLS")
     async with db.connection() as conn:
         advice = await isolation.advice(conn)
     await db.close()
@@ -236,7 +237,7 @@ async def test_an_owner_who_may_not_works_on_without_it_unless_it_is_required(ow
         administrator.execute(advice)
     db = await opened(owned)
     await look_for_role(db)
-    _second_line(Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, ""))
+    check_row_level_security(Ready(Settings(require_rls=True), db, listener, ready.wakes, ready.vault, ""))
     await db.close()
 
 

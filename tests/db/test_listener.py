@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -122,12 +123,11 @@ async def test_two_handlers_of_one_channel_are_both_told_and_the_last_one_to_lea
         notify(channel, "one")
         await one.hears("one")
     assert "one" not in two.heard
-    assert channel not in listener._handlers
     await until(lambda: _unlistened(listener, channel))
 
 
 async def _unlistened(listener: Listener, channel: str) -> bool:
-    return channel not in listener._listening
+    return not listener.listens_to(channel)
 
 
 async def test_a_notification_that_arrives_while_another_channel_is_added_is_not_swallowed(
@@ -180,37 +180,33 @@ async def test_a_cut_connection_is_opened_again_and_everybody_is_woken_once(
     assert {channel: ear.heard for channel, ear in ears.items()} == {channel: ["", "after"] for channel in ears}
 
 
-async def test_the_number_of_a_lost_socket_is_free_for_others(
-    db: Database, listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_number_of_a_lost_socket_is_free_for_others(db: Database, database_url: str) -> None:
     """A reader left behind on a closed socket would leave the next one with that number deaf."""
-    monkeypatch.setattr("rota.db.listener.RETRY_SECONDS", 60.0)
+    listener = Listener(database_url, retry=timedelta(minutes=1))
+    listening, ear = asyncio.create_task(listener.run()), Ear()
+    listener.on("rota_numbered", ear)
+    await ear.hears("")  # it waits for what comes
     assert listener._conn
     number, arrived, loop = listener._conn.fileno(), asyncio.Event(), asyncio.get_running_loop()
     await cut(db)
-    await until(lambda: _lost(listener))
+    await until(lambda: _unlistened(listener, "rota_numbered"))
     reading, writing = os.pipe()
     os.dup2(reading, number)
     loop.add_reader(number, arrived.set)
     try:
         os.write(writing, b"hello")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await arrived.wait()
     finally:
         loop.remove_reader(number)
         for each in {reading, writing, number}:
             os.close(each)
+        listening.cancel()
 
 
-async def _lost(listener: Listener) -> bool:
-    return listener._conn is None
-
-
-async def test_it_comes_back_however_often_it_is_cut(
-    db: Database, listener: Listener, notify: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rota.db.listener.RETRY_SECONDS", 0.05)
-    ear = Ear()
+async def test_it_comes_back_however_often_it_is_cut(db: Database, database_url: str, notify: Any) -> None:
+    listener = Listener(database_url, retry=timedelta(seconds=0.05))
+    listening, ear = asyncio.create_task(listener.run()), Ear()
     listener.on("rota_tough", ear)
     await ear.hears("")
     for number in range(3):
@@ -219,6 +215,7 @@ async def test_it_comes_back_however_often_it_is_cut(
         await ear.hears("")  # it listens again
         notify("rota_tough", str(number))
         await ear.hears(str(number))
+    listening.cancel()
 
 
 async def test_many_wakes_become_few_notifications_in_one_statement(

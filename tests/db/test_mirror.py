@@ -5,44 +5,27 @@ from typing import Any
 import psycopg
 import pytest
 
-from rota.model.ids import AutomationId
-from rota.roster import running
 from support import live_run_tables as mirror
 from support.house import House
+from support.run_state import PRESENT, change_each_run, delete_run, from_now, running
 
-AT_WORK = "attempt = attempt + 1, worker_id = 'w', lease_until = now() + interval '1 hour'"
-FIRST, SECOND, THIRD = (f"id = (SELECT id FROM runs ORDER BY id OFFSET {n} LIMIT 1)" for n in range(3))
-
-CHANGES = [
-    f"UPDATE runs SET status = 'running', {AT_WORK} WHERE ready_at IS NOT NULL",
-    "UPDATE runs SET lease_until = now() + interval '2 hours' WHERE status = 'running'",
-    f"UPDATE runs SET status = 'awaiting_approval' WHERE {FIRST}",
-    f"UPDATE runs SET lease_until = NULL WHERE {FIRST}",
-    f"UPDATE runs SET status = 'queued', ready_at = now(), priority = -1, worker_id = NULL WHERE {FIRST}",
-    f"UPDATE runs SET status = 'running', {AT_WORK} WHERE ready_at IS NOT NULL AND lease_until IS NULL",
-    f"UPDATE runs SET status = 'queued', ready_at = now() + interval '1 hour', lease_until = NULL, worker_id = NULL WHERE {SECOND}",
-    f"UPDATE runs SET queue = agent_id, priority = 0 WHERE {SECOND}",
-    f"""UPDATE runs SET status = CASE WHEN {FIRST} THEN 'succeeded' WHEN {SECOND} THEN 'running' ELSE 'queued' END,
-                        finished_at = CASE WHEN {FIRST} THEN now() END, worker_id = CASE WHEN NOT {THIRD} THEN 'w' END,
-                        lease_until = CASE WHEN {SECOND} THEN now() END""",
-    f"UPDATE runs SET status = 'skipped', skip_reason = 'paused', finished_at = now(), lease_until = NULL WHERE {SECOND}",
-    f"UPDATE runs SET ready_at = now() WHERE {THIRD}",
-    "DELETE FROM events",
-    f"DELETE FROM runs WHERE {THIRD}",
-]  # fmt: skip
+PAUSED = {"status": "skipped", "skip_reason": "paused", "finished_at": from_now(), "lease_until": None}
 
 
 @pytest.fixture
 async def three(house: House) -> House:
     """One that holds its lane, one in no lane, and one that waits for the first."""
     in_turns, beside = await house.automation(overlap="queue_all"), await house.automation(overlap="allow")
-    async with house.db.transaction() as conn:
-        await running.run_now(conn, house.caller, AutomationId(in_turns))
-        await conn.execute(f"UPDATE runs SET status = 'running', {AT_WORK}".encode())
-        for automation_id in (beside, in_turns):
-            await running.run_now(conn, house.caller, AutomationId(automation_id))
-    assert await house.value("SELECT count(*) FROM live_runs WHERE waits") == 1
+    await house.running_run(in_turns)
+    for automation_id in (beside, in_turns):
+        await house.queue_run(automation_id)
+    assert await count_waiting(house) == 1
     return house
+
+
+async def count_waiting(house: House) -> int:
+    async with house.db.connection() as conn:
+        return sum(run["waits"] for run in await mirror.find_live_runs(conn))
 
 
 async def unlike(house: House) -> list[Any]:
@@ -51,19 +34,49 @@ async def unlike(house: House) -> list[Any]:
 
 
 async def test_whatever_changes_in_the_ledger_changes_in_its_mirror(three: House) -> None:
+    ids = [run["id"] for run in await three.runs()]
+    [first, second, third] = ids
+    agent_id = (await three.run(second))["agent_id"]
+
+    async def change_differently() -> None:
+        async with three.db.transaction() as conn:
+            await change_each_run(conn, {
+                first: {"status": "succeeded", "finished_at": from_now(), "worker_id": "w", "lease_until": None},
+                second: {"status": "running", "finished_at": None, "worker_id": "w", "lease_until": from_now()},
+                third: {"status": "queued", "finished_at": None, "worker_id": None, "lease_until": None},
+            })  # fmt: skip
+
+    async def delete_third() -> None:
+        async with three.db.transaction() as conn:
+            await delete_run(conn, third)
+
+    steps: list[Any] = [
+        lambda: three.set_runs({"ready_at": PRESENT}, **running()),
+        lambda: three.set_runs({"status": "running"}, lease_until=from_now(hours=2)),
+        lambda: three.set_run(first, status="awaiting_approval"),
+        lambda: three.set_run(first, lease_until=None),
+        lambda: three.set_run(first, status="queued", ready_at=from_now(), priority=-1, worker_id=None),
+        lambda: three.set_runs({"ready_at": PRESENT, "lease_until": None}, **running(attempt=2)),
+        lambda: three.set_run(second, status="queued", ready_at=from_now(hours=1), lease_until=None, worker_id=None),
+        lambda: three.set_run(second, queue=agent_id, priority=0),
+        change_differently,
+        lambda: three.set_run(second, **PAUSED),
+        lambda: three.set_run(third, ready_at=from_now()),
+        lambda: three.execute("DELETE FROM events"),
+        delete_third,
+    ]
     assert await unlike(three) == []
-    for change in CHANGES:
-        await three.execute(change)
-        assert await unlike(three) == [], change
+    for number, step in enumerate(steps):
+        await step()
+        assert await unlike(three) == [], f"after step {number}"
+    assert len(await three.runs()) == 2
 
 
 async def test_who_waits_holds_the_lane_as_soon_as_it_runs_also_if_made_to_by_hand(three: House) -> None:
-    waiting = "ready_at IS NULL"
+    first, *_, waiting = [run["id"] for run in await three.runs()]
     with pytest.raises(psycopg.errors.UniqueViolation, match="live_runs_one_per_lane"):
-        await three.execute(f"UPDATE runs SET status = 'running', {AT_WORK} WHERE {waiting}")
-    await three.execute(
-        f"UPDATE runs SET status = 'skipped', skip_reason = 'paused', finished_at = now(), lease_until = NULL WHERE {FIRST}"
-    )
-    await three.execute(f"UPDATE runs SET status = 'running', {AT_WORK} WHERE {waiting}")
+        await three.set_run(waiting, **running())
+    await three.set_run(first, **PAUSED)
+    await three.set_run(waiting, **running())
     assert await unlike(three) == []
-    assert await three.value("SELECT count(*) FROM live_runs WHERE waits") == 0
+    assert await count_waiting(three) == 0

@@ -139,11 +139,8 @@ def test_a_url_is_shown_without_its_password() -> None:
     assert SECRET not in shown(f"postgresql://ada:x@{SECRET}@db.example/rota")
 
 
-async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.05)
-    db = Database(database_url, size=2)
+async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(database_url: str) -> None:
+    db = Database(database_url, size=2, wait=timedelta(seconds=0.05))
     await db.open()
     try:
         async with db.connection(), db.connection():

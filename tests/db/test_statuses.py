@@ -6,6 +6,7 @@ import psycopg
 
 from rota.model.outcome import ErrorClass
 from rota.model.run import TERMINAL, SkipReason, Source, Status
+from support.run_state import find_checks
 
 
 def words(known: type[StrEnum] | frozenset[Status]) -> str:
@@ -36,10 +37,6 @@ SELECT *
        unnest(ARRAY[{words(Source)}, 'odd']) source
 """
 
-CONSTRAINTS = (
-    "SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conrelid = 'runs'::regclass AND contype = 'c'"
-)
-
 
 def all_of(rules: tuple[str, ...]) -> str:
     """As PostgreSQL takes constraints: what is not false holds."""
@@ -49,7 +46,7 @@ def all_of(rules: tuple[str, ...]) -> str:
 def test_the_table_takes_exactly_the_runs_that_the_rules_allow(database_url: str) -> None:
     with psycopg.connect(database_url) as conn:
         conn.execute(RUNS.encode())
-        constraints = tuple(expression for (expression,) in conn.execute(CONSTRAINTS))
+        constraints = find_checks(conn)
         differing = f"SELECT * FROM every_run WHERE ({all_of(RULES)}) <> ({all_of(constraints)}) LIMIT 3"
         assert conn.execute(differing.encode()).fetchall() == []
         allowed = f"SELECT DISTINCT status FROM every_run WHERE {all_of(constraints)}"

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,9 +27,11 @@ from rota.scheduler.tick import Scheduler
 from rota.trace.record import Recorder
 from rota.watch.rescue import Rescue
 from rota.worker.worker import Worker
+from support import run_state
 from support.api_client import COOKIE, Api, Site, assert_ok, opened
 from support.databases import database, owned_database
-from support.live_run_tables import astray
+from support.live_run_tables import astray, count_rows, find_live_runs
+from support.run_state import PRESENT, Run
 from support.running_worker import at_work
 from support.scripted_executor import Scripted
 from support.waiting import until
@@ -142,6 +145,20 @@ async def unlike(site: Site) -> list[Any]:
         return await astray(conn)
 
 
+async def live_runs(site: Site) -> list[dict[str, Any]]:
+    async with site.db.connection() as conn:
+        return await find_live_runs(conn)
+
+
+async def find_runs(site: Site, **where: Any) -> list[Run]:
+    async with site.db.connection() as conn:
+        return await run_state.find_runs(conn, **where)
+
+
+async def find_run(site: Site, **where: Any) -> Run:
+    return run_state.only(await find_runs(site, **where))
+
+
 async def named(site: Site, name: str) -> UUID:
     found: UUID
     [(found,)] = await values(site, f"SELECT id('{name}')")
@@ -194,10 +211,8 @@ async def test_what_migrations_fill_in_by_themselves_is_right(site: Site) -> Non
 
 async def test_the_mirror_of_live_runs_holds_what_the_ledger_says(site: Site) -> None:
     assert await unlike(site) == []
-    counts = (
-        "SELECT (SELECT count(*) FROM live_runs), (SELECT count(*) FROM ready_runs), (SELECT count(*) FROM taken_runs)"
-    )
-    assert await values(site, counts) == [(9, 5, 3)]
+    async with site.db.connection() as conn:
+        assert await count_rows(conn) == {"live_runs": 9, "ready_runs": 5, "taken_runs": 3}
 
 
 async def test_an_old_backup_restored_under_another_owner_is_brought_up_with_all_its_rows(server_url: str) -> None:
@@ -215,7 +230,7 @@ async def test_an_old_backup_restored_under_another_owner_is_brought_up_with_all
             assert conn.execute("SELECT recorded = amount FROM usage").fetchall() == [(True,)]
         async with opened(restored) as site:
             assert await unlike(site) == []
-            assert await values(site, "SELECT count(*) FROM live_runs") == [(8,)]
+            assert len(await live_runs(site)) == 8
 
 
 # ── The house behind them ────────────────────────────────────────────────────────────────────────────────────────
@@ -230,7 +245,7 @@ async def test_all_that_lives_is_brought_to_its_end(site: Site, api: Api, tmp_pa
         return Succeeded("Done.")
 
     async def at_rest() -> bool:
-        return await values(site, "SELECT DISTINCT id = id('later') FROM live_runs") == [(True,)]
+        return [run["id"] for run in await live_runs(site)] == [await named(site, "later")]
 
     web = site.web
     recorder = Recorder(web.db, web.wakes)
@@ -240,18 +255,11 @@ async def test_all_that_lives_is_brought_to_its_end(site: Site, api: Api, tmp_pa
         assert_ok(await api.post(f"/approvals/{await named(site, 'approval of parked')}", {"answer": "approve"}), 200)
         await until(at_rest)
     assert await unlike(site) == []
-    ended = await values(
-        site,
-        """
-        SELECT count(*) FROM runs WHERE status = 'succeeded'
-           AND id = ANY(ARRAY[id('ready'), id('waiting'), id('running'), id('parked'), id('asking'), id('planning'), id('turn'), id('next')])""",
-    )
-    assert ended == [(8,)]
+    names = ("ready", "waiting", "running", "parked", "asking", "planning", "turn", "next")
+    ended = {name: (await find_run(site, id=await named(site, name))) for name in names}
+    assert {run["status"] for run in ended.values()} == {"succeeded"}
     assert await values(site, "SELECT status, count(*) FROM tasks GROUP BY 1") == [("done", 2)]
-    in_turn = (
-        "SELECT w.started_at >= r.finished_at FROM runs r, runs w WHERE r.id = id('ready') AND w.id = id('waiting')"
-    )
-    assert await values(site, in_turn) == [(True,)]
+    assert ended["waiting"]["started_at"] >= ended["ready"]["finished_at"]
     parked = await named(site, "parked")
     [resumed] = [each for each in given if each.run_id == parked]
     assert resumed.checkpoint == b"half way"
@@ -261,8 +269,9 @@ async def test_all_that_lives_is_brought_to_its_end(site: Site, api: Api, tmp_pa
 
 async def test_a_trigger_of_the_first_days_fires(site: Site) -> None:
     await Scheduler(site.db, site.web.wakes).once()
-    fired = "SELECT status, source, agent_id = id('bee') FROM runs WHERE automation_id = id('digest') AND slot > '2026-06-02'"
-    assert await values(site, fired) == [("queued", "schedule", True)]
+    [*_, fired] = await find_runs(site, automation_id=await named(site, "digest"), slot=PRESENT)
+    assert fired["slot"] > datetime(2026, 6, 2, tzinfo=UTC)
+    assert (fired["status"], fired["source"], fired["agent_id"]) == ("queued", "schedule", await named(site, "bee"))
     assert await values(site, "SELECT next_fire_at > now() FROM triggers WHERE automation_id = id('digest')") == [
         (True,)
     ]
@@ -274,8 +283,8 @@ async def test_a_webhook_is_signed_with_the_secret_it_always_had(site: Site) -> 
     headers = {"webhook-id": "one", "webhook-timestamp": now, "webhook-signature": sign(SIGNED_WITH, "one", now, b"{}")}
     url = f"/hooks/{await named(site, 'webhook of mail')}"
     assert_ok(await site.client().post(url, content=b"{}", headers=headers), 202)
-    waiting = "SELECT count(*) FROM live_runs WHERE lane = id('mail') AND waits"
-    assert await values(site, waiting) == [(2,)]
+    mail = await named(site, "mail")
+    assert sum(run["lane"] == mail and run["waits"] for run in await live_runs(site)) == 2
 
 
 LISTS = {

@@ -12,10 +12,10 @@ from rota.executors import warm
 from rota.executors.kubernetes import gateway
 from rota.executors.nursery import THE_NURSERY
 from rota.model.executor import Assignment
-from support.executor_kinds import EVERY_KIND, shown_by
+from support.executor_kinds import EVERY_KIND, find_process_kind
 from support.stand_ins import RecordingDesk, assignment
 
-pytest.register_assert_rewrite("executors.conformance")
+pytest.register_assert_rewrite("support.executor_conformance")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,7 +30,9 @@ def _is_shown_by_another(item: pytest.Item) -> bool:
     kind = getattr(getattr(item, "module", None), "KIND", None)
     if kind is None:
         return False
-    return shown_by(kind).name != kind.name or getattr(item, "originalname", "") in getattr(kind, "left_to_soak", ())
+    return find_process_kind(kind).name != kind.name or getattr(item, "originalname", "") in getattr(
+        kind, "left_to_soak", ()
+    )
 
 
 @pytest.fixture

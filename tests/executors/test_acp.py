@@ -29,7 +29,7 @@ from rota.model.ids import ApprovalId, RunId, UserId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 from rota.model.text import clean_json
 from support.acp_agent import LIMITED, config, recalled
-from support.stand_ins import RecordingDesk, lives, read_pids, until
+from support.stand_ins import RecordingDesk, is_alive, read_pids, until
 
 OPTIONS = [Option("yes", "Yes", True), Option("always", "Always", True), Option("no", "No", False)]
 
@@ -214,7 +214,7 @@ async def test_a_cancelled_turn_is_cancelled_in_the_protocols_own_way_first(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert not lives(pid)
+    assert not is_alive(pid)
     if how == "waits":
         assert done(directory) == ["cancel"]
     else:
@@ -248,7 +248,7 @@ async def test_programs_in_terminals_begin_in_the_directory_and_end_with_the_age
 ) -> None:
     assert await run("runs_programs") == Succeeded()
     assert desk.text == f"3 blue {directory}\n"
-    assert [pid for pid in read_pids(directory) or [os.getpid()] if lives(pid)] == []
+    assert [pid for pid in read_pids(directory) or [os.getpid()] if is_alive(pid)] == []
 
 
 async def test_servers_and_mode_are_passed_through_with_credentials_filled_in(run: Any, desk: RecordingDesk) -> None:

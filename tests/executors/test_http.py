@@ -6,7 +6,6 @@ import ipaddress
 import json
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -514,11 +513,11 @@ async def test_an_agent_that_falls_silent_is_given_up(serve: Serve, call: Call, 
         writer.write(chunked(NDJSON))
         for _number in range(5):
             writer.write(chunk("x"))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.15)
         await forever()
 
     server = serve(answer)
-    assert "nothing came for 0.2s" in unreached(await call(server.url, {"idle_timeout": "0.2s"}))
+    assert "nothing came for 0.6s" in unreached(await call(server.url, {"idle_timeout": "0.6s"}))
     assert desk.text == "xxxxx"  # slow is not silent
     await server.hung_up.wait()
 
@@ -717,11 +716,10 @@ async def cancelled_while_hanging(serve: Serve, call: Call, start: bytes, encryp
     attempt = asyncio.ensure_future(call(server.url, patience=patience, trust=trust))
     await reached.wait()
     attempt.cancel()
-    before = time.monotonic()
-    with pytest.raises(asyncio.CancelledError):
-        await attempt
-    await server.hung_up.wait()
-    assert time.monotonic() - before < 1
+    async with asyncio.timeout(30):  # long before its patience ends
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+        await server.hung_up.wait()
 
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 20", chunked(NDJSON), chunked("text/plain") + chunk("x")])

@@ -31,7 +31,7 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
 from support import clusters
 from support.clusters import Cluster
 from support.executor_kinds import Kubernetes
-from support.stand_ins import RecordingDesk, assignment, lives, read_pids, until
+from support.stand_ins import RecordingDesk, assignment, is_alive, read_pids, until
 
 PATIENCE = timedelta(seconds=0.05)
 IMAGE = "agents/python:3"
@@ -312,7 +312,7 @@ async def test_the_next_attempt_adopts_the_job_of_a_worker_that_was_killed(
         killed.wait()
     await until(lambda: not client.is_running(), "nothing of the worker is left")
     before, [pid] = job(cluster, run_id), read_pids(directory) or [0]
-    assert lives(pid)
+    assert is_alive(pid)
 
     attempt = run(config, attempt=2, environment={"ROTA_TOKEN": "second"}, timeout=timedelta(hours=2))
     await until(lambda: desk.events, "the Job is adopted")
@@ -485,7 +485,7 @@ async def test_nothing_is_left_of_a_cancelled_run(
         await attempt
     assert time.monotonic() - before < 5
     assert kinds(cluster, run_id) == []
-    assert not lives(pid)
+    assert not is_alive(pid)
 
 
 async def test_nothing_is_left_of_a_run_that_is_cancelled_while_it_begins(
@@ -522,7 +522,7 @@ async def test_what_a_lost_attempt_left_stays_for_the_next_and_goes_with_the_run
     for _ in range(2):  # at least once
         await executor.abandon(lost(run_id, ended=True))
     await until(lambda: kinds(cluster, run_id) == [], "nothing is left")
-    assert not lives(pid)
+    assert not is_alive(pid)
 
 
 async def test_abandoning_says_so_when_the_cluster_does_not_answer(

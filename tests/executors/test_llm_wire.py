@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -186,12 +185,10 @@ async def test_a_cancelled_agent_hangs_up_on_its_provider(
     provider = provided(hangs)
     attempt = run(provider.url)
     await until(lambda: desk.text == "Let me see …", "the model has begun")
-    before = time.monotonic()
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
-    assert await asyncio.to_thread(provider.hung_up.wait, 5)
-    assert time.monotonic() - before < 5
+    assert await asyncio.to_thread(provider.hung_up.wait, 30)  # it never hangs up by itself
 
 
 async def test_a_flood_of_words_is_cut_and_charged(

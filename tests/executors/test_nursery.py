@@ -19,7 +19,7 @@ from rota.executors.command import CommandExecutor
 from rota.executors.nursery import THE_NURSERY
 from rota.model.executor import Assignment
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
-from support.stand_ins import RecordingDesk, lives, read_pids, until
+from support.stand_ins import RecordingDesk, is_alive, read_pids, until
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 
@@ -89,17 +89,17 @@ async def test_who_waits_for_a_stopped_nursery_fails_soon_and_the_next_is_served
     outcome = await run("true")
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, True)
-    assert not lives(nursery.pid)
+    assert not is_alive(nursery.pid)
     assert await run("true") == Succeeded()
 
 
 async def test_a_busy_nursery_is_not_taken_for_a_stopped_one(
     run: Run, nursery: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "PATIENCE", 0.2)
+    monkeypatch.setattr(launcher, "PATIENCE", 0.6)
     nursery.suspend()
     attempt = run("true")
-    for _ in range(30):  # others are being launched, for three times as long
+    for _ in range(60):  # others are being launched, for twice as long
         THE_NURSERY.answered()
         await asyncio.sleep(0.02)
     nursery.resume()
@@ -143,7 +143,7 @@ async def test_it_knows_nothing_of_the_environment_and_hears_no_signal_that_stop
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         found.send_signal(number)
     assert await run("true") == Succeeded()
-    assert lives(found.pid)
+    assert is_alive(found.pid)
 
 
 SHARES = """
@@ -199,7 +199,7 @@ async def test_nursery_launcher_and_program_end_with_a_killed_worker(tmp_path: P
         nursery = psutil.Process(launched).ppid()
         assert psutil.Process(nursery).ppid() == worker.pid
         worker.kill()
-    await until(lambda: not any(map(lives, (program, launched, nursery))), "nothing is left")
+    await until(lambda: not any(map(is_alive, (program, launched, nursery))), "nothing is left")
 
 
 def test_a_worker_that_dies_over_a_request_leaves_no_nursery() -> None:

@@ -20,7 +20,7 @@ from rota.executors.requests import open_inside
 from rota.model.executor import Assignment, Turn
 from rota.model.ids import RunId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
-from support.stand_ins import RecordingDesk, lives, read_pids, until
+from support.stand_ins import RecordingDesk, is_alive, read_pids, until
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 
@@ -216,7 +216,7 @@ async def test_an_agent_that_said_it_was_done_but_does_not_end_has_succeeded(run
             return "ode"
     """)
     assert outcome == Succeeded("ode")
-    assert [pid for pid in read_pids(directory) or [] if lives(pid)] == []
+    assert [pid for pid in read_pids(directory) or [] if is_alive(pid)] == []
 
 
 @pytest.mark.parametrize("pause", ["await asyncio.sleep(600)", "time.sleep(600)"])

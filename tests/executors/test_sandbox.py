@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from rota.errors import CannotStart
-from rota.executors import sandbox
 from rota.executors.nursery import nursery_in
 from rota.executors.process import Ending, Exited, Killed, Spec, Vanished, attend, start
-from rota.executors.sandbox import UNCONFINED, Sandbox, choose
+from rota.executors.sandbox import UNCONFINED, Sandbox, choose, find_bubblewraps
 from rota.model.agent_config import Limits
 
 ROOT = os.geteuid() == 0
@@ -54,13 +54,12 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.fixture
-def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_find_bubblewrap", lambda: iter(()))
+def guard(home: Path, **options: Any) -> Sandbox:
+    return choose("guard", required=True, home=home, **options)
 
 
-def guard(home: Path) -> Sandbox:
-    return choose("guard", required=True, home=home)
+def choose_without_bubblewrap(home: Path) -> Sandbox:
+    return choose("guard", required=False, home=home, bubblewraps=())
 
 
 async def run(found: Sandbox, home: Path, script: str, *, session: str = "own", limits: Limits | None = None,
@@ -162,32 +161,31 @@ async def test_a_run_has_a_limit_of_processes_of_its_own(home: Path) -> None:
 
 
 @linux_only
-@pytest.mark.parametrize("bwrap", list(sandbox._find_bubblewrap()))
-def test_every_bubblewrap_that_is_installed_works(home: Path, bwrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_find_bubblewrap", lambda: iter((bwrap,)))
-    assert (guard(home).name, guard(home).prefix[0]) == ("guard", bwrap)
+@pytest.mark.parametrize("bwrap", list(find_bubblewraps()))
+def test_every_bubblewrap_that_is_installed_works(home: Path, bwrap: str) -> None:
+    found = guard(home, bubblewraps=[bwrap])
+    assert (found.name, found.prefix[0]) == ("guard", bwrap)
 
 
 @linux_only
 @pytest.mark.usefixtures("python_for_all")
-def test_a_bubblewrap_that_fails_is_not_used(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bubblewrap_that_fails_is_not_used(home: Path, tmp_path: Path) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(sandbox, "_find_bubblewrap", lambda: iter((str(broken),)))
-    found = choose("guard", required=False, home=home)
+    found = choose("guard", required=False, home=home, bubblewraps=[str(broken)])
     assert found.name == ("user" if ROOT else "none")
     assert "setting up uid map: Permission denied" in found.describe()
     with pytest.raises(CannotStart, match="Permission denied") as refused:
-        guard(home)
+        guard(home, bubblewraps=[str(broken)])
     assert (refused.value.code, refused.value.field) == ("no_sandbox", "ROTA_SANDBOX_REQUIRED")
 
 
 @linux_only
 @as_root
-@pytest.mark.usefixtures("nothing_installed", "python_for_all")
+@pytest.mark.usefixtures("python_for_all")
 async def test_without_bubblewrap_root_has_its_agents_run_as_somebody_else(home: Path, tmp_path: Path) -> None:
-    found = choose("guard", required=False, home=home)
+    found = choose_without_bubblewrap(home)
     assert (found.name, "is not installed" in found.detail) == ("user", True)
     uid = json.loads(found.confinement)["uid"]
     planted = tmp_path / "of-root"
@@ -208,32 +206,30 @@ async def test_without_bubblewrap_root_has_its_agents_run_as_somebody_else(home:
 
 @linux_only
 @as_root
-@pytest.mark.usefixtures("nothing_installed", "python_for_all")
+@pytest.mark.usefixtures("python_for_all")
 def test_each_worker_has_a_user_of_its_own(home: Path) -> None:
-    first, second = (choose("guard", required=False, home=home) for _ in range(2))
+    first, second = (choose_without_bubblewrap(home) for _ in range(2))
     assert json.loads(first.confinement)["uid"] != json.loads(second.confinement)["uid"]
     assert second.lock is not None
     os.close(second.lock)
-    third = choose("guard", required=False, home=home)
+    third = choose_without_bubblewrap(home)
     assert json.loads(third.confinement)["uid"] == json.loads(second.confinement)["uid"], "the first that is free"
     for each in (first, third):
         assert each.lock is not None
         os.close(each.lock)
 
 
-@pytest.mark.usefixtures("nothing_installed")
 def test_an_ordinary_user_without_bubblewrap_has_no_sandbox_and_is_told_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = choose("guard", required=False, home=home)
+    found = choose_without_bubblewrap(home)
     assert (found.name, found.prefix, found.confinement) == ("none", (), "")
     assert "bubblewrap" in found.describe()
 
 
 @linux_only
 @as_root
-@pytest.mark.usefixtures("nothing_installed")
 def test_no_other_user_is_used_that_could_not_run_python(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,13 +237,12 @@ def test_no_other_user_is_used_that_could_not_run_python(
     private.mkdir(mode=0o700)
     (private / "python").symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(private / "python"))
-    assert choose("guard", required=False, home=home).name == "none"
+    assert choose_without_bubblewrap(home).name == "none"
 
 
-@pytest.mark.usefixtures("nothing_installed")
 def test_macos_is_told_that_there_is_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert choose("guard", required=False, home=home).describe() == "none: Rota has no sandbox for macOS"
+    assert choose_without_bubblewrap(home).describe() == "none: Rota has no sandbox for macOS"
 
 
 def test_it_can_be_turned_off(home: Path) -> None:

@@ -25,7 +25,7 @@ from rota.executors.nursery import THE_NURSERY
 from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
-from support.stand_ins import RecordingDesk, lives, read_pids, until, warmed
+from support.stand_ins import RecordingDesk, is_alive, read_pids, until, wait_for_nursery
 
 Run = Callable[..., "asyncio.Task[Outcome]"]
 
@@ -75,7 +75,7 @@ def _new_ones_for_each_test() -> Iterator[None]:
 
 async def ready(libraries: warm.Libraries = (), env: Mapping[str, str] = MACHINE) -> psutil.Process:
     """Wait for the nursery with these libraries; the process that it is."""
-    await warmed(libraries, env)
+    await wait_for_nursery(libraries, env)
     [process] = [each for each in psutil.Process().children() if _has(each, libraries)]
     return process
 
@@ -182,7 +182,7 @@ async def test_all_that_it_forks_bears_its_marks_and_is_killed_when_its_launcher
     launched, *programs = await until(lambda: read_pids(directory), "the agent has forked")
     os.kill(launched, signal.SIGKILL)
     assert isinstance(await attempt, Failed)
-    await until(lambda: not any(map(lives, programs)), "nothing is left")
+    await until(lambda: not any(map(is_alive, programs)), "nothing is left")
 
 
 async def test_agents_do_not_share_their_random_numbers(run: Run) -> None:
@@ -284,7 +284,7 @@ async def test_it_ends_as_a_new_python_does(run: Run, desk: RecordingDesk, how: 
 async def test_the_libraries_of_our_kinds_can_be_forked(
     executor: PythonExecutor, config: dict[str, Any], assign: Callable[..., Assignment]
 ) -> None:
-    libraries = executor._child(assign(config)).libraries
+    libraries = executor.child(assign(config)).libraries
     process = await ready(libraries)
     assert process.memory_info().rss > 40_000_000  # they are loaded
 
@@ -315,7 +315,7 @@ async def test_what_is_installed_later_is_found_because_another_nursery_follows(
     (packages / "installed.py").touch()
     assert warm.nursery_with((), MACHINE) is THE_NURSERY
     assert (await ready()).pid != first.pid
-    assert not lives(first.pid)
+    assert not is_alive(first.pid)
 
 
 async def test_when_it_is_killed_the_next_agent_has_a_new_python_and_the_one_after_it_another_nursery(run: Run) -> None:
@@ -335,7 +335,7 @@ async def test_who_waits_for_a_stopped_one_fails_soon_and_the_next_is_served(
     outcome = await run("def poet(context): return 'A poem.'")
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, True)
-    assert not lives(first.pid)
+    assert not is_alive(first.pid)
     monkeypatch.undo()
     assert await run("def poet(context): return 'A poem.'") == Succeeded("A poem.")
 
@@ -384,7 +384,7 @@ async def test_of_many_the_one_that_was_asked_longest_ago_ends() -> None:
     kinds = [(each,) for each in ("json", "csv", "html", "glob", "uuid")]
     assert len(kinds) == warm.MOST + 1
     processes = [await ready(libraries) for libraries in kinds]
-    assert [lives(each.pid) for each in processes] == [False, True, True, True, True]
+    assert [is_alive(each.pid) for each in processes] == [False, True, True, True, True]
 
 
 async def test_it_ends_with_its_worker(tmp_path: Path) -> None:
@@ -397,4 +397,4 @@ async def test_it_ends_with_its_worker(tmp_path: Path) -> None:
     [nursery] = psutil.Process(worker.pid).children()
     worker.kill()
     await worker.wait()
-    await until(lambda: not lives(nursery.pid), "nothing is left")
+    await until(lambda: not is_alive(nursery.pid), "nothing is left")

@@ -301,9 +301,10 @@ def refusal(expr: str, zone: str = "UTC", after: datetime = datetime(2026, 1, 1,
 
 
 def timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    """The processor time of the work, which does not count the time that other programs take."""
+    start = time.thread_time()
     work()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from rota.model.schedule import (
     read_schedule,
     short_form,
 )
+from support.schedule_forms import ZONES, editor_forms, junk, shorthands
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
-ZONES = ["UTC", "America/Los_Angeles", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Kolkata"]
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -318,11 +318,6 @@ def test_a_time_that_a_zone_skipped_for_good_is_refused() -> None:
         read({"at": "2011-12-30T12:00", "timezone": "Pacific/Apia"}, now=utc(2011, 1, 1))
 
 
-junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["2d", "09:00"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=4,
-)
 known_keys = st.sampled_from(["cron", "every", "at", "mode", "unit", "time", "timezone", "weekdays"])
 modes = st.sampled_from(["interval", "weekly", "advanced", "days", "minutes", "UTC", "0 9 * * *"])
 
@@ -338,43 +333,6 @@ def test_any_form_is_read_or_refused(form: Any) -> None:
 
 
 # ── The editor's round trip ─────────────────────────────────────────────────────────────────────────────────
-
-clocks = st.times().map("{:%H:%M}".format)
-zones = st.sampled_from(ZONES)
-weekdays = st.lists(st.sampled_from(["mon", "tue", "wed", "thu", "fri", "sat", "sun"]), min_size=1, max_size=7)
-editor_forms = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "mode": st.just("interval"),
-            "every": st.integers(1, 200),
-            "unit": st.sampled_from(["minutes", "hours"]),
-            "timezone": zones,
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "mode": st.just("interval"),
-            "every": st.integers(1, 60),
-            "unit": st.just("days"),
-            "time": clocks,
-            "timezone": zones,
-        }
-    ),
-    st.fixed_dictionaries({"mode": st.just("weekly"), "weekdays": weekdays, "time": clocks, "timezone": zones}),
-    st.fixed_dictionaries(
-        {
-            "mode": st.just("advanced"),
-            "cron": st.sampled_from(["0 9 * * 1-5", "@daily", "@every 90s", "@every 15m", "0 0 L * *"]),
-            "timezone": zones,
-        }
-    ),
-)
-shorthands = st.one_of(
-    st.fixed_dictionaries({"every": st.sampled_from(["90s", "15m", "2h", "90m", "1d", "36h"]), "timezone": zones}),
-    st.fixed_dictionaries({"every": st.sampled_from(["1d", "2d", "30d"]), "time": clocks, "timezone": zones}),
-    st.fixed_dictionaries({"cron": st.sampled_from(["0 9 * * 1", "*/5 * * * *"]), "timezone": zones}),
-    st.fixed_dictionaries({"at": st.just("2027-01-01T09:00:30.5Z")}),
-)
 
 
 @given(editor_forms)
@@ -575,6 +533,46 @@ def test_a_warning_names_the_day_and_what_becomes_of_the_time() -> None:
     )
     apia = warnings(CronSchedule("0 12 * * *", "Pacific/Apia"), utc(2011, 12, 1))
     assert apia[0].message == "On 30 December 2011 the clock in Apia skips 00:00 to 00:00; 12:00 does not fire."
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (
+            {"mode": "interval", "every": 2, "unit": "hours", "timezone": "Europe/Berlin"},
+            [
+                "On 29 March 2026 the clock in Berlin skips 02:00 to 03:00; 02:00 does not fire, and 3h pass between two fires, not 2h.",
+                "On 25 October 2026 the clock in Berlin shows 02:00 to 03:00 twice; 02:00 fires twice, and 1h pass between two fires, not 2h.",
+            ],
+        ),
+        (
+            {"cron": "0 */6 * * *", "timezone": LA},
+            [
+                "On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 5h pass between two fires, not 6h.",
+                "On 1 November 2026 the clock in Los Angeles shows 01:00 to 02:00 twice; 7h pass between two fires, not 6h.",
+            ],
+        ),
+        (
+            {"cron": "*/30 2 * * *", "timezone": LA},
+            ["On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:00 does not fire."],
+        ),
+        (
+            {"at": "2026-03-08T02:30", "timezone": LA},
+            ["On 8 March 2026 the clock in Los Angeles skips 02:00 to 03:00; 02:30 fires at 03:00 instead."],
+        ),
+        ({"cron": "*/20 * * * *", "timezone": LA}, []),
+        ({"cron": "0 * * * *", "timezone": LA}, []),
+        ({"cron": "*/5 9-17 * * *", "timezone": LA}, []),
+        ({"cron": "0 */2 * * 1-5", "timezone": LA}, []),
+        ({"cron": "0 */2 * * *", "timezone": "UTC"}, []),
+    ],
+)
+def test_a_warning_says_where_the_clock_shifts_the_steps_of_what_follows_it(
+    form: dict[str, Any], expected: list[str]
+) -> None:
+    start = utc(2026, 3, 1)
+    found = warnings(read(form, now=start).schedule, start)
+    assert [each.message for each in found if "2026" in each.message] == expected
 
 
 def test_fires_closer_than_a_run_takes_are_dense() -> None:

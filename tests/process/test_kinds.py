@@ -19,7 +19,7 @@ from support.acp_agent import config as acp_config
 from support.executor_kinds import KINDS
 from support.openai_server import MODEL, Provider, calls, hangs, says
 from support.rota_process import ROTA, Rota, furnished, until
-from support.stand_ins import lives, read_pids, seen_from_here
+from support.stand_ins import is_alive, read_pids, translate_pids
 
 ROOM = {"ROTA_MAX_CONCURRENT": "8", "ROTA_HTTP_ALLOW": "127.0.0.1:*", "ROTA_GRACE_SECONDS": "0.1"}
 QUICK = {"ROTA_LEASE_SECONDS": "6", "ROTA_HEARTBEAT_SECONDS": "1", "ROTA_RESCUE_SECONDS": "1"}
@@ -193,7 +193,7 @@ class House:
 
     def at_work(self, run: dict[str, Any]) -> list[int]:
         place = self.directory(run)
-        return seen_from_here(until(lambda: read_pids(place)), place)
+        return translate_pids(until(lambda: read_pids(place)), place)
 
     def notes(self, run: dict[str, Any]) -> dict[str, str]:
         names = ("done.txt", "counted", "sent")
@@ -253,8 +253,8 @@ def test_what_was_finished_and_asked_outlives_a_power_cut_and_a_restart(house: H
         until(lambda: house.status(pushes) == "awaiting_approval")
         provider.answers += [calls(("send", {"to": "all"}), usage=(200, 20)), says("Sent 3 letters.", usage=(300, 30))]
         house.power_cut()
-        until(lambda: not any(lives(pid) for pid in pids))
-        assert lives(outside)
+        until(lambda: not any(is_alive(pid) for pid in pids))
+        assert is_alive(outside)
         handed_back = begin_pod(house, code / "other", name="other-pod")
         until(lambda: read_pids(code / "other"))
         (code / "pod" / "go").write_text("")  # it may call before the next attempt has begun, with a token that is over
@@ -348,7 +348,7 @@ def test_a_cancelled_agent_of_any_kind_is_gone_within_five_seconds_with_all_its_
         pids = {name: house.at_work(run) for name, run in behaving.items() if run is not pod}
         pids["kubernetes"] = until(lambda: read_pids(tmp_path / "kubernetes" / "session"))
         assert {name: len(each) for name, each in pids.items()} == dict.fromkeys(behaving, 5)
-        assert all(lives(pid) for each in pids.values() for pid in each)
+        assert all(is_alive(pid) for each in pids.values() for pid in each)
         until(lambda: service.asked)
         before = time.monotonic()
         for run in (remote, *behaving.values()):
@@ -356,7 +356,7 @@ def test_a_cancelled_agent_of_any_kind_is_gone_within_five_seconds_with_all_its_
         gone: dict[str, float] = {}
         while len(gone) < len(pids) and time.monotonic() < before + 10:
             for name in set(pids) - set(gone):
-                if not any(lives(pid) for pid in pids[name]):
+                if not any(is_alive(pid) for pid in pids[name]):
                     gone[name] = round(time.monotonic() - before, 2)
             time.sleep(0.01)
         until(lambda: not clusters.shared().objects(pod["id"]), within=max(0.0, before + 5 - time.monotonic()))
@@ -372,4 +372,4 @@ def test_an_agent_that_is_asked_to_end_may_tidy_up(house: House) -> None:
     house.rota.post(house.token, f"/runs/{run['id']}/cancel")
     assert house.ended(run)["status"] == "cancelled"
     assert house.notes(run) == {"done.txt": "cancel\n"}
-    assert not lives(pid)
+    assert not is_alive(pid)

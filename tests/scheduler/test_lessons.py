@@ -13,6 +13,7 @@ from rota.model.schedule import read_schedule
 from rota.roster import agents, automations, running
 from rota.scheduler.tick import Scheduler
 from support.house import NOON, Clock, House
+from support.run_state import from_now
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 
@@ -121,9 +122,8 @@ async def test_a_failed_run_never_ends_the_chain(house: House, scheduler: Schedu
     automation = await house.automation(HOURLY, next_fire_at=NOON)
     for _ in range(3):
         await scheduler.once()
-        await house.execute(
-            "UPDATE runs SET status = 'failed', finished_at = now(), error_class = 'executor_error' WHERE status = 'queued'"
-        )
+        failed = {"status": "failed", "finished_at": from_now(), "error_class": "executor_error"}
+        await house.set_runs({"status": "queued"}, **failed)
         clock.advance(hours=1)
     assert [run["status"] for run in await house.ledger()] == ["failed"] * 3
     assert await next_fire(house, automation) == NOON + timedelta(hours=3)
@@ -151,7 +151,7 @@ async def test_equal_timestamps_page_without_loss(house: House, scheduler: Sched
     for _ in range(7):
         await house.automation(HOURLY, next_fire_at=NOON)
     await scheduler.once()
-    assert await house.value("SELECT count(DISTINCT queued_at) FROM runs") == 1
+    assert len({run["queued_at"] for run in await house.runs()}) == 1
     seen, before = [], None
     while True:
         async with house.db.connection() as conn:
@@ -184,9 +184,9 @@ async def test_what_is_restored_runs_its_agent_as_it_stands_now(house: House) ->
         await agents.change(conn, house.caller, "worker-bee", {"config": {"argv": ["false"]}})
         await automations.restore(conn, house.caller, str(automation))
         await running.run_now(conn, house.caller, automation)
-    spec = await house.value(
-        "SELECT v.spec FROM runs r JOIN revisions v ON v.subject_id = r.automation_id AND v.revision = r.revision"
-    )
+    run = await house.run()
+    of_run = "SELECT spec FROM revisions WHERE subject_id = %s AND revision = %s"
+    spec = await house.value(of_run, run["automation_id"], run["revision"])
     assert spec["agent"]["config"] == {"argv": ["false"]}
 
 

@@ -21,6 +21,7 @@ from rota.runs import sweeping
 from rota.scheduler.tick import CONTENDED_SECONDS, Scheduler
 from support import scheduler_process
 from support.house import NOON, Clock, House
+from support.run_state import find_runs
 from support.waiting import until
 
 REPLICA = scheduler_process.__file__
@@ -66,10 +67,10 @@ async def test_eight_replicas_fire_every_slot_once_and_lose_none(house: House, d
     codes, said = await ended(processes)
     assert codes == [0] * 8, said[-2000:]
     assert "deadlock" not in said
-    slots = await house.value("SELECT count(DISTINCT (trigger_id, slot)) FROM runs")
-    assert slots == await house.value("SELECT count(*) FROM runs")
+    runs = await house.runs()
+    assert len({(run["trigger_id"], run["slot"]) for run in runs}) == len(runs)
     due = "SELECT sum(extract(epoch FROM next_fire_at - %s) / 60)::integer FROM triggers"
-    accounted = await house.value("SELECT sum(1 + missed_count)::integer FROM runs")
+    accounted = sum(1 + run["missed_count"] for run in runs)
     assert accounted == await house.value(due, NOON)
     assert accounted >= 500 * 5
 
@@ -81,12 +82,12 @@ async def test_a_scheduler_killed_at_any_point_of_a_pass_leaves_every_slot_accou
     await fill(house, 50)
     killed = replica(database_url, time.time(), factor=1, minutes=1, ROTA_TEST_FAILPOINT=failpoint)
     assert await ended([killed]) == ([-signal.SIGKILL], "")
-    written = await house.value("SELECT count(*) FROM runs")
-    assert written == (50 if failpoint == "scheduler.committed" else 0)  # all of the batch or none of it
+    written = await house.runs()
+    assert len(written) == (50 if failpoint == "scheduler.committed" else 0)  # all of the batch or none of it
     await until(lambda: _nobody_holds_a_lock(house))
     await Scheduler(db, wakes, clock=Clock(NOON + timedelta(seconds=59))).once()
-    assert await house.value("SELECT count(*) FROM runs") == 50
-    assert await house.value("SELECT count(DISTINCT trigger_id) FROM runs WHERE slot = %s", NOON) == 50
+    assert await house.has_runs(50)
+    assert len({run["trigger_id"] for run in await house.runs(slot=NOON)}) == 50
 
 
 async def _nobody_holds_a_lock(house: House) -> bool:
@@ -131,7 +132,7 @@ async def test_a_pass_that_postgresql_ends_for_anothers_sake_looks_again_at_once
     scheduler = Scheduler(db, wakes, clock=clock)
     async with db.transaction() as other:
         await other.execute("SET LOCAL deadlock_timeout = '1min'")  # so that it is the scheduler that finds out
-        await other.execute("SELECT FROM runs FOR UPDATE")
+        await find_runs(other, "FOR UPDATE")
         firing = asyncio.create_task(scheduler.once())
         await until(lambda: house.value(f"SELECT ({WAITS}) = 1"))
         await other.execute("SELECT FROM automations FOR UPDATE")
@@ -181,9 +182,9 @@ async def test_a_change_while_its_slot_is_being_fired_waits_and_then_holds(
     assert (run["status"], run["skip_reason"]) == expected[change]
 
 
-async def scheduler_batch(scheduler: Scheduler, conn: object) -> None:
+async def scheduler_batch(scheduler: Scheduler, conn: Connection) -> None:
     """One batch inside a transaction that the test ends."""
-    assert await scheduler._fire_batch(conn) == 1  # type: ignore[arg-type]
+    assert await scheduler.fire_batch(conn) == 1
 
 
 async def pause(house: House, conn: Connection, automation: str, _: UUID) -> None:
@@ -231,7 +232,8 @@ async def test_slots_that_were_due_when_failures_paused_it_are_in_the_ledger(hou
     automation = await house.automation({"every": "1h"}, next_fire_at=due_at, pause_after_failures=1)
     async with db.transaction() as conn:
         failing = await running.run_now(conn, house.caller, AutomationId(automation))
-    await house.execute("UPDATE runs SET ready_at = ready_at - start_within WHERE id = %s", failing)
+    run = await house.run(failing)
+    await house.set_run(failing, ready_at=run["ready_at"] - run["start_within"])
     async with db.transaction() as conn:
         await sweeping.end_stuck(conn, 10)
     first, second = await house.ledger()
@@ -243,11 +245,7 @@ async def test_queue_one_sees_a_run_now_that_was_committed_while_it_took_its_loc
 ) -> None:
     """The look at what is due is held between its beginning and its locks, as a busy database would."""
     automation_id = AutomationId(await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_one"))
-    async with house.db.transaction() as conn:
-        await running.run_now(conn, house.caller, automation_id)
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
-    )
+    await house.running_run(automation_id)
     monkeypatch.setattr(triggers, "DUE", triggers.DUE.replace("WHERE next", f"WHERE {AT_THE_GATE} AND next"))
     async with house.db.connection() as gate:
         await gate.execute("SELECT pg_advisory_lock(7)")

@@ -1,7 +1,6 @@
 """Promises 1 and 2: every slot becomes exactly one run, skip or recorded miss."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,12 +20,12 @@ from rota.scheduler.inbound import publish_event
 from rota.scheduler.tick import Scheduler
 from rota.worker.queues import Queues
 from support.house import NOON, Clock, House
+from support.run_state import running
 from support.waiting import until
 
 HOURLY = {"cron": "0 * * * *", "timezone": "UTC"}
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 MINUTELY = {"cron": "* * * * *", "timezone": "UTC"}
-RUNS_ON = "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
 
 
 @pytest.fixture
@@ -56,32 +55,33 @@ async def test_a_pass_says_how_long_until_the_next_trigger_is_due(
 
 
 async def test_a_stream_that_fails_takes_the_other_with_it_and_is_told_as_it_failed(
-    house: House, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    house: House, db: Database, wakes: Wakes, clock: Clock
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON)
-    monkeypatch.setattr(tick, "BATCH", 1)
     begun, left = asyncio.Event(), asyncio.Event()
-    real = scheduler._fire_batch
 
-    async def goes_on() -> int:
-        try:
-            begun.set()
-            return await asyncio.Event().wait()
-        finally:
-            left.set()
+    class FailsInAStream(Scheduler):
+        batches = 0
 
-    async def fails() -> int:
-        await begun.wait()
-        raise OSError("the line is dead")
+        async def fire_batch(self, conn: Connection) -> int:
+            self.batches += 1
+            match self.batches:
+                case 1:
+                    return await super().fire_batch(conn)
+                case 2:
+                    return await self.go_on()
+            await begun.wait()
+            raise OSError("the line is dead")
 
-    batches: Iterator[Callable[[Connection], Awaitable[int]]] = iter([real, lambda _: goes_on(), lambda _: fails()])
+        async def go_on(self) -> int:
+            try:
+                begun.set()
+                return await asyncio.Event().wait()
+            finally:
+                left.set()
 
-    async def fire_batch(conn: Connection) -> int:
-        return await next(batches)(conn)
-
-    monkeypatch.setattr(scheduler, "_fire_batch", fire_batch)
     with pytest.raises(OSError, match="the line is dead"):
-        await scheduler.once()
+        await FailsInAStream(db, wakes, batch=1, clock=clock).once()
     assert left.is_set()
 
 
@@ -169,7 +169,7 @@ async def test_overlap_decides_between_a_run_in_flight_and_the_slots_that_are_ca
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap=overlap, catch_up="all", catch_up_limit=10)
     await scheduler.once()
-    await house.execute(RUNS_ON)
+    await house.set_runs(**running())
     clock.advance(hours=3, minutes=1)
     await scheduler.once()
     ledger = await house.ledger()
@@ -214,7 +214,7 @@ async def test_queue_one_keeps_one_run_waiting_behind_the_one_that_runs(
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap="queue_one")
     await scheduler.once()
-    await house.execute(RUNS_ON)
+    await house.set_runs(**running())
     for _ in range(2):
         clock.advance(hours=1)
         await scheduler.once()
@@ -226,7 +226,7 @@ async def test_queue_one_sees_who_waits_also_beside_a_trigger_that_skips(
 ) -> None:
     await house.automation(triggers=[{**HOURLY, "overlap": each} for each in ("skip", "queue_one")], next_fire_at=NOON)
     await scheduler.once()
-    await house.execute(f"{RUNS_ON} WHERE status = 'queued'")
+    await house.set_runs({"status": "queued"}, **running())
     for _ in range(2):
         clock.advance(hours=1)
         await house.execute(
@@ -252,7 +252,7 @@ async def test_replace_cancels_what_waits_and_asks_what_runs_to_stop(
 ) -> None:
     await house.automation(HOURLY, next_fire_at=NOON, overlap="replace")
     await scheduler.once()
-    await house.execute(RUNS_ON)
+    await house.set_runs(**running())
     for _ in range(2):
         clock.advance(hours=1)
         await scheduler.once()
@@ -267,7 +267,7 @@ async def test_of_two_triggers_that_replace_and_are_due_together_one_run_stays(
 ) -> None:
     await house.automation(triggers=[HOURLY, MINUTELY], next_fire_at=NOON, overlap="replace")
     await scheduler.once()
-    await house.execute(f"{RUNS_ON} WHERE status = 'queued'")
+    await house.set_runs({"status": "queued"}, **running())
     clock.advance(hours=1)
     await scheduler.once()
     assert sorted(str(_standing(run)) for run in await house.ledger()) == ["cancelled", "cancelled", "running", "waits"]

@@ -25,12 +25,10 @@ from rota.sessions.messages import Post, subscribe
 from rota.watch.prune import Prune
 from support.databases import roll_back
 from support.house import House
+from support.run_state import from_now, running
 from support.waiting import until
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-LEASE = (
-    "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + %s::interval WHERE id = %s"
-)
 
 
 class Hall(House):
@@ -42,14 +40,14 @@ class Hall(House):
     async def open(self) -> None:
         async with self.db.transaction() as conn:
             self.run_id = await run_agent(conn, self.caller, "worker-bee", {"prompt": "Meet."})
-        self.session_id = await self.value("SELECT session_id FROM runs WHERE id = %s", self.run_id)
+        self.session_id = (await self.run(self.run_id))["session_id"]
 
     async def declare(self, *roles: str) -> None:
+        run = await self.run(self.run_id)
         for role in roles:
             await self.execute(
-                "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) "
-                "SELECT workspace_id, session_id, %s, agent_id, grant_id FROM runs WHERE id = %s",
-                role, self.run_id,
+                "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) VALUES (%s, %s, %s, %s, %s)",
+                run["workspace_id"], run["session_id"], role, run["agent_id"], run["grant_id"],
             )  # fmt: skip
 
     def message(self, body: Any, to: str = "all", **given: Any) -> NewMessage:
@@ -307,7 +305,7 @@ async def test_a_body_may_be_large_but_not_larger_than_a_message(hall: Hall, pos
     large = "x" * (LARGEST_BODY - 2)
     await post.publish(hall.message(large))
     assert await hall.inbox("agent") == [large]
-    with pytest.raises(TooLarge, match="artifact") as refused:
+    with pytest.raises(TooLarge) as refused:
         await post.publish(hall.message(large + "x"))
     assert (refused.value.code, refused.value.facts) == ("message_too_large", {"limit": LARGEST_BODY})
 
@@ -352,33 +350,30 @@ async def test_two_processes_with_one_key_send_one_message(hall: Hall, db: Datab
 # Fence -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "loss", ["lease_until = now() - interval '1 second'", "attempt = attempt + 1", "status = 'queued'"]
-)
-async def test_an_agent_that_lost_its_lease_publishes_nothing(hall: Hall, post: Post, loss: str) -> None:
+@pytest.mark.parametrize("loss", [{"lease_until": from_now(seconds=-1)}, {"attempt": 2}, {"status": "queued"}])
+async def test_an_agent_that_lost_its_lease_publishes_nothing(hall: Hall, post: Post, loss: dict[str, Any]) -> None:
     ours = hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)
-    await hall.execute(LEASE, "1 hour", hall.run_id)
+    await hall.set_run(hall.run_id, **running())
     await post.publish(ours)
-    await hall.execute(f"UPDATE runs SET {loss}")
+    await hall.set_run(hall.run_id, **loss)
     with pytest.raises(Lost):
         await post.publish(ours)
     assert await hall.inbox("user") == ["mine"]
 
 
 async def test_nobody_can_take_a_run_away_while_its_message_is_being_written(hall: Hall) -> None:
-    await hall.execute(LEASE, "1 hour", hall.run_id)
+    await hall.set_run(hall.run_id, **running())
     async with hall.db.transaction() as conn:
         await messages.publish(conn, [hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)])
-        taking = asyncio.create_task(hall.execute("UPDATE runs SET attempt = attempt + 1"))
+        taking = asyncio.create_task(hall.set_run(hall.run_id, attempt=2))
         await until(lambda: hall.value(WAITING))
     await taking
 
 
 async def test_who_waits_for_a_run_to_send_its_message_does_not_hold_the_session(hall: Hall, post: Post) -> None:
     """Provoked: somebody ends the run and needs the session next."""
-    await hall.execute(LEASE, "1 hour", hall.run_id)
-    async with hall.db.transaction() as ending:
-        await ending.execute("SELECT FROM runs FOR UPDATE")
+    await hall.set_run(hall.run_id, **running())
+    async with hall.locked_runs() as ending:
         message = hall.message("mine", sender="agent", run_id=hall.run_id, attempt=1)
         sending = asyncio.create_task(post.publish(message))
         await until(lambda: hall.value(WAITING))
@@ -412,13 +407,13 @@ async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(hall: Hall, 
 
 @pytest.mark.parametrize("kind", ["stored as it is", "stored far smaller"])
 async def test_large_messages_come_in_pages_of_a_megabyte_and_without_a_rest(
-    hall: Hall, post: Post, listener: Listener, monkeypatch: pytest.MonkeyPatch, kind: str
+    hall: Hall, post: Post, listener: Listener, kind: str
 ) -> None:
-    monkeypatch.setattr(messages, "POLL_SECONDS", 60.0)
     large = Random(1).randbytes(150_000).hex() if kind == "stored as it is" else "x" * 300_000
     for n in range(10):
         await post.publish(hall.message(f"{n}{large}"))
-    pages = subscribe(hall.db, listener, hall.caller.workspace_id, hall.session_id, role="agent", until=asyncio.Event())
+    where = (hall.db, listener, hall.caller.workspace_id, hall.session_id)
+    pages = subscribe(*where, role="agent", until=asyncio.Event(), poll=60)
     async with aclosing(pages), asyncio.timeout(30):
         read = [[body[0] for body in await _first(pages)] for _ in range(3)]
     assert read == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9"]]
@@ -427,7 +422,6 @@ async def test_large_messages_come_in_pages_of_a_megabyte_and_without_a_rest(
 async def test_a_message_costs_its_subscriber_one_look(
     hall: Hall, post: Post, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "POLL_SECONDS", 60.0)
     looks: list[int] = []
     look = rows.pages
 
@@ -438,10 +432,11 @@ async def test_a_message_costs_its_subscriber_one_look(
 
     monkeypatch.setattr(rows, "pages", counted)
     quiet = Post(hall.db, Wakes(hall.db, Listener(hall.db.url)))  # heard of by NOTIFY alone, once
-    pages = subscribe(hall.db, listener, hall.caller.workspace_id, hall.session_id, until=asyncio.Event())
+    where = (hall.db, listener, hall.caller.workspace_id, hall.session_id)
+    pages = subscribe(*where, until=asyncio.Event(), poll=60)
     async with aclosing(pages):
         waiting = asyncio.create_task(_first(pages))
-        await until(lambda: _is(session_channel(hall.session_id) in listener._listening and looks))
+        await until(lambda: _is(listener.listens_to(session_channel(hall.session_id)) and looks))
         before = len(looks)
         for number in range(4):
             await quiet.publish(hall.message(number))
@@ -456,12 +451,9 @@ async def _is(value: object) -> bool:
     return bool(value)
 
 
-async def test_without_a_notification_polling_finds_it(
-    hall: Hall, db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(messages, "POLL_SECONDS", 0.05)
+async def test_without_a_notification_polling_finds_it(hall: Hall, db: Database) -> None:
     deaf = Listener("postgresql://rota@127.0.0.1:1/rota")  # never connects
-    pages = subscribe(db, deaf, hall.caller.workspace_id, hall.session_id, until=asyncio.Event())
+    pages = subscribe(db, deaf, hall.caller.workspace_id, hall.session_id, until=asyncio.Event(), poll=0.05)
     async with aclosing(pages):
         waiting = asyncio.create_task(_first(pages))
         async with db.transaction() as conn:

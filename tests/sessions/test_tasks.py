@@ -24,6 +24,7 @@ from rota.scheduler.inbound import publish_event
 from rota.sessions import chat, tasks
 from rota.worker.queues import Queues
 from support.house import House
+from support.run_state import PRESENT, from_now
 from support.waiting import until
 
 Workshop = Any
@@ -133,16 +134,17 @@ async def test_a_retry_of_the_failed_run_revives_what_was_skipped_for_it_alone(
         assert await workshop.tasks(session) == {
             "a": "done", "b": "failed", "of-a": "done", "of-both": "skipped", "end": "done",
         }  # fmt: skip
-        with pytest.raises(Conflict, match="later run"):
+        with pytest.raises(Conflict) as refused:
             async with house.db.transaction() as conn:
                 await running.retry(conn, house.caller, failed)
+        assert refused.value.code == "not_retryable"
         async with house.db.transaction() as conn:
             await running.retry(conn, house.caller, (await workshop.task(session, "b"))["run_id"])
         workshop.wakes.send("rota_runs")
         await until(workshop.is_(session, "done"))
     assert set((await workshop.tasks(session)).values()) == {"done"}
     assert (await workshop.task(session, "a"))["run_id"] == again
-    assert await house.value("SELECT retry_of FROM runs WHERE id = %s", again) == failed
+    assert (await house.run(again))["retry_of"] == failed
 
 
 async def test_a_paused_session_starts_nothing_and_goes_on_when_it_is_resumed(workshop: Workshop, crew: Any) -> None:
@@ -165,7 +167,7 @@ async def test_a_paused_session_starts_nothing_and_goes_on_when_it_is_resumed(wo
 
         await until(a_is_done)
         assert await workshop.tasks(session) == {"a": "done", "b": "pending", "c": "ready"}
-        assert await workshop.house.value("SELECT count(*) FROM runs WHERE status = 'queued' AND ready_at IS NULL") == 1
+        assert await workshop.house.has_runs(1, status="queued", ready_at=None)
         await workshop.change(session, "resume")
         await until(workshop.is_(session, "done"))
     assert [each.payload["task"]["key"] for each in agents_at_work.assignments] in (["a", "c", "b"], ["a", "b", "c"])
@@ -185,8 +187,7 @@ async def test_a_task_that_is_tried_again_waits_while_its_session_is_paused(work
         await begun.wait()
         await workshop.change(session, "pause")
         may_end.set()
-        held = "SELECT count(*) FROM runs WHERE status = 'queued' AND ready_at IS NULL"
-        await until(lambda: workshop.house.value(held))
+        await until(lambda: workshop.house.has_runs(1, status="queued", ready_at=None))
         await workshop.change(session, "resume")
         await until(workshop.is_(session, "done"))
 
@@ -197,8 +198,8 @@ async def test_a_task_that_is_tried_again_goes_on_while_its_session_is_active(wo
 
     session = await workshop.goal(task("only", max_attempts=2))
     async with crew(script) as agents_at_work:
-        await until(lambda: workshop.house.value("SELECT tries = 1 AND ready_at IS NOT NULL FROM runs"))
-        await workshop.house.execute("UPDATE runs SET ready_at = now() WHERE status = 'queued'")  # not after a pause
+        await until(lambda: workshop.house.has_runs(1, tries=1, ready_at=PRESENT))
+        await workshop.house.set_run(ready_at=from_now())  # not after a pause
         workshop.wakes.send(RUNS, {workshop.workspace_id})
         await until(workshop.is_(session, "done"))
     assert [each.attempt for each in agents_at_work.assignments] == [1, 2]
@@ -230,12 +231,13 @@ async def test_ending_a_session_by_hand_skips_what_has_not_begun_and_stops_what_
     async with crew(forever, places=1):
         await begun.wait()
         await workshop.change(session, "complete")
-        await until(lambda: house.value("SELECT count(*) = 2 FROM runs WHERE status = 'cancelled'"))
+        await until(lambda: house.has_runs(2, status="cancelled"))
     assert await workshop.tasks(session) == {"a": "failed", "b": "failed", "c": "skipped"}
     assert await workshop.status(session) == "done"
     await workshop.change(session, "archive")
-    with pytest.raises(Conflict, match="archived"):
+    with pytest.raises(Conflict) as refused:
         await workshop.add(session, task("late"))
+    assert (refused.value.code, refused.value.facts["session_status"]) == ("wrong_state", "archived")
 
 
 async def test_of_many_tasks_that_end_at_once_none_is_compared_with_the_others(house: House) -> None:
@@ -326,12 +328,13 @@ async def test_an_agent_of_an_automation_takes_the_seats_that_it_names(
     automation = await house.automation()
     async with house.db.transaction() as conn:
         run = await running.run_now(conn, house.caller, automation)
-    session = await house.value("SELECT session_id FROM runs WHERE id = %s", run)
+    session = (await house.run(run))["session_id"]
     async with crew(plan):
         await until(workshop.is_(session, "done"))
     assert await workshop.tasks(session) == {"seek": "done", "weigh": "done"}
-    same = "SELECT count(*) FROM session_roles s JOIN runs r ON r.agent_id = s.agent_id AND r.grant_id = s.grant_id WHERE r.id = %s"
-    assert await house.value(same, run) == 2
+    planning = await house.run(run)
+    same = "SELECT count(*) FROM session_roles WHERE agent_id = %s AND grant_id = %s"
+    assert await house.value(same, planning["agent_id"], planning["grant_id"]) == 2
     assert len(await house.ledger(automation)) == 1, "tasks are no runs of the automation"
 
 
@@ -364,12 +367,12 @@ async def test_what_an_automation_does_in_a_session_is_neither_held_nor_ended_wi
         [at_work] = (await publish_event(conn, house.caller, "go", None, "first")).values()
         await claim_all(conn)
         await publish_event(conn, house.caller, "go", None, "second")
-    session = await house.value("SELECT session_id FROM runs WHERE id = %s", at_work)
-    await house.execute("UPDATE runs SET session_id = %s", session)
+    session = (await house.run(at_work))["session_id"]
+    await house.set_runs(session_id=session)
     await workshop.change(session, verb)
     first, second = await house.ledger()
     assert (first["status"], second["status"]) == ("running", "queued")
-    assert await house.value("SELECT cancel_requested_at FROM runs WHERE id = %s", at_work) is None
+    assert first["cancel_requested_at"] is None
     assert second["ready_at"] is not None
 
 
@@ -381,8 +384,7 @@ async def test_who_changes_a_session_waits_for_who_ends_its_run_and_holds_nothin
     session = await workshop.goal(task("only"))
     async with house.db.transaction() as conn:
         await claim_all(conn)
-    async with house.db.transaction() as ending:
-        await ending.execute("SELECT FROM runs FOR UPDATE")
+    async with house.locked_runs() as ending:
         changing = asyncio.create_task(workshop.change(session, verb))
         await until(lambda: house.value(WAITING_FOR_A_LOCK))
         await ending.execute("SELECT FROM sessions FOR NO KEY UPDATE NOWAIT")
@@ -407,7 +409,7 @@ async def test_who_has_a_session_does_not_wait_for_who_claims_its_run(
         await until(lambda: house.value(WAITING_FOR_A_LOCK))
         await change(conn, workshop.workspace_id, session)
     assert len(await claiming_it) == 1
-    assert await house.value("SELECT status FROM runs") == "running"
+    assert (await house.run())["status"] == "running"
 
 
 async def test_turns_are_neither_held_nor_let_go_with_their_session(workshop: Workshop, house: House) -> None:
@@ -443,7 +445,7 @@ async def test_two_workers_that_finish_siblings_at_once_start_their_successor_ex
             await until(lambda: house.value(f"{WAITING_FOR_A_LOCK} HAVING count(*) = 1"))
         await second
     assert await workshop.tasks(session) == {"left": "done", "right": "done", "bottom": "ready"}
-    assert await house.value("SELECT count(*) FROM runs") == 3
+    assert await house.has_runs(3)
     assert await house.value("SELECT unmet FROM tasks WHERE key = 'bottom'") == 0
 
 
@@ -473,7 +475,7 @@ async def test_a_session_is_paused_while_a_task_ends_and_its_successor_is_held(
             await until(lambda: house.value(f"{WAITING_FOR_A_LOCK} HAVING count(*) = 1"))
         await pausing
     assert await workshop.tasks(session) == {"a": "done", "b": "ready"}
-    assert await house.value("SELECT ready_at IS NULL FROM runs WHERE status = 'queued'")
+    assert (await house.run(status="queued"))["ready_at"] is None
     async with house.db.connection() as conn:
         assert await claim_all(conn) == []
         assert await run_status.free_lanes(conn, 10) == []  # held is not the same as waiting for a lane
@@ -485,18 +487,20 @@ async def test_an_attempt_that_begins_anew_finds_the_tasks_of_the_one_before(wor
     async with house.db.transaction() as conn:
         [run] = await claim_all(conn)
         await tasks.add(conn, *where, [task("a"), task("b", "a")], attempt=(RunId(run.id), 1))
-        with pytest.raises(Conflict, match="'a' already"):
+        with pytest.raises(Conflict, match="'a'") as refused:
             await tasks.add(conn, *where, [task("a")], attempt=(RunId(run.id), 1))
+        assert refused.value.code == "task_exists"
     before = await workshop.task(session, "a")
-    await house.execute("UPDATE runs SET attempt = 2 WHERE id = %s", run.id)
+    await house.set_run(run.id, attempt=2)
     async with house.db.transaction() as conn:
         more = [task("a"), task("b", "a"), task("c", "b")]
         batch = await tasks.add(conn, *where, more, attempt=(RunId(run.id), 2))
         assert [each["key"] for each in await rows.page(conn, where, batch=batch)] == ["a", "b", "c"]
     assert await workshop.task(session, "a") == {**before, "batch": batch}
-    with pytest.raises(Conflict, match="'plan' already"):
+    with pytest.raises(Conflict, match="'plan'") as refused:
         async with house.db.transaction() as conn:
             await tasks.add(conn, *where, [task("plan")], attempt=(RunId(run.id), 2))
+    assert refused.value.code == "task_exists"
 
 
 async def test_an_agent_adds_tasks_only_while_it_holds_its_lease_and_is_not_being_stopped(
@@ -514,7 +518,8 @@ async def test_an_agent_adds_tasks_only_while_it_holds_its_lease_and_is_not_bein
             await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("zombie")], attempt=later)
     await workshop.change(session, "complete")
     async with house.db.transaction() as conn:
-        with pytest.raises(Conflict, match="being stopped"):
+        with pytest.raises(Conflict) as refused:
             await tasks.add(conn, workshop.workspace_id, SessionId(session), [task("last-word")], attempt=fence)
+    assert refused.value.code == "run_stopping"
     assert set(await workshop.tasks(session)) == {"plan", "by-agent"}
     assert await workshop.status(session) == "done"

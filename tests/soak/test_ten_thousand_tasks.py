@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from support.house import House
-
-from ..sessions.conftest import crew, workshop  # noqa: F401 — fixtures
-from ..sessions.test_large_dag import deep, finishes, lattice, wide
+from support.task_graphs import assert_finishes, deep, lattice, wide
+from support.workshop import crew, workshop  # noqa: F401 — fixtures
 
 
 @pytest.mark.timeout(900)
@@ -18,4 +17,4 @@ async def test_a_dag_of_ten_thousand_tasks_finishes_with_every_task_exactly_once
 ) -> None:
     forms = [*wide(4000), *deep(100, 30), *lattice(30, 100)]
     assert len(forms) == 10_000
-    await finishes(workshop, crew, house, forms, within=600)
+    await assert_finishes(workshop, crew, house, forms, within=600)

@@ -25,8 +25,8 @@ from rota.executors.python import PythonExecutor
 from rota.model.executor import Assignment, Executor, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from support import clusters, stand_ins
-from support.executor_kinds import Kind, events, told
-from support.stand_ins import RecordingDesk, lives, read_pids, until
+from support.executor_kinds import Kind, describe_tool_use, events
+from support.stand_ins import RecordingDesk, is_alive, read_pids, until
 
 MB = 1_000_000
 
@@ -55,7 +55,7 @@ def behave(kind: Kind, tmp_path: Path) -> Callable[..., Mapping[str, Any]]:
 async def _libraries_are_loaded(executor: Executor, behave: Callable[..., Mapping[str, Any]], assign: Assign) -> None:
     """A Python agent is forked by a process that has them, once it has: so it is here, each time."""
     if isinstance(executor, PythonExecutor):
-        await stand_ins.warmed(executor._child(assign(behave("completes"))).libraries)
+        await stand_ins.wait_for_nursery(executor.child(assign(behave("completes"))).libraries)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_an_agent_that_hangs_is_gone_when_the_cancellation_arrives(kind: K
     if elsewhere:
         await until((directory / "left").exists, "the connection has ended")
     else:
-        assert [pid for pid in pids if lives(pid)] == []
+        assert [pid for pid in pids if is_alive(pid)] == []
 
 
 async def test_all_descendants_go_with_a_cancelled_agent_also_those_that_left_its_group(
@@ -116,15 +116,15 @@ async def test_all_descendants_go_with_a_cancelled_agent_also_those_that_left_it
     attempt = run("forks")
     pids = await until(lambda: read_pids(directory), "the agent has forked")
     assert len(pids) == 5
-    assert all(lives(pid) for pid in pids)
+    assert all(is_alive(pid) for pid in pids)
     await cancel(attempt)
-    assert [pid for pid in pids if lives(pid)] == []
+    assert [pid for pid in pids if is_alive(pid)] == []
 
 
 @pytest.mark.process
 async def test_what_an_agent_leaves_behind_goes_when_it_ends(run: Run, directory: Path) -> None:
     assert await run("leaves a child") == Succeeded()
-    assert [pid for pid in read_pids(directory) or [] if lives(pid)] == []
+    assert [pid for pid in read_pids(directory) or [] if is_alive(pid)] == []
 
 
 @pytest.mark.process
@@ -135,7 +135,7 @@ async def test_an_agent_that_ignores_the_request_is_killed_after_the_grace(
     [pid] = await until(lambda: read_pids(directory), "the agent ignores TERM")
     before = time.monotonic()
     await cancel(attempt)
-    assert not lives(pid)
+    assert not is_alive(pid)
     assert grace.total_seconds() <= time.monotonic() - before < 5
 
 
@@ -148,9 +148,9 @@ async def test_a_second_cancellation_does_not_wait_for_the_grace(
     [pid] = await until(lambda: read_pids(directory), "the agent ignores TERM")
     attempt.cancel()
     await asyncio.wait({attempt}, timeout=0.05)
-    assert lives(pid)
+    assert is_alive(pid)
     await cancel(attempt)
-    assert not lives(pid)
+    assert not is_alive(pid)
 
 
 @pytest.mark.process
@@ -196,11 +196,11 @@ async def test_an_agent_and_its_descendants_die_with_a_killed_worker(
     worker = subprocess.Popen(words, env=env)
     try:
         pids = await until(lambda: read_pids(directory), "the agent runs")
-        assert all(lives(pid) for pid in pids)
+        assert all(is_alive(pid) for pid in pids)
     finally:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
-    await until(lambda: not any(lives(pid) for pid in pids), "the agent and all its descendants are gone")
+    await until(lambda: not any(is_alive(pid) for pid in pids), "the agent and all its descendants are gone")
 
 
 async def test_an_agent_that_does_not_exist_fails_once_and_is_named(
@@ -278,7 +278,7 @@ async def test_a_letter_that_arrives_in_two_halves_is_whole(run: Run, desk: Reco
 async def test_tools_and_usage_reach_the_desk_in_order(kind: Kind, run: Run, desk: RecordingDesk) -> None:
     assert await run("reports") == Succeeded()
     assert desk.text.strip() == "Looking …"
-    assert events(kind, desk) == [told(kind, "search", {"query": "rhymes"}), ("usage", "tokens", 12)]
+    assert events(kind, desk) == [describe_tool_use(kind, "search", {"query": "rhymes"}), ("usage", "tokens", 12)]
 
 
 @pytest.mark.process
@@ -304,7 +304,7 @@ async def test_losing_the_attempt_stops_the_agent_and_is_told_as_it_is(
         )
         await executor.abandon(lost)
         await until(lambda: not clusters.shared().objects(assigned.run_id), "the cluster has deleted it")
-    assert [pid for pid in read_pids(directory) or [os.getpid()] if lives(pid)] == []
+    assert [pid for pid in read_pids(directory) or [os.getpid()] if is_alive(pid)] == []
 
 
 async def test_a_configuration_that_went_wrong_fails_without_another_try(

@@ -146,9 +146,9 @@ class Kind(Protocol):
         ...
 
 
-def told(kind: Kind, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+def describe_tool_use(kind: Kind, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
     """How the use of a tool stands in the log."""
-    how = getattr(kind, "told", None)
+    how = getattr(kind, "describe_tool_use", None)
     found: tuple[Any, ...] = how(name, data) if how else ("tool", name, data)
     return found
 
@@ -306,7 +306,7 @@ class Acp:
     def missing(self) -> tuple[Mapping[str, Any], str]:
         return {"argv": ["no-such-program-here"]}, "no-such-program-here"
 
-    def told(self, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    def describe_tool_use(self, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
         return ("tool", name, {"title": name, "status": "completed", "input": data})
 
 
@@ -458,7 +458,7 @@ async def _reports(_: Request, writer: asyncio.StreamWriter) -> None:
     writer.write(line(type="done") + END)
 
 
-def shown_by(kind: Kind) -> Kind:
+def find_process_kind(kind: Kind) -> Kind:
     """The kind whose code runs its processes."""
     runs_as = getattr(kind, "runs_as", kind.name)
     found = next(each for each in KINDS if each.name == runs_as)

@@ -26,7 +26,7 @@ from rota.worker import hire
 from support import promises
 from support.house import House
 from support.rota_process import Rota
-from support.stand_ins import seen_from_here
+from support.stand_ins import translate_pids
 
 QUICK = {
     "ROTA_LEASE_SECONDS": "2",
@@ -117,7 +117,7 @@ class Fleet:
     def agents(self, name: str) -> list[int]:
         """The processes that wrote their numbers into the evidence, as this process numbers them."""
         [directory] = (self.directory / "home" / "sessions").glob("*/*")
-        return seen_from_here([int(each) for each in self.evidence(name)], directory)
+        return translate_pids([int(each) for each in self.evidence(name)], directory)
 
     async def run(self, agent: str, **policies: Any) -> UUID:
         """Start one run by hand."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from psycopg import AsyncConnection
+from psycopg.rows import dict_row
 
 MIRRORED = {
     "live_runs": """
@@ -16,6 +17,20 @@ MIRRORED = {
         SELECT workspace_id, id, agent_id, session_id, status, lease_until IS NOT NULL
           FROM runs WHERE status IN ('running', 'awaiting_approval')""",
 }
+
+
+async def find_live_runs(conn: AsyncConnection[Any]) -> list[dict[str, Any]]:
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute("SELECT * FROM live_runs ORDER BY id")
+        return await cursor.fetchall()
+
+
+async def count_rows(conn: AsyncConnection[Any]) -> dict[str, int]:
+    """How many rows each of the narrow tables has."""
+    counts = {}
+    for table in MIRRORED:
+        [(counts[table],)] = await (await conn.execute(f"SELECT count(*) FROM {table}".encode())).fetchall()
+    return counts
 
 
 async def astray(conn: AsyncConnection[Any]) -> list[tuple[Any, ...]]:

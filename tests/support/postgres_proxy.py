@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -46,8 +48,10 @@ class Proxy:
         self._cut_at = text
 
     @asynccontextmanager
-    async def open(self, target: str) -> AsyncIterator[str]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def open(self, target: str, *, at: socket.socket | None = None) -> AsyncIterator[str]:
+        """Listen at a socket that is bound, or at any port."""
+        where: dict[str, Any] = {"sock": at} if at else {"host": "127.0.0.1", "port": 0}
+        server = await asyncio.start_server(self._accept, **where)
         port = server.sockets[0].getsockname()[1]
         try:
             yield make_conninfo(target, host="127.0.0.1", port=port)

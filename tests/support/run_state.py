@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
@@ -61,6 +62,17 @@ def insert(columns: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
     values = ", ".join(map(_placeholder, columns.values()))
     given = [_adapt(column, value) for column, value in columns.items()]
     return f"INSERT INTO {RUNS} ({', '.join(columns)}) VALUES ({values}) RETURNING *".encode(), given
+
+
+def update_each(changes: Mapping[UUID, Mapping[str, Any]]) -> tuple[bytes, list[Any]]:
+    """The one statement that changes each of these runs in its own way, and its parameters."""
+    sets, values = [], []
+    for column in dict.fromkeys(column for each in changes.values() for column in each):
+        cases = {run_id: each[column] for run_id, each in changes.items() if column in each}
+        whens = " ".join(f"WHEN %s THEN {_placeholder(value)}" for value in cases.values())
+        sets.append(f"{column} = CASE id {whens} ELSE {column} END")
+        values += [part for run_id, value in cases.items() for part in (run_id, _adapt(column, value))]
+    return f"UPDATE {RUNS} SET {', '.join(sets)} WHERE id = ANY(%s)".encode(), [*values, list(changes)]
 
 
 def _condition(where: Mapping[str, Any]) -> tuple[str, list[Any]]:
@@ -127,3 +139,19 @@ def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:
 def only(runs: Sequence[Run]) -> Run:
     assert len(runs) == 1, f"{len(runs)} runs: {runs}"
     return runs[0]
+
+
+async def change_each_run(conn: AsyncConnection[Any], changes: Mapping[UUID, Mapping[str, Any]]) -> None:
+    """Change several runs in one statement, each in its own way."""
+    await conn.execute(*update_each(changes))
+
+
+async def delete_run(conn: AsyncConnection[Any], run_id: UUID) -> None:
+    """Delete a run that has no events any more."""
+    await conn.execute(f"DELETE FROM {RUNS} WHERE id = %s".encode(), [run_id])
+
+
+def find_checks(conn: Connection[Any]) -> tuple[str, ...]:
+    """The expressions of the table's check constraints."""
+    query = "SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'c'"
+    return tuple(expression for (expression,) in conn.execute(query, [RUNS]))

@@ -115,7 +115,7 @@ def assignment(config: Mapping[str, Any], directory: Path, **changes: Any) -> As
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """The first true value of a condition, looked at again and again."""
+    """Poll a condition and return its first true value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
@@ -123,7 +123,7 @@ async def until(condition: Callable[[], Any], what: str, seconds: float = 60) ->
     return value
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -131,7 +131,7 @@ def lives(pid: int) -> bool:
     return True
 
 
-async def warmed(libraries: warm.Libraries = (), env: Mapping[str, str] | None = None) -> None:
+async def wait_for_nursery(libraries: warm.Libraries = (), env: Mapping[str, str] | None = None) -> None:
     """Wait for the nursery that has these libraries loaded."""
     machine = of_machine(ALLOWED) if env is None else env
     await until(lambda: warm.nursery_with(libraries, machine) is not THE_NURSERY, "the nursery is ready")
@@ -145,8 +145,8 @@ def read_pids(directory: Path) -> list[int] | None:
         return None
 
 
-def seen_from_here(pids: Sequence[int], directory: Path) -> list[int]:
-    """The same processes as this one numbers them: an agent in a sandbox counts in a PID namespace of its own."""
+def translate_pids(pids: Sequence[int], directory: Path) -> list[int]:
+    """Translate the PIDs that an agent in a sandbox sees, in a namespace of its own, to those of this process."""
     found = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
@@ -156,8 +156,8 @@ def seen_from_here(pids: Sequence[int], directory: Path) -> list[int]:
     return [found[pid] for pid in pids]
 
 
-def carrying(mark: str) -> list[int]:
-    """Every process with a mark in its command line."""
+def find_marked_pids(mark: str) -> list[int]:
+    """Return the PIDs of all processes with this mark in their command line."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -168,7 +168,7 @@ def carrying(mark: str) -> list[int]:
     return found
 
 
-async def work(name: str, config: Mapping[str, Any], directory: Path) -> None:
+async def execute_once(name: str, config: Mapping[str, Any], directory: Path) -> None:
     from support.executor_kinds import KINDS
 
     [kind] = [each for each in KINDS if each.name == name]
@@ -177,4 +177,4 @@ async def work(name: str, config: Mapping[str, Any], directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(execute_once(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])))

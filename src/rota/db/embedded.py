@@ -70,12 +70,6 @@ LOG_LIMIT = 10 * 1024 * 1024
 SPARE_SPACE = 64 * 1024  # with less than this even the log may have stayed empty
 POLL = 0.02
 
-LOCK_PATIENCE = 120.0
-START_PATIENCE = 30.0
-RECOVERY_PATIENCE = 600.0  # while it answers that it is not ready yet
-FAST_PATIENCE = 30.0
-IMMEDIATE_PATIENCE = 15.0  # PostgreSQL itself kills stubborn children after five seconds
-
 ACCEPTING, REJECTING = 0, 1  # what pg_isready exits with
 
 # Failures that end by themselves: children of a killed postmaster that still hold its memory, and a
@@ -83,11 +77,26 @@ ACCEPTING, REJECTING = 0, 1  # what pg_isready exits with
 PASSING = ("pre-existing shared memory block", "already exists")
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """For how many seconds each step may last."""
+
+    lock: float = 120.0
+    start: float = 30.0
+    recovery: float = 600.0  # while it answers that it is not ready yet
+    fast_shutdown: float = 30.0
+    immediate_shutdown: float = 15.0  # PostgreSQL itself kills stubborn children after five seconds
+
+
+LIMITS = Limits()
+
+
 class EmbeddedPostgres:
     """One process's share in the server. Every call blocks: make it before the event loop, or in a thread."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, limits: Limits = LIMITS) -> None:
         self.home = Path(os.path.realpath(home))
+        self._limits = limits
         self._server: _Server | None = None
         self._users: int | None = None  # the descriptor whose shared lock says that we use the server
         self._given_up = threading.Event()
@@ -103,7 +112,7 @@ class EmbeddedPostgres:
         """Join the running server or start one, and return its URL for the application's role. Repeating it is harmless."""
         os.environ.pop("PGPASSWORD", None)  # libpq would prefer it to the password file that the URL names
         with _explaining(self.home):
-            server = self._server = self._server or _Server.under(self.home)
+            server = self._server = self._server or _Server.under(self.home, self._limits)
             with self._starting(server, self._given_up) as lock:
                 self._join(server)
                 try:
@@ -152,7 +161,7 @@ class EmbeddedPostgres:
         """Whoever holds this lock alone starts and stops servers, joins and leaves."""
         lock = server.account.open(self.home / "postgres.start.lock", os.O_RDWR)
         try:
-            _lock(lock, self.home, given_up)
+            _lock(lock, self.home, self._limits.lock, given_up)
             yield lock
         finally:
             os.close(lock)
@@ -250,23 +259,24 @@ class _Postmaster(subprocess.Popen[bytes]):
 class _Server:
     """The server of one data directory. Callers hold the start lock, except for `ping`."""
 
-    def __init__(self, home: Path, account: _Account, binaries: Path) -> None:
+    def __init__(self, home: Path, account: _Account, binaries: Path, limits: Limits = LIMITS) -> None:
         self.home = home
         self.data = home / DATA
         self.log = home / "postgres.log"
         self.account = account
         self.sockets = _socket_directory(home, account)
         self._binaries = binaries
+        self._limits = limits
         self._child: _Postmaster | None = None
         self._log_start = 0
 
     @classmethod
-    def under(cls, home: Path) -> Self:
+    def under(cls, home: Path, limits: Limits = LIMITS) -> Self:
         if home.exists() and not home.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(home))
         account = _Account.owning(home / "postgres")
         _make_home(home, account)
-        return cls(home, account, find_binaries())
+        return cls(home, account, find_binaries(), limits)
 
     def url(self, role: str) -> str:
         """The URL names the password file, not the password, so it may be logged."""
@@ -345,7 +355,7 @@ class _Server:
         began = time.monotonic()
         while (answer := self.ping()) != ACCEPTING:
             _go_on_unless(given_up)
-            patience = RECOVERY_PATIENCE if answer == REJECTING else START_PATIENCE
+            patience = self._limits.recovery if answer == REJECTING else self._limits.start
             if time.monotonic() - began > patience:
                 raise NotYet(f"PostgreSQL does not answer in {self.sockets}.{self._last_words()}")
             if answer != REJECTING and self.pid() is None:
@@ -358,7 +368,8 @@ class _Server:
         """Shut down fast, and if that hangs, immediately."""
         if self.pid() is None:
             return
-        for number, patience in ((signal.SIGINT, FAST_PATIENCE), (signal.SIGQUIT, IMMEDIATE_PATIENCE)):
+        steps = ((signal.SIGINT, self._limits.fast_shutdown), (signal.SIGQUIT, self._limits.immediate_shutdown))
+        for number, patience in steps:
             deadline = time.monotonic() + patience
             if (pid := self.pid()) is not None:
                 with suppress(ProcessLookupError):
@@ -556,8 +567,8 @@ def of_another(home: Path) -> str:
     return "" if owner == os.geteuid() else f" It belongs to {_user_name(owner)}: start Rota as that user."
 
 
-def _lock(file: int, home: Path, given_up: threading.Event | None = None) -> None:
-    deadline = time.monotonic() + LOCK_PATIENCE
+def _lock(file: int, home: Path, seconds: float, given_up: threading.Event | None = None) -> None:
+    deadline = time.monotonic() + seconds
     while not _try_lock(file):
         _go_on_unless(given_up)
         if time.monotonic() > deadline:

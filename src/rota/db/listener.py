@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
+from itertools import filterfalse
 from uuid import UUID
 
 import psycopg
@@ -26,7 +27,7 @@ BELL = "rota_bell"
 SCHEMA = "rota_schema"
 
 WINDOW_SECONDS = 0.001
-RETRY_SECONDS = 0.5
+RETRY = timedelta(seconds=0.5)
 PING_SECONDS = 30.0
 
 Handler = Callable[[str], None]
@@ -138,10 +139,12 @@ class Listener:
 
     A notification ends with its sender: what this process sends, it was told before, and is not told again."""
 
-    def __init__(self, url: str, *, answer: timedelta = ANSWER) -> None:
+    def __init__(self, url: str, *, answer: timedelta = ANSWER, retry: timedelta = RETRY) -> None:
+        """After a lost connection, the next attempt comes after `retry`."""
         self.sender = secrets.token_hex(4)
         self._url = url
         self._answer = answer.total_seconds()
+        self._retry = retry.total_seconds()
         self._handlers: dict[str, list[Handler]] = defaultdict(list)
         self._named: Counter[str] = Counter()  # how many on each channel mean one thing only
         self._conn: AsyncConnection[tuple[object, ...]] | None = None
@@ -149,6 +152,10 @@ class Listener:
         self._lost = asyncio.Event()
         self._listening: set[str] = set()
         self._watched: int | None = None
+
+    def listens_to(self, channel: str) -> bool:
+        """Whether notifications on this channel arrive, because PostgreSQL has confirmed LISTEN."""
+        return channel in self._listening
 
     def on(self, channel: str, handler: Handler) -> None:
         self._handlers[channel].append(handler)
@@ -198,7 +205,7 @@ class Listener:
                 await self._listen()
             except Exception as failure:  # the top of a loop: nobody else would listen
                 log.warning("listener.lost", extra={"error": _told(failure)})
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(self._retry)
 
     async def _listen(self) -> None:
         options = {"autocommit": True, "application_name": "rota listener", "connect_timeout": CONNECT_SECONDS}
@@ -215,7 +222,7 @@ class Listener:
                     await self._follow_handlers()
             finally:
                 self._unwatch()
-                self._conn = None
+                self._conn, self._listening = None, set()
 
     async def _wait_for_change(self) -> None:
         """Sleep until the set of channels changed; now and then ask the server whether it still lives."""
@@ -238,7 +245,7 @@ class Listener:
             await self._conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         for channel in before - now:
             await self._conn.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
-        for topic in wanted - self._listening:
+        for topic in filterfalse(self.listens_to, wanted):
             self.dispatch(topic, "")  # what was committed before LISTEN is found by reading once
         self._listening = wanted
         self._drain()

@@ -27,7 +27,7 @@ OLDEST = 140_000
 LONGEST_REMEMBERED = 4096
 CONNECT_SECONDS = 10
 FIRST_PLANNED_FOR = 100  # rows
-WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
+WAIT = timedelta(seconds=2)  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
 LONGEST_SILENCE = 86_400  # seconds: what systems take as a span between keep-alives
@@ -186,7 +186,10 @@ async def _tell_nobody(conn: Connection) -> None:
 class Database:
     """One process's way to PostgreSQL. Connections commit each statement unless a transaction is open."""
 
-    def __init__(self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER) -> None:
+    def __init__(
+        self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER, wait: timedelta = WAIT
+    ) -> None:
+        """A caller gets an error after it waited for a free connection for `wait`."""
         self.url = url
         self._answer = answer
         self.waker: Wake = _wake_nobody  # until rota.db.listener.Wakes does
@@ -203,7 +206,7 @@ class Database:
         }
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url, connection_class=Connection, kwargs=self._options, min_size=1, max_size=max(size, 2),
-            timeout=WAIT_SECONDS, max_waiting=MOST_WAITING, open=False, configure=self._prepare,
+            timeout=wait.total_seconds(), max_waiting=MOST_WAITING, open=False, configure=self._prepare,
         )  # fmt: skip
 
     async def open(self) -> None:

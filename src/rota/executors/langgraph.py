@@ -17,7 +17,7 @@ class LanggraphExecutor(PythonExecutor):
 
     kind = "langgraph"
 
-    def _child(self, assignment: Assignment) -> Child:
+    def child(self, assignment: Assignment) -> Child:
         config = agent_config.read_langgraph(assignment.config)
         function = PythonConfig(THREAD, None, config.path, config.env, config.limits, config.output_limit)
         return Child(function, _given(config), (THREAD.partition(":")[0],))

@@ -19,7 +19,7 @@ class LlmExecutor(PythonExecutor):
 
     kind = "llm"
 
-    def _child(self, assignment: Assignment) -> Child:
+    def child(self, assignment: Assignment) -> Child:
         config = agent_config.read_llm(assignment.config)
         function = PythonConfig(CONVERSATION, None, config.path, config.env, config.limits, config.output_limit)
         return Child(function, _given(config, assignment), _libraries(config.model))

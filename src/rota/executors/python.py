@@ -59,7 +59,7 @@ class PythonExecutor:
 
     async def execute(self, assignment: Assignment, desk: Desk) -> Outcome:
         try:
-            child = self._child(assignment)
+            child = self.child(assignment)
             program, line = self._start(assignment, child)
         except Invalid as mistake:
             return misconfigured(mistake)
@@ -70,7 +70,7 @@ class PythonExecutor:
     async def abandon(self, lost: LostAttempt) -> None:
         """Nothing: the child dies with its worker."""
 
-    def _child(self, assignment: Assignment) -> Child:
+    def child(self, assignment: Assignment) -> Child:
         return Child(agent_config.read_python(assignment.config))
 
     def _start(self, assignment: Assignment, child: Child) -> tuple[Program, Pipe]:

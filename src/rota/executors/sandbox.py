@@ -95,14 +95,24 @@ class Sandbox:
 UNCONFINED = Sandbox("off", "turned off (ROTA_SANDBOX)")
 
 
-def choose(level: str, *, required: bool, home: Path, also_hide: Iterable[Path] = ()) -> Sandbox:
-    """Find the sandbox that works here. With `required`, refuse to go on without bubblewrap."""
+def choose(
+    level: str,
+    *,
+    required: bool,
+    home: Path,
+    also_hide: Iterable[Path] = (),
+    bubblewraps: Iterable[str] | None = None,
+) -> Sandbox:
+    """Find the sandbox that works here. With `required`, refuse to go on without bubblewrap.
+
+    `bubblewraps` are the programs to try, by default those that are installed.
+    """
     if level == "off":
         return UNCONFINED
     home = Path(os.path.realpath(home))
     reasons = []
     if sys.platform == "linux":
-        for bwrap in _find_bubblewrap():
+        for bwrap in find_bubblewraps() if bubblewraps is None else bubblewraps:
             found = _guard(bwrap, home, also_hide)
             reason = _probe(found)
             if not reason:
@@ -123,7 +133,7 @@ def choose(level: str, *, required: bool, home: Path, also_hide: Iterable[Path] 
     return fallback
 
 
-def _find_bubblewrap() -> Iterator[str]:
+def find_bubblewraps() -> Iterator[str]:
     """The distribution's own, which it keeps up to date; else the one of the extra `sandbox`."""
     installed = shutil.which("bwrap")
     if installed:

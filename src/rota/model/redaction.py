@@ -208,13 +208,18 @@ class Stream:
         form = self._redactor.form_of(held)
         return None if form is None else Held(form, *places)
 
+    @property
+    def held_back(self) -> int:
+        """How many characters are held back, those without width included."""
+        return len(self._held)
+
     def feed(self, piece: str) -> str:
         text = self._held + piece
         return self._told(text, self._redactor.begun(text))
 
     def pause(self) -> str:
         """Nothing may come for long: show a letter or two that were held back. A secret that goes on is masked."""
-        if len(self._held) > MOST_SHOWN:
+        if self.held_back > MOST_SHOWN:
             return ""
         shown, self._shown = self._held[self._shown :], len(self._held)
         return shown

@@ -373,9 +373,9 @@ async def _refuse_cycle(conn: Connection, automation: Mapping[str, Any], row: Ma
     await triggers.lock_after(conn, automation["workspace_id"])
     path = await triggers.after_path(conn, automation["workspace_id"], row["after_automation_id"], automation["id"])
     if path:
-        circle = " → ".join([automation["slug"], *path])
-        message = f"They would run after each other in a circle: {circle}."
-        raise Invalid(message, code="after_cycle", field=_within(field, "after"))
+        circle = [automation["slug"], *path]
+        message = f"They would run after each other in a circle: {' → '.join(circle)}."
+        raise Invalid(message, code="after_cycle", field=_within(field, "after"), path=circle)
 
 
 async def first_secret(conn: Connection, vault: Vault, workspace_id: UUID, trigger_id: UUID) -> str | None:

@@ -34,7 +34,9 @@ async def preview(
     after: datetime | None,
     count: int,
     automation: str | None = None,
+    most_counted: int = COUNTED,
 ) -> Preview:
+    """Preview a schedule. Of triggers that are due at the same time, at most `most_counted` are counted."""
     now = after or await automations.now_of(conn)
     try:
         schedule = read_schedule(form, default_timezone=caller.timezone, now=now).schedule
@@ -50,19 +52,19 @@ async def preview(
         usual_duration=await runs.usual_duration(conn, caller.workspace_id, own) if own else None,
         minimum_interval=workspace["minimum_interval"] if workspace else None,
     )
-    return Preview(describe(schedule), fires, [*warnings, *await _crowded(conn, caller, fires, own)])
+    return Preview(describe(schedule), fires, [*warnings, *await _crowded(conn, caller, fires, own, most_counted)])
 
 
 async def _crowded(
-    conn: Connection, caller: Caller, fires: list[Fire], own: AutomationId | None
+    conn: Connection, caller: Caller, fires: list[Fire], own: AutomationId | None, most_counted: int
 ) -> list[ScheduleWarning]:
     if not fires:
         return []
     minute = fires[0].at.replace(second=0, microsecond=0)
     following = minute + timedelta(minutes=1)
-    due = await triggers.due_between(conn, caller.workspace_id, minute, following, but=own, limit=COUNTED)
+    due = await triggers.due_between(conn, caller.workspace_id, minute, following, but=own, limit=most_counted)
     if due < CROWD:
         return []
-    many = f"{due:,} or more" if due == COUNTED else due
+    many = f"{due:,} or more" if due == most_counted else due
     message = f"{many} other automations are due in the same minute; another minute would start sooner."
     return [ScheduleWarning("crowded", message)]

@@ -42,14 +42,19 @@ class Scheduler:
         tick: timedelta = timedelta(seconds=30),
         jitter_threshold: int = 3,
         max_jitter: timedelta = timedelta(seconds=30),
+        batch: int = BATCH,
         clock: Callable[[], datetime | None] = lambda: None,
     ) -> None:
-        """`clock` gives the instant to judge by; None leaves it to the database."""
+        """`batch` is how many triggers one transaction fires at most.
+
+        `clock` gives the instant to judge by; None leaves it to the database.
+        """
         self._db = db
         self._wakes = wakes
         self._tick = tick
         self._threshold = jitter_threshold
         self._span = max_jitter
+        self._batch = batch
         self._clock = clock
 
     async def once(self) -> float:
@@ -60,8 +65,8 @@ class Scheduler:
                 wait = (due_at - now).total_seconds() if due_at else self._tick.total_seconds()
                 if wait > 0:
                     return min(wait, self._tick.total_seconds())
-                fired = await self._fire_batch(conn)
-            if fired == BATCH:
+                fired = await self.fire_batch(conn)
+            if fired == self._batch:
                 await self._fire_in_streams()
             elif not fired:
                 return CONTENDED_SECONDS
@@ -78,10 +83,11 @@ class Scheduler:
 
     async def _fire_all(self) -> None:
         async with self._db.connection() as conn:
-            while await self._fire_batch(conn) == BATCH:
+            while await self.fire_batch(conn) == self._batch:
                 pass
 
-    async def _fire_batch(self, conn: Connection) -> int:
+    async def fire_batch(self, conn: Connection) -> int:
+        """Fire the next triggers that are due, in one transaction, and return how many there were."""
         try:
             return await self._fire_once(conn)
         except OVERTAKEN:  # another took the lane between our look and our write, or the two waited for each other
@@ -93,7 +99,7 @@ class Scheduler:
 
     async def _park_unreadable(self, conn: Connection) -> int:
         """One row of the batch cannot even be read: find it, so that the others can fire."""
-        unreadable = await triggers.unreadable(conn, self._clock(), BATCH)
+        unreadable = await triggers.unreadable(conn, self._clock(), self._batch)
         for workspace_id, trigger_id, error in unreadable:
             await triggers.park(conn, WorkspaceId(workspace_id), TriggerId(trigger_id), error)
             log.warning("trigger.parked", extra={"trigger_id": trigger_id, "error": error})
@@ -101,7 +107,7 @@ class Scheduler:
 
     async def _fire_once(self, conn: Connection) -> int:
         async with conn.transaction():
-            found = await triggers.lock_due(conn, self._clock(), BATCH)
+            found = await triggers.lock_due(conn, self._clock(), self._batch)
             reach("scheduler.locked")
             if not found:
                 return 0
@@ -195,7 +201,7 @@ def _log_fires(starts: Sequence[Start], *, triggers: int, started: int) -> None:
 
 
 def _describe_fire(start: Start) -> dict[str, object]:
-    fire = {
+    fire: dict[str, object] = {
         "trigger_id": start.trigger_id, "automation_id": start.automation_id, "run_id": start.id,
         "trace_id": start.id.hex, "slot": start.slot,
     }  # fmt: skip

@@ -249,9 +249,11 @@ async def subscribe(
     unacked: bool = False,
     until: asyncio.Event,
     beat: float | None = None,
+    poll: float = POLL_SECONDS,
 ) -> AsyncGenerator[list[Message]]:
     """Pages of messages, stored ones first, then as they come; an empty page after `beat` seconds without one. Ends
-    soon after `until` is set. No connection is held while it waits."""
+    soon after `until` is set. No connection is held while it waits. What no notification announces is found within
+    `poll` seconds."""
     changed, look = asyncio.Event(), _look(db)
     async with listener.subscribed(session_channel(session_id), lambda _: changed.set()), _set_after(until, changed):
         quiet_since = asyncio.get_running_loop().time()
@@ -263,7 +265,7 @@ async def subscribe(
                 yield page.messages
                 quiet_since = asyncio.get_running_loop().time()
             # What was committed after the look has told so, or is found by the poll.
-            if not page.more and await _rest(changed, quiet_since, beat) and not until.is_set():
+            if not page.more and await _rest(changed, quiet_since, beat, poll) and not until.is_set():
                 yield []
                 quiet_since = asyncio.get_running_loop().time()
 
@@ -293,12 +295,12 @@ async def _set_after(first: asyncio.Event, second: asyncio.Event) -> AsyncIterat
         following.cancel()
 
 
-async def _rest(changed: asyncio.Event, quiet_since: float, beat: float | None) -> bool:
+async def _rest(changed: asyncio.Event, quiet_since: float, beat: float | None, poll: float) -> bool:
     """Sleep until something changed, or the next poll is due; whether it has been quiet for a whole beat."""
     loop = asyncio.get_running_loop()
-    left = quiet_since + beat - loop.time() if beat is not None else POLL_SECONDS
+    left = quiet_since + beat - loop.time() if beat is not None else poll
     with suppress(TimeoutError):
-        async with asyncio.timeout(max(0.0, min(left, POLL_SECONDS))):
+        async with asyncio.timeout(max(0.0, min(left, poll))):
             await changed.wait()
     return beat is not None and not changed.is_set() and loop.time() >= quiet_since + beat
 

@@ -27,7 +27,7 @@ def watch(context: Context) -> str:
     with Desk.here() as desk:
         if task is None:
             return _plan(context, desk)
-        return _judge(context, desk) if task["role"] == "judge" else _look(context, desk)
+        return merge_findings(context, desk) if task["role"] == "judge" else look_for_changes(context, desk)
 
 
 def _plan(context: Context, desk: Any) -> str:
@@ -52,7 +52,7 @@ def _plan(context: Context, desk: Any) -> str:
     return f"Two workers look at what changed in {folder} since {when}; a judge will merge it."
 
 
-def _look(context: Context, desk: Any) -> str:
+def look_for_changes(context: Context, desk: Any) -> str:
     given = context.input
     found = sorted(_changed(Path(given["folder"]), given["names"], given["since"]))
     told = {"changed": found[:MOST_NAMES], "more": len(found[MOST_NAMES:])}
@@ -84,7 +84,7 @@ def _touched(file: Path) -> float:
         return 0.0  # it is gone again
 
 
-def _judge(context: Context, desk: Any) -> str:
+def merge_findings(context: Context, desk: Any) -> str:
     given = context.input
     letters = desk.inbox()
     changed = sorted({name for letter in letters for name in letter["body"]["changed"]})
