@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
@@ -40,13 +41,23 @@ def running(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def lost(**changes: Any) -> dict[str, Any]:
+    """The columns of a run whose worker `gone` has let its lease end."""
+    return {"status": "running", "attempt": 1, "worker_id": "gone", "lease_until": from_now(seconds=-1), **changes}
+
+
+def cancel_requested() -> dict[str, Any]:
+    """The columns of a run that a user asked to cancel, of which no worker was notified."""
+    return {"cancel_requested_at": from_now(), "cancel_reason": "cancelled_by_user"}
+
+
 # Statements
 
 
-def select(where: Mapping[str, Any], suffix: str = "") -> tuple[bytes, list[Any]]:
+def select(where: Mapping[str, Any], suffix: str = "", *, columns: Sequence[str] = ("*",)) -> tuple[bytes, list[Any]]:
     """The statement that reads these runs, oldest first, and its parameters."""
     condition, values = _condition(where)
-    return f"SELECT * FROM {RUNS} WHERE {condition} ORDER BY id {suffix}".encode(), values
+    return f"SELECT {', '.join(columns)} FROM {RUNS} WHERE {condition} ORDER BY id {suffix}".encode(), values
 
 
 def update(where: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
@@ -100,6 +111,13 @@ async def find_runs(conn: AsyncConnection[Any], suffix: str = "", /, **where: An
         return await cursor.fetchall()
 
 
+async def find_columns(conn: AsyncConnection[Any], *columns: str, **where: Any) -> list[Run]:
+    """The runs that fit, with only these columns: others may have values that Python cannot read."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(*select(where, columns=columns))
+        return await cursor.fetchall()
+
+
 async def find_run(conn: AsyncConnection[Any], suffix: str = "", /, **where: Any) -> Run:
     """The one run that fits."""
     return only(await find_runs(conn, suffix, **where))
@@ -116,6 +134,34 @@ async def add_run(conn: AsyncConnection[Any], columns: Mapping[str, Any]) -> Run
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(*insert(columns))
         return only(await cursor.fetchall())
+
+
+async def make_unreadable(conn: AsyncConnection[Any], run_id: UUID) -> None:
+    """Store instants in a run that Python cannot read."""
+    query = f"UPDATE {RUNS} SET missed_since = 'infinity', slot = '20000-1-1' WHERE id = %s"
+    await conn.execute(query.encode(), [run_id])
+
+
+async def count_runs(conn: AsyncConnection[Any], /, **where: Any) -> int:
+    condition, values = _condition(where)
+    return int(await _value(conn, f"SELECT count(*) FROM {RUNS} WHERE {condition}", values))
+
+
+async def count_writers(conn: AsyncConnection[Any]) -> int:
+    """How many transactions wrote the rows as they are now."""
+    return int(await _value(conn, f"SELECT count(DISTINCT xmin::text) FROM {RUNS}"))
+
+
+async def pages_of_runs(conn: AsyncConnection[Any]) -> list[float]:
+    """The page of the table in which each run stands, oldest first."""
+    pages: list[float] = await _value(conn, f"SELECT array_agg((ctid::text::point)[0] ORDER BY id) FROM {RUNS}")
+    return pages
+
+
+async def _value(conn: AsyncConnection[Any], query: str, values: Sequence[Any] = ()) -> Any:
+    row = await (await conn.execute(query.encode(), values)).fetchone()
+    assert row
+    return row[0]
 
 
 def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:
