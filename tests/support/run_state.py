@@ -142,6 +142,14 @@ async def make_unreadable(conn: AsyncConnection[Any], run_id: UUID) -> None:
     await conn.execute(query.encode(), [run_id])
 
 
+async def add_trigger(conn: AsyncConnection[Any], function: str, *, summary: str) -> None:
+    """Call a trigger function before each update that gives a run this summary."""
+    condition = f"FOR EACH ROW WHEN (NEW.summary = '{summary}')"
+    await conn.execute(
+        f"CREATE TRIGGER {function} BEFORE UPDATE ON {RUNS} {condition} EXECUTE FUNCTION {function}()".encode()
+    )
+
+
 async def count_runs(conn: AsyncConnection[Any], /, **where: Any) -> int:
     condition, values = _condition(where)
     return int(await _value(conn, f"SELECT count(*) FROM {RUNS} WHERE {condition}", values))

@@ -26,6 +26,7 @@ from rota.model.task import TaskForm
 from rota.sessions import desk as desks
 from rota.sessions import messages
 from support.house import House
+from support.run_state import PRESENT, from_now
 from support.waiting import until
 
 WORK = """
@@ -98,13 +99,13 @@ async def test_a_python_agent_does_all_of_it(house: House, shift: Any, run_now: 
     automation = await house.automation()
     async with shift(python(WORK)):
         run_id = await run_now(automation)
-        session_id = await house.value("SELECT session_id FROM runs WHERE id = %s", run_id)
+        session_id = (await house.run(run_id))["session_id"]
         await until(lambda: house.value("SELECT count(*) FROM deliveries WHERE role = 'user'"))
         async with house.db.transaction() as conn:
             await messages.publish(conn, [NewMessage(house.caller.workspace_id, session_id, "Go on.", "agent")])
-        await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
-    status = await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)
-    assert status == "succeeded"
+        await until(lambda: house.ended(run_id), within=60)
+    run = await house.run(run_id)
+    assert (run["status"], run["error_detail"]) == ("succeeded", None)
     assert await house.value("SELECT data FROM events WHERE kind = 'tool'") == {
         "name": "grep",
         "id": "call-7",
@@ -153,7 +154,7 @@ async def test_what_rota_notes_of_units_sums_up_no_run(
 
     assert await _status_of(house, shift, run_now, counts) == "succeeded"
     assert await house.value("SELECT data ->> 'text' FROM events WHERE data ->> 'text' LIKE '%%[Usage of more%%'")
-    assert await house.value("SELECT summary FROM runs") == summary
+    assert (await house.run())["summary"] == summary
 
 
 async def test_a_file_that_cannot_be_read_is_no_failure_of_the_desk(
@@ -250,7 +251,7 @@ async def test_an_attempt_that_lost_its_run_leaves_nothing_more_at_its_desk(
 
     async def goes_on(assignment: Assignment, desk: Any) -> Outcome:
         await desk.recall("something")  # it has its seat
-        await house.execute("UPDATE runs SET attempt = attempt + 1")
+        await house.set_run(attempt=2)
         named: dict[str, Callable[[], Awaitable[object]]] = {
             "message": lambda: desk.message("Hello.", to="user"),
             "ack": lambda: desk.ack([]),
@@ -288,7 +289,7 @@ async def test_the_key_of_an_event_is_its_runs_own(house: House, shift: Any, run
 
     for _ in range(2):
         assert await _status_of(house, shift, run_now, posts) == "succeeded"
-    assert await house.value("SELECT count(*) FROM runs WHERE source = 'event'") == 2
+    assert await house.has_runs(2, source="event")
 
 
 async def test_an_artifact_that_cannot_be_kept_fails_its_run_and_does_not_hold_it(
@@ -365,8 +366,7 @@ async def test_of_a_long_failure_as_much_is_kept_as_a_page_shows(house: House, s
         return Failed(ErrorClass.AGENT_ERROR, "é" * 1_000_000, retryable=False)
 
     await _status_of(house, shift, run_now, complains)
-    kept = await house.value("SELECT ARRAY[error_detail] FROM runs")
-    assert kept == ["é" * 1999 + "…"]
+    assert (await house.run())["error_detail"] == "é" * 1999 + "…"
     assert await house.value("SELECT max(length(data::text)) FROM events") < 3000
 
 
@@ -374,8 +374,9 @@ async def _status_of(house: House, shift: Any, run_now: Any, execute: Any) -> An
     automation = await house.automation()
     async with shift(execute):
         run_id = await run_now(automation)
-        await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
-    return await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)
+        await until(lambda: house.ended(run_id), within=60)
+    run = await house.run(run_id)
+    return run["status"] + (f": {run['error_detail']}" if run["error_detail"] else "")
 
 
 RECURSES = """
@@ -398,10 +399,10 @@ async def test_an_agent_that_adds_a_task_for_itself_comes_to_an_end(
         await run_now(await house.automation())
         await until(lambda: house.value("SELECT status = 'done' FROM sessions"), within=120)
     assert await house.value("SELECT array_agg(depth ORDER BY id) FROM tasks") == list(range(1, 9))
-    assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'") == 9
-    deepest = "SELECT run_id FROM tasks WHERE depth = 8"
-    assert await house.value(f"SELECT refused_tasks FROM runs WHERE id = ({deepest})") == {"task_depth": 3}
-    assert await house.value("SELECT count(*) FROM runs WHERE refused_tasks IS NOT NULL") == 1
+    assert await house.has_runs(9, status="succeeded")
+    deepest = await house.run(refused_tasks=PRESENT)
+    assert deepest["refused_tasks"] == {"task_depth": 3}
+    assert deepest["id"] == await house.value("SELECT run_id FROM tasks WHERE depth = 8")
     told = "These tasks would have depth 9; tasks that add tasks may go 8 deep (policy `max_task_depth`)."
     found = await house.value("SELECT array_agg(data) FROM events WHERE data ? 'tasks_refused'")
     assert found == [{"tasks_refused": "task_depth", "reason": told}]
@@ -438,15 +439,13 @@ async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: H
 
     run_id = await run_now(await house.automation(max_tasks=3, max_attempts=2))
     async with shift(plan):
-        await until(
-            lambda: house.value("SELECT ready_at > now() AND status = 'queued' FROM runs WHERE id = %s", run_id)
-        )
+        await until(lambda: house.runs(id=run_id, status="queued", tries=1))
         assert await house.value("SELECT count(*) FROM tasks WHERE added_by_run = %s", run_id) == 3
         assert refusals == [
             "One run may add 3 tasks (policy `max_tasks`); this one has added 2, and 2 more would be too many."
         ]
-        await house.execute("UPDATE runs SET ready_at = now() WHERE id = %s", run_id)
-        await until(lambda: house.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", run_id))
+        await house.set_run(run_id, ready_at=from_now())
+        await until(lambda: house.ended(run_id))
     assert await house.value("SELECT count(*) FROM tasks") == 3
-    assert await house.value("SELECT refused_tasks FROM runs WHERE id = %s", run_id) == {"too_many_tasks_of_run": 7}
+    assert (await house.run(run_id))["refused_tasks"] == {"too_many_tasks_of_run": 7}
     assert await house.value("SELECT count(*) FROM events WHERE data ? 'tasks_refused'") == 1
