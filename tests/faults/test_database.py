@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from rota.db.embedded import EmbeddedPostgres
 from rota.db.pool import Database
+from support import run_state
 from support.fleet import Fleet
 from support.house import House
 from support.postgres_proxy import Proxy
@@ -94,11 +95,7 @@ async def test_when_no_notification_ever_arrives_everything_still_happens(fleet:
     run_id = await fleet.run(await fleet.agent("lasting", LASTING))
     await fleet.at_work(run_id)
     await fleet.fired(6)
-    await fleet.ask(
-        "WITH u AS (UPDATE runs SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user' WHERE id = %s)"
-        " SELECT 1",
-        run_id,
-    )
+    await fleet.cancel_unheard(id=run_id)
     assert await fleet.ended(run_id) == "cancelled"
     await fleet.keeps_its_promises()
 
@@ -148,9 +145,8 @@ async def test_rows_that_cannot_be_read_fail_or_rest_alone(fleet: Fleet) -> None
     await fleet.ask("WITH u AS (UPDATE triggers SET starts_at = 'infinity', next_fire_at = now() WHERE automation_id = %s)"
                     " SELECT 1", bad_trigger)  # fmt: skip
     bad_run = await fleet.run(await fleet.agent("quick", "echo Done"))
-    await fleet.ask(
-        "WITH u AS (UPDATE runs SET missed_since = 'infinity', slot = '20000-1-1' WHERE id = %s) SELECT 1", bad_run
-    )
+    async with fleet.house.db.connection() as conn:
+        await run_state.make_unreadable(conn, bad_run)
     fleet.start()
     await fleet.fired(6)
     assert await fleet.ended(bad_run) == "failed"

@@ -18,6 +18,7 @@ from rota.watch.rescue import Rescue
 from support import api_client
 from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
 from support.databases import roll_back
+from support.run_state import from_now
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -115,7 +116,7 @@ async def test_what_was_rolled_back_was_not_told(office: Office, api: Api) -> No
     automation = await saved(api, max_rescues=0)
     assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     at_work = await office.claim()
-    await office.execute("UPDATE runs SET lease_until = now() - interval '1 s' WHERE id = %s", at_work.id)
+    await office.set_run(at_work.id, lease_until=from_now(seconds=-1))
     async with office.db.transaction() as conn:
         assert await sweeping.rescue(conn, 10) == 1
         roll_back()

@@ -17,13 +17,10 @@ from rota.model.run import Claimed
 from rota.roster import running
 from rota.trace import record
 from rota.trace.record import LONGEST_TEXT, TOO_MANY_UNITS, Recorder, RecordingDesk
+from support import run_state
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
-
-CLAIM = """
-UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
-RETURNING workspace_id, id, session_id
-"""
 
 
 @pytest.fixture
@@ -32,9 +29,8 @@ async def run(house: House) -> Claimed:
     automation_id = AutomationId(await house.automation())
     async with house.db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-        row = await (await conn.execute(CLAIM)).fetchone()
-    assert row
-    return claimed(*row)
+    run = await house.set_run(**run_state.running())
+    return claimed(run["workspace_id"], run["id"], run["session_id"])
 
 
 def claimed(workspace_id: Any, run_id: Any, session_id: Any, attempt: int = 1) -> Claimed:
@@ -194,18 +190,14 @@ async def test_a_long_text_is_cut_into_pieces_and_loses_nothing(house: House, de
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        "UPDATE runs SET attempt = 2",
-        "UPDATE runs SET lease_until = now() - interval '1 second'",
-        "UPDATE runs SET status = 'queued', lease_until = NULL",
-    ],
+    [{"attempt": 2}, {"lease_until": from_now(seconds=-1)}, {"status": "queued", "lease_until": None}],
 )
 async def test_nothing_of_an_attempt_that_lost_its_lease_is_written(
-    house: House, recorder: Recorder, desk: RecordingDesk, loss: str
+    house: House, recorder: Recorder, desk: RecordingDesk, loss: dict[str, Any]
 ) -> None:
     await desk.say("Kept.")
     await recorder.flush()
-    await house.execute(loss)
+    await house.set_run(**loss)
     await desk.say("A ghost.")
     await desk.usage("tokens", 10)
     await desk.finish()
