@@ -10,6 +10,7 @@ import pytest
 from rota.model.ids import AutomationId
 from rota.model.notification import WORDS, Kind
 from rota.model.outcome import Parked
+from rota.model.reasons import FAILED
 from rota.notify import telling
 from rota.runs import sweeping
 from rota.watch.prune import Prune
@@ -49,7 +50,7 @@ async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: 
     automation = await saved(member)
     run = await fail(office, member, automation)
     [one] = await told(member)
-    assert (one["kind"], one["title"], one["detail"]) == ("run_failed", "Morning digest failed", "The agent failed")
+    assert (one["kind"], one["title"], one["detail"]) == ("run_failed", "Morning digest failed", FAILED["agent_error"])
     assert one["path"] == f"/w/{api.workspace}/sessions/{run['session_id']}"
     assert (one["automation_id"], one["run_id"], one["read_at"]) == (automation["id"], run["id"], None)
     assert await told(api) == [], "the admin does not own it"
@@ -89,7 +90,7 @@ async def test_many_failures_in_one_batch_are_told_in_one_statement(office: Offi
         await telling.of_failed(conn, failures)
         assert await _statements(conn) == before + 1
     [one] = await told(api)
-    assert (one["count"], one["detail"], one["path"]) == (1000, "It took longer than it may", None)
+    assert (one["count"], one["detail"], one["path"]) == (1000, FAILED["timeout"], None)
 
 
 def _uuid(number: int) -> Any:
@@ -123,7 +124,7 @@ async def test_what_was_rolled_back_was_not_told(office: Office, api: Api) -> No
     assert await told(api) == []
     async with office.db.transaction() as conn:
         await sweeping.rescue(conn, 10)
-    assert [each["detail"] for each in await told(api)] == ["Its worker was lost"]
+    assert [each["detail"] for each in await told(api)] == [FAILED["stalled"]]
 
 
 async def test_an_automation_that_pauses_itself_says_so_once(office: Office, api: Api) -> None:
@@ -133,7 +134,8 @@ async def test_an_automation_that_pauses_itself_says_so_once(office: Office, api
     paused, failed = await told(api)
     if paused["kind"] != "paused":
         paused, failed = failed, paused
-    assert (paused["title"], paused["detail"]) == ("Morning digest was paused", "It failed 2 times in a row.")
+    stored = assert_ok(await api.get(f"/automations/{automation['id']}"), 200)
+    assert (paused["title"], paused["detail"]) == ("Morning digest was paused", stored["paused_reason"])
     assert paused["path"] == f"/w/{api.workspace}/automations/{automation['id']}"
     assert failed["count"] == 2
     assert_ok(await api.post(f"/notifications/{paused['id']}/read"), 200)
@@ -307,8 +309,9 @@ async def test_what_fails_of_somebody_who_left_is_told_to_the_admins(office: Off
             ],
         )
         await telling.of_paused(conn, [(workspace_id, AutomationId(gone["id"]))])
-    assert [each["title"] for each in await told(member)] == ["Morning digest failed"]
-    assert {each["title"] for each in await told(api)} == {"Of nobody failed", "Of nobody was paused"}
+    assert [(each["kind"], each["automation_id"]) for each in await told(member)] == [("run_failed", owned["id"])]
+    found = {(each["kind"], each["automation_id"]) for each in await told(api)}
+    assert found == {("run_failed", gone["id"]), ("paused", gone["id"])}
     assert await office.value("SELECT count(*) FROM notifications WHERE workspace_id = %s", workspace_id) == 3
 
 

@@ -12,7 +12,7 @@ from rota.db import approvals as rows
 from rota.db import queues
 from rota.db.listener import ANSWERS, RUNS, Wakes
 from rota.db.pool import Database
-from rota.errors import Conflict, Invalid, Lost
+from rota.errors import Conflict, Invalid, Lost, TooLarge
 from rota.model.approval import Answer, Option
 from rota.model.executor import LARGEST_CHECKPOINT, Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
@@ -170,14 +170,19 @@ async def test_a_second_answer_is_refused_and_told_who_was_first(
 
 
 async def test_a_checkpoint_that_is_too_large_is_refused(house: House, shift: Any, run_now: Any) -> None:
+    codes: list[str] = []
+
     async def hoards(assignment: Assignment, desk: Desk) -> Outcome:
-        await desk.checkpoint(b"x" * (LARGEST_CHECKPOINT + 1))
-        return Succeeded()
+        with pytest.raises(TooLarge) as refused:
+            await desk.checkpoint(b"x" * (LARGEST_CHECKPOINT + 1))
+        codes.append(refused.value.code)
+        raise refused.value
 
     await run_now(await house.automation())
     async with shift(hoards):
         await until(lambda: is_(house, "failed"))
-    assert "too large" in (await house.ledger())[0]["error_detail"]
+    assert codes == ["too_large"]
+    assert (await house.run())["error_class"] == "executor_error"
 
 
 async def test_waiting_is_not_running_time(house: House, db: Database, shift: Any, run_now: Any, answer: Any) -> None:
@@ -248,7 +253,9 @@ async def test_a_kind_that_cannot_resume_cannot_be_parked(house: House, shift: A
     async with shift(parks) as at_work:
         at_work.executor.resumes = False
         await until(lambda: is_(house, "failed"))
-    assert "cannot resume" in (await house.ledger())[0]["error_detail"]
+    run = await house.run()
+    assert run["error_class"] == "executor_error"
+    assert "cannot resume" in run["error_detail"]
 
 
 # While it waits ------------------------------------------------------------------------------------------------------

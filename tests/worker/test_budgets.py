@@ -458,7 +458,6 @@ async def test_a_run_whose_worker_dies_as_it_reaches_its_cap_fails_for_it(house:
         assert await sweeping.rescue(conn, 10) == 1
     [run] = await house.ledger()
     assert (run["status"], run["error_class"]) == ("failed", "budget_exceeded")
-    assert run["error_detail"] == "It has spent 12 tokens of the 10 that one run may."
     assert await purse(house) == (12, 0)
 
 
@@ -476,7 +475,7 @@ async def test_a_run_that_reached_its_cap_fails_however_its_agent_ended(
         await settling.settle(conn, [Result(run, outcome)])
     [found] = await house.ledger()
     assert (found["status"], found["error_class"]) == ("failed", "budget_exceeded")
-    assert found["error_detail"] == "It has spent 12 tokens of the 10 that one run may."
+    assert await purse(house) == (12, 0)
 
 
 async def test_a_run_without_a_budget_pays_nothing_for_those_that_have_one(

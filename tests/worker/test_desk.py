@@ -1,6 +1,7 @@
 """The desk of a Python agent, in its process: every verb through the pipe to the tables."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
@@ -14,7 +15,7 @@ from psycopg import OperationalError
 
 from rota.db import messages as message_rows
 from rota.db.pool import Connection, Database
-from rota.errors import Conflict, Invalid, Lost
+from rota.errors import Broken, Conflict, Invalid, Lost
 from rota.executors.python import PythonExecutor
 from rota.model.budget import MOST_UNITS
 from rota.model.executor import Assignment, Desk
@@ -26,7 +27,7 @@ from rota.model.task import TaskForm
 from rota.sessions import desk as desks
 from rota.sessions import messages
 from support.house import House
-from support.run_state import PRESENT, from_now
+from support.run_state import PRESENT, Run, from_now
 from support.waiting import until
 
 WORK = """
@@ -161,8 +162,9 @@ async def test_a_file_that_cannot_be_read_is_no_failure_of_the_desk(
     house: House, shift: Any, run_now: Any, tmp_path: Path
 ) -> None:
     async def keeps(_: Assignment, desk: Desk) -> Outcome:
-        with pytest.raises(Invalid, match=r"The file .gone\.txt. cannot be read: No such file or directory"):
+        with pytest.raises(Invalid, match=r"The file .gone\.txt. cannot be read: No such file or directory") as refused:
             await desk.artifact("gone", tmp_path / "gone.txt")
+        assert (refused.value.code, refused.value.field) == ("invalid", "path")
         return Succeeded()
 
     assert await _status_of(house, shift, run_now, keeps) == "succeeded"
@@ -295,13 +297,18 @@ async def test_the_key_of_an_event_is_its_runs_own(house: House, shift: Any, run
 async def test_an_artifact_that_cannot_be_kept_fails_its_run_and_does_not_hold_it(
     house: House, shift: Any, run_now: Any, tmp_path: Path
 ) -> None:
+    codes: list[str] = []
+
     async def leaves(_: Assignment, desk: Desk) -> Outcome:
         (tmp_path / "artifacts").mkdir()
         (tmp_path / "artifacts" / str(house.caller.workspace_id)).write_text("in the way")
-        await desk.artifact("report.md", b"A report.")
-        return Succeeded()
+        with pytest.raises(Broken) as refused:
+            await desk.artifact("report.md", b"A report.")
+        codes.append(refused.value.code)
+        raise refused.value
 
-    assert "failed: Broken: The content cannot be kept" in await _status_of(house, shift, run_now, leaves)
+    run = await _run_of(house, shift, run_now, leaves)
+    assert (run["status"], run["error_class"], codes) == ("failed", "executor_error", ["content_unkept"])
 
 
 async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
@@ -371,12 +378,16 @@ async def test_of_a_long_failure_as_much_is_kept_as_a_page_shows(house: House, s
 
 
 async def _status_of(house: House, shift: Any, run_now: Any, execute: Any) -> Any:
+    run = await _run_of(house, shift, run_now, execute)
+    return run["status"] + (f": {run['error_detail']}" if run["error_detail"] else "")
+
+
+async def _run_of(house: House, shift: Any, run_now: Any, execute: Any) -> Run:
     automation = await house.automation()
     async with shift(execute):
         run_id = await run_now(automation)
         await until(lambda: house.ended(run_id), within=60)
-    run = await house.run(run_id)
-    return run["status"] + (f": {run['error_detail']}" if run["error_detail"] else "")
+    return await house.run(run_id)
 
 
 RECURSES = """
@@ -403,11 +414,11 @@ async def test_an_agent_that_adds_a_task_for_itself_comes_to_an_end(
     deepest = await house.run(refused_tasks=PRESENT)
     assert deepest["refused_tasks"] == {"task_depth": 3}
     assert deepest["id"] == await house.value("SELECT run_id FROM tasks WHERE depth = 8")
-    told = "These tasks would have depth 9; tasks that add tasks may go 8 deep (policy `max_task_depth`)."
-    found = await house.value("SELECT array_agg(data) FROM events WHERE data ? 'tasks_refused'")
-    assert found == [{"tasks_refused": "task_depth", "reason": told}]
+    [refused] = await house.value("SELECT array_agg(data) FROM events WHERE data ? 'tasks_refused'")
+    assert refused["tasks_refused"] == "task_depth"
+    assert re.findall(r"\d+", refused["reason"]) == ["9", "8"], "the depth that they would have, and the limit"
     said = "SELECT string_agg(data ->> 'text', '') FROM events WHERE kind = 'output'"
-    assert (await house.value(said)).count(told) == 3
+    assert (await house.value(said)).count(refused["reason"]) == 3
 
 
 @pytest.mark.parametrize(("policies", "count"), [({"max_task_depth": 2}, 2), ({"max_tasks": 0}, 0)])
@@ -422,7 +433,7 @@ async def test_an_automation_says_how_far_its_tasks_go(
 
 
 async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: House, shift: Any, run_now: Any) -> None:
-    refusals: list[str] = []
+    refusals: list[Conflict] = []
 
     async def plan(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.source == "task":
@@ -432,7 +443,7 @@ async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: H
             try:
                 await desk.task(forms)
             except Conflict as refusal:
-                refusals.append(refusal.message)
+                refusals.append(refusal)
         if assignment.attempt == 1:
             return Failed(ErrorClass.AGENT_ERROR, "Again.")
         return Succeeded()
@@ -441,9 +452,9 @@ async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: H
     async with shift(plan):
         await until(lambda: house.runs(id=run_id, status="queued", tries=1))
         assert await house.value("SELECT count(*) FROM tasks WHERE added_by_run = %s", run_id) == 3
-        assert refusals == [
-            "One run may add 3 tasks (policy `max_tasks`); this one has added 2, and 2 more would be too many."
-        ]
+        [refusal] = refusals
+        assert (refusal.code, refusal.field) == ("too_many_tasks_of_run", "tasks")
+        assert refusal.facts == {"limit": 3, "refused": 2}
         await house.set_run(run_id, ready_at=from_now())
         await until(lambda: house.ended(run_id))
     assert await house.value("SELECT count(*) FROM tasks") == 3

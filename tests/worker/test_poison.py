@@ -89,7 +89,9 @@ async def test_an_outcome_that_others_are_ahead_of_every_time_fails_its_run(
     run_id = await run_now(await house.automation())
     async with shift(answer):
         assert await until(_ended(house, run_id)) == "failed"
-    assert (await house.run(run_id))["error_detail"].startswith("Its outcome could not be written: UniqueViolation")
+    run = await house.run(run_id)
+    assert run["error_class"] == "executor_error"
+    assert "UniqueViolation" in run["error_detail"]
 
 
 async def test_words_that_are_refused_for_what_they_are_are_left_out_and_the_run_goes_on(
@@ -118,7 +120,7 @@ async def test_a_run_whose_specification_cannot_be_read_fails_at_once_and_stops_
         assert await until(_ended(house, bad)) == "failed"
     run = await house.run(bad)
     assert run["error_class"] == "executor_error"
-    assert run["error_detail"].startswith("It could not be carried out: AttributeError")
+    assert "AttributeError" in run["error_detail"]
 
 
 async def test_what_broke_around_an_executor_is_told_without_the_secrets_of_its_attempt(

@@ -364,9 +364,10 @@ async def test_cancelling_a_queued_run_ends_it_at_once_and_an_ended_one_is_refus
     async with house.db.transaction() as conn:
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     assert (await _run(house, run_id))["status"] == "cancelled"
-    with pytest.raises(Conflict, match="was cancelled"):
+    with pytest.raises(Conflict) as refused:
         async with house.db.transaction() as conn:
             await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+    assert (refused.value.code, refused.value.facts) == ("run_ended", {"run_status": "cancelled"})
 
 
 async def test_no_more_runs_are_claimed_than_there_are_places(house: House, shift: Any, run_now: Any) -> None:
@@ -508,8 +509,9 @@ async def test_a_terminal_run_never_changes(house: House, shift: Any, run_now: A
         await until(ended(house, run_id))
     changes: list[dict[str, Any]] = [{"status": "queued", "finished_at": None}, {"summary": "other"}, {"attempt": 9}]
     for change in changes:
-        with pytest.raises(psycopg.errors.DatabaseError, match="it cannot change"):
+        with pytest.raises(psycopg.DatabaseError) as refused:
             await house.set_run(**change)
+        assert refused.value.sqlstate == "RT001"
 
 
 async def test_a_worker_that_lost_its_lease_can_write_nothing_and_the_run_goes_on_elsewhere(
@@ -562,7 +564,9 @@ async def test_a_lost_run_that_may_not_be_rescued_says_so(house: House, db: Data
     await house.set_run(run_id, **run_state.lost())
     async with db.transaction() as conn:
         await sweeping.rescue(conn, 10)
-    assert (await _run(house, run_id))["error_detail"] == "Its worker gone was lost, and it may not be rescued."
+    run = await _run(house, run_id)
+    assert (run["status"], run["error_class"]) == ("failed", "stalled")
+    assert run["error_detail"] == "Its worker gone was lost, and it may not be rescued."
 
 
 async def test_a_lost_run_that_was_to_be_cancelled_ends_cancelled(house: House, db: Database, run_now: Any) -> None:
