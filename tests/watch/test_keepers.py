@@ -14,7 +14,7 @@ from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
 from rota.roster import running
 from rota.sessions import approvals as asking
-from rota.watch import prune, rescue
+from rota.watch import prune
 from rota.watch.prune import Prune
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
@@ -155,9 +155,8 @@ async def test_what_is_renewed_while_it_is_pruned_stays(house: House, db: Databa
 
 
 async def test_rescue_takes_a_bounded_bite_and_wakes_those_whom_it_concerns(
-    house: House, db: Database, wakes: Wakes, listener: Listener, monkeypatch: pytest.MonkeyPatch
+    house: House, db: Database, wakes: Wakes, listener: Listener
 ) -> None:
-    monkeypatch.setattr(rescue, "BATCH", 1)
     async with db.transaction() as conn:
         started = [await running.run_now(conn, house.caller, await house.automation()) for _ in range(2)]
     await house.set_runs(**run_state.lost())
@@ -170,7 +169,7 @@ async def test_rescue_takes_a_bounded_bite_and_wakes_those_whom_it_concerns(
 
     await until(all_listen)
     woken.clear()
-    keeper = Rescue(db, wakes, every=timedelta(seconds=15))
+    keeper = Rescue(db, wakes, every=timedelta(seconds=15), batch=1)
     assert [await keeper.once() for _ in range(3)] == [0.0, 0.0, 15.0]
     assert await house.has_runs(2, status="queued", rescues=1)
     assert (RUNS, "") in woken

@@ -18,7 +18,6 @@ from rota.worker.abandoning import Abandon
 from support import run_state
 from support.house import House
 from support.run_state import from_now
-from support.scripted_executor import Scripted
 from support.waiting import until
 
 
@@ -136,9 +135,7 @@ async def test_a_run_that_goes_on_is_cleaned_up_after_by_its_next_worker_before_
         await lose(house, db, wakes)
     await keeper(db, untouched := Outside()).once()
     assert untouched.abandoned == []  # only its next attempt may: nobody else knows when that begins
-    async with shift(succeed) as at_work:
-        at_work.executor.abandon = abandon
-        at_work.loop.wake()
+    async with shift(succeed, abandon=abandon):
         await until(lambda: house.runs(status="succeeded"))
     assert order == ["abandon 1 False", "abandon 2 False", "execute 3"]
     assert await left(house) == 0
@@ -239,18 +236,17 @@ async def test_nobody_who_leaves_waits_for_those_who_do_not_answer_and_all_are_a
 
 @pytest.mark.parametrize("then", ["queued", "cancelled"])
 async def test_a_run_is_handed_back_or_cancelled_also_while_nobody_answers_who_cleans_up_before_it(
-    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any, monkeypatch: pytest.MonkeyPatch, then: str
+    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any, then: str
 ) -> None:
     asked = asyncio.Event()
 
-    async def wait(executor: Scripted, lost: LostAttempt) -> None:
+    async def wait(lost: LostAttempt) -> None:
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Scripted, "abandon", wait)
     run_id = await run_now(await house.automation())
     await lose(house, db, wakes)
-    async with asyncio.timeout(7), shift(Noting()):
+    async with asyncio.timeout(7), shift(Noting(), abandon=wait):
         await asked.wait()
         if then == "cancelled":
             async with db.transaction() as conn:

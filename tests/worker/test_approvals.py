@@ -461,7 +461,7 @@ async def test_a_run_goes_on_when_its_last_question_is_answered(
 
 
 async def test_an_attempt_that_goes_on_has_what_the_parked_one_left_of_its_time_and_a_new_try_all_of_it(
-    house: House, shift: Any, run_now: Any, answer: Any
+    house: House, wakes: Wakes, shift: Any, run_now: Any, answer: Any
 ) -> None:
     async def fails_once(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.attempt == 2:
@@ -476,14 +476,14 @@ async def test_an_attempt_that_goes_on_has_what_the_parked_one_left_of_its_time_
         await answer()
         await until(lambda: house.runs(tries=1))
         await house.set_run(ready_at=from_now())
-        at_work.worker._hear("")
+        wakes.send(RUNS)
         await until(lambda: is_(house, "succeeded"))
     left = [each.timeout for each in at_work.executor.assignments]
     assert left == [timedelta(minutes=10), timedelta(minutes=1), timedelta(minutes=10)]
 
 
 async def test_an_answer_is_given_until_the_agent_has_stored_what_it_made_of_it(
-    house: House, shift: Any, run_now: Any, answer: Any
+    house: House, wakes: Wakes, shift: Any, run_now: Any, answer: Any
 ) -> None:
     async def stumbles(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.attempt == 1:
@@ -499,7 +499,7 @@ async def test_an_answer_is_given_until_the_agent_has_stored_what_it_made_of_it(
         for tries in (1, 2):
             await until(partial(house.runs, tries=tries))
             await house.set_run(ready_at=from_now())
-            at_work.worker._hear("")
+            wakes.send(RUNS)
         await until(lambda: is_(house, "succeeded"))
     given = [(each.checkpoint, each.answer is not None) for each in at_work.executor.assignments]
     assert given == [(None, False), (b"halfway", True), (b"halfway", True), (b"sent", False)]

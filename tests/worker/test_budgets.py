@@ -14,7 +14,7 @@ import pytest
 
 from rota.db import accounts as account_rows
 from rota.db import budgets, events, runs, spending
-from rota.db.listener import Listener, Wakes
+from rota.db.listener import RUNS, Listener, Wakes
 from rota.db.pool import Database
 from rota.executors.command import CommandExecutor
 from rota.model.budget import SECONDS
@@ -186,7 +186,9 @@ async def test_running_time_is_measured_and_ends_with_the_budget(
     assert (float(spent), aside) == (float(run["usage"]["seconds"]), 0)
 
 
-async def test_running_time_of_earlier_attempts_counts_too(house: House, shift: Any, run_now: Any) -> None:
+async def test_running_time_of_earlier_attempts_counts_too(
+    house: House, wakes: Wakes, shift: Any, run_now: Any
+) -> None:
     async def dawdle(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.attempt == 1:
             return Failed(ErrorClass.AGENT_ERROR, "Not now.")
@@ -194,12 +196,12 @@ async def test_running_time_of_earlier_attempts_counts_too(house: House, shift: 
         raise AssertionError
 
     run_id = await run_now(await house.automation(budget={"per_run": {"seconds": 3600}}, max_attempts=2))
-    async with shift(dawdle) as at_work:
+    async with shift(dawdle):
         await until(lambda: house.value("SELECT count(*) = 1 FROM usage WHERE unit = 'seconds'"))
         await until(lambda: house.runs(status="queued"))
         await house.execute("UPDATE usage SET amount = 3600 WHERE unit = 'seconds'")
         await house.set_run(ready_at=from_now())
-        at_work.worker._hear("")
+        wakes.send(RUNS)
         run = await until(ended(house, run_id))
     assert (run["error_class"], run["attempt"]) == ("budget_exceeded", 2)
 

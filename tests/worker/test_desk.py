@@ -4,8 +4,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from copy import copy
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from psycopg import OperationalError
 
 from rota.db import messages as message_rows
+from rota.db.listener import Wakes
 from rota.db.pool import Connection, Database
 from rota.errors import Broken, Conflict, Invalid, Lost
 from rota.executors.python import PythonExecutor
@@ -24,12 +26,16 @@ from rota.model.message import NewMessage
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.redaction import Redactor
 from rota.model.task import TaskForm
-from rota.sessions import desk as desks
 from rota.sessions import messages
+from rota.sessions.artifacts import LARGEST, Depot
+from rota.sessions.desk import Office
+from rota.sessions.messages import Post
+from rota.trace.record import Recorder
 from support.house import House
 from support.run_state import PRESENT, Run, from_now
 from support.waiting import until
 
+SOON = timedelta(seconds=0.01)
 WORK = """
     from rota.agent import Context
 
@@ -173,7 +179,6 @@ async def test_a_file_that_cannot_be_read_is_no_failure_of_the_desk(
 async def test_an_inbox_is_read_on_when_the_database_was_away(
     house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desks, "RETRY_SECONDS", 0.01)
     pages, failures = message_rows.pages, [OperationalError("away")]
 
     async def away_once(*given: Any, **more: Any) -> Any:
@@ -187,7 +192,7 @@ async def test_an_inbox_is_read_on_when_the_database_was_away(
         assert await desk.inbox() == []
         return Succeeded()
 
-    assert await _status_of(house, shift, run_now, reads) == "succeeded"
+    assert await _status_of(house, partial(shift, retry=SOON), run_now, reads) == "succeeded"
     assert not failures
 
 
@@ -327,13 +332,16 @@ async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
 
 
 async def test_what_was_committed_when_the_connection_broke_is_not_written_twice(
-    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, wakes: Wakes, shift: Any, run_now: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(desks, "RETRY_SECONDS", 0.01)
+    db = BrokenAfterCommit(house.db)
+    depot = Depot(house.db, tmp_path, "", largest=LARGEST)
+    office = Office(db, wakes, Recorder(house.db, wakes), Post(house.db, wakes), depot, retry=SOON)  # type: ignore[arg-type]
 
-    async def writes(assignment: Assignment, desk: Any) -> Outcome:
+    async def writes(assignment: Assignment, agents_own: Any) -> Outcome:
         if assignment.source == "task":
             return Succeeded()
+        desk = office.desk(agents_own.run)
         write: Callable[[], Awaitable[object]]
         for write in (
             lambda: desk.task([TaskForm("me", prompt="Look.")]),
@@ -341,10 +349,9 @@ async def test_what_was_committed_when_the_connection_broke_is_not_written_twice
             lambda: desk.link("https://example.org/pull/7"),
         ):
             await desk.recall("something")  # it has a seat, so that what follows is the write
-            desk._office = copy(desk._office)
-            desk._office.db = BrokenAfterCommit(house.db)
+            db.breaks = True
             assert await write()
-            assert not desk._office.db.breaks
+            assert not db.breaks
         return Succeeded()
 
     assert await _status_of(house, shift, run_now, writes) == "succeeded"
@@ -354,10 +361,10 @@ async def test_what_was_committed_when_the_connection_broke_is_not_written_twice
 
 
 class BrokenAfterCommit:
-    """A database whose next transaction is committed without anybody hearing of it."""
+    """A database that, if `breaks` is set, commits its next transaction without anybody hearing of it."""
 
     def __init__(self, db: Database) -> None:
-        self._db, self.breaks, self.connection = db, True, db.connection
+        self._db, self.breaks, self.connection = db, False, db.connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -297,14 +297,14 @@ async def test_agents_are_stopped_in_time_after_the_last_renewal_was_begun(
     clock = asyncio.get_running_loop().time
     async with shift(None, lease=60.0) as idle:
         await idle.lease.once()
-        before = idle.lease._alarm
+        before = idle.lease.alarm
         async with db.transaction() as other:
             await other.execute("SELECT FROM workers FOR UPDATE")
             renewing = asyncio.create_task(idle.lease.once())
             await until(lambda: house.value(WAITS))
             waited_until = clock()
         await renewing
-        alarm = idle.lease._alarm
+        alarm = idle.lease.alarm
         assert before.cancelled()
         assert not alarm.cancelled()
         assert clock() < alarm.when() < waited_until + 60.0 * STOP_AT
@@ -312,8 +312,8 @@ async def test_agents_are_stopped_in_time_after_the_last_renewal_was_begun(
 
 async def test_what_is_claimed_after_agents_were_stopped_in_time_is_stopped_too(shift: Any) -> None:
     async with shift(None, lease=60.0) as idle:
-        idle.lease._too_late()
-        again = idle.lease._alarm
+        idle.lease.stop_agents()
+        again = idle.lease.alarm
         assert not again.cancelled()
         assert again.when() <= asyncio.get_running_loop().time() + 20.0
 
@@ -373,14 +373,14 @@ async def test_a_worker_whose_outcomes_are_not_written_claims_only_so_many_more(
         return Succeeded()
 
     async with shift(at_once, places=1) as at_work:
-        at_work.worker.settler.hand_in = kept.append
+        hand_in, at_work.worker.settler.hand_in = at_work.worker.settler.hand_in, kept.append
         await house.queue_runs(MOST_AT_ONCE + 3)
         wakes.send(RUNS)
         await until(lambda: _are(kept, MOST_AT_ONCE))
         await at_work.worker.once()
         assert len(at_work.worker.attempts) == MOST_AT_ONCE
         for result in kept:
-            at_work.worker._settled([result], [result])
+            hand_in(result)
 
 
 async def _are(kept: list[Result], count: int) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
+from rota.sessions.desk import AttemptDesk
 from support.house import House
 from support.waiting import until
 
@@ -19,26 +20,29 @@ async def test_a_run_is_not_settled_while_its_words_are_still_being_written(
 ) -> None:
     """Provoked: the session is locked while the agent's words are on their way, and the agent ends meanwhile."""
     may_end = asyncio.Event()
+    desks: list[AttemptDesk] = []
 
-    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+    async def speak(assignment: Assignment, desk: AttemptDesk) -> Outcome:
+        desks.append(desk)
         await desk.say("My last words.")
         await may_end.wait()
         return Succeeded()
 
     async with db.connection() as other:
-        run_id = await run_now(await house.automation())
-        async with shift(speak) as at_work:
+        await run_now(await house.automation())
+        async with shift(speak):
             await until(lambda: house.runs(status="running"))
             await until(lambda: _words_written(house))
             await other.execute("BEGIN")
             await other.execute("SELECT FROM sessions FOR UPDATE")
-            attempt = at_work.worker.attempts[run_id]
-            await attempt._desk.say(" And a few more.")
+            [desk] = desks
+            await desk.say(" And a few more.")
             await until(lambda: house.value(WAITS))
             may_end.set()
-            finishing = asyncio.create_task(attempt._desk.finish())
-            done, _ = await asyncio.wait({finishing}, timeout=0.3)
-            assert not done
+            finishing = asyncio.create_task(desk.finish())
+            assert await house.value(WAITS)
+            assert (await house.run())["status"] == "running"
+            assert not finishing.done()
             await other.execute("ROLLBACK")
             await finishing
             await until(lambda: house.runs(status="succeeded"))

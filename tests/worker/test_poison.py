@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -15,7 +16,6 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.redaction import MASK
 from rota.sessions.desk import AttemptDesk
 from rota.watch.rescue import Rescue
-from rota.worker import settler
 from support import run_state
 from support.house import House
 from support.run_state import from_now
@@ -75,19 +75,18 @@ async def test_an_outcome_that_cannot_be_written_fails_its_run_and_no_other(
 
 
 async def test_an_outcome_that_others_are_ahead_of_every_time_fails_its_run(
-    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, shift: Any, run_now: Any
 ) -> None:
     async def answer(assignment: Assignment, desk: Desk) -> Outcome:
         return Succeeded("Poison.")
 
-    monkeypatch.setattr(settler, "RETRY_SECONDS", 0.0)
     await house.execute(
         "CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE unique_violation; END'"
     )
     async with house.db.connection() as conn:
         await run_state.add_trigger(conn, "taken", summary="Poison.")
     run_id = await run_now(await house.automation())
-    async with shift(answer):
+    async with shift(answer, retry=timedelta(0)):
         assert await until(_ended(house, run_id)) == "failed"
     run = await house.run(run_id)
     assert run["error_class"] == "executor_error"
@@ -141,11 +140,14 @@ async def test_what_broke_around_an_executor_is_told_without_the_secrets_of_its_
 
     log = Log()
     log.setFormatter(JsonLines())
-    monkeypatch.setattr(logging.getLogger("rota.worker.worker"), "handlers", [log])
     monkeypatch.setattr(AttemptDesk, "last_words", last_words)
     run_id = await run_now(await house.automation())
-    async with shift(succeed) as at_work:
-        assert await until(_ended(house, run_id)) == "failed"
+    logging.getLogger("rota.worker.worker").addHandler(log)
+    try:
+        async with shift(succeed) as at_work:
+            assert await until(_ended(house, run_id)) == "failed"
+    finally:
+        logging.getLogger("rota.worker.worker").removeHandler(log)
     assert [line for line in logged if f"no words after {MASK}" in line]
     assert "swordfish" not in "".join(logged)
     assert (await house.run(run_id))[

@@ -515,7 +515,7 @@ async def test_a_run_whose_time_comes_during_a_pass_is_not_left_until_the_next_l
     house: House, shift: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shift(doing_nothing, poll=60.0) as at_work:
-        monkeypatch.setattr(at_work.worker._queues, "seconds_until_ready", lambda: 0.0)
+        monkeypatch.setattr(Queues, "seconds_until_ready", lambda _: 0.0)
         assert await at_work.worker.once() < 0.1
 
 

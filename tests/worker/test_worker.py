@@ -12,7 +12,7 @@ import pytest
 
 from rota.db import events, runs, workers
 from rota.db.listener import CANCELS, RUNS, Wakes
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
 from rota.db.run_status.ending import SPAN
 from rota.errors import Conflict, Lost
 from rota.model.duration import parse_duration
@@ -28,7 +28,6 @@ from rota.sessions.story import attempts
 from rota.sessions.transcript import lines
 from rota.trace.record import RecordingDesk
 from rota.watch.rescue import Rescue
-from rota.worker import worker
 from rota.worker.attempt import TRANSCRIPT_BYTES, Attempt
 from rota.worker.queues import Queues
 from support import run_state
@@ -151,7 +150,8 @@ async def test_the_end_of_an_attempt_leaves_its_runs_next_one_here_alone(
         await until(status_is(house, run_id, "running"))
         [attempt] = at_work.worker.attempts.values()
         before = Result(attempt.run._replace(attempt=attempt.run.attempt - 1), None)
-        at_work.worker._settled([before], [before])
+        at_work.worker.settler.hand_in(before)
+        await at_work.worker.settler.finish()
         assert at_work.worker.attempts == {run_id: attempt}
 
 
@@ -299,8 +299,7 @@ async def test_an_executor_that_lost_a_cancellation_is_asked_again_until_it_ends
         return await forever(assignment, desk)
 
     given: dict[str, Any] = {"timeout": timedelta(seconds=0.1)} if why == "timeout" else {}
-    async with shift(absent_minded) as at_work:
-        at_work.worker._patience = timedelta(seconds=0.05)
+    async with shift(absent_minded, patience=timedelta(seconds=0.05)) as at_work:
         run_id = await run_now(await house.automation(**given))
         await begun.wait()
         if why == "cancel":
@@ -409,9 +408,8 @@ async def test_a_worker_that_stops_hands_back_also_what_it_is_just_claiming(
 
 
 async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_the_run_to_others(
-    house: House, shift: Any, run_now: Any, server_url: str, monkeypatch: pytest.MonkeyPatch
+    house: House, shift: Any, run_now: Any, server_url: str
 ) -> None:
-    monkeypatch.setattr(worker, "LAST_OUTCOMES_SECONDS", 0.5)
     name = await house.value("SELECT current_database()")
     begun, stopped = asyncio.Event(), asyncio.Event()
 
@@ -426,7 +424,7 @@ async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_th
 
     hurry = asyncio.Event()
     hurry.set()
-    async with shift(go_on) as at_work:
+    async with shift(go_on, last_outcomes=timedelta(seconds=0.5)) as at_work:
         run_id = await run_now(await house.automation())
         await begun.wait()
         with psycopg.connect(server_url, autocommit=True) as admin:
@@ -753,9 +751,14 @@ async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_cla
 
 
 async def test_a_worker_that_cannot_renew_stops_its_agents_before_the_lease_ends(
-    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, db: Database, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = asyncio.Event()
+    stopped, reserve = asyncio.Event(), db.reserve
+    lines: list[Connection] = []
+
+    async def reserve_and_tell() -> Connection:
+        lines.append(await reserve())
+        return lines[-1]
 
     async def watched(assignment: Assignment, desk: Desk) -> Outcome:
         try:
@@ -766,9 +769,11 @@ async def test_a_worker_that_cannot_renew_stops_its_agents_before_the_lease_ends
     run_id = await run_now(await house.automation())
     async with shift(watched, lease=3.0) as at_work:
         await until(status_is(house, run_id, "running"))
+        monkeypatch.setattr(db, "reserve", reserve_and_tell)
         await at_work.lease.once()
-        monkeypatch.setattr(at_work.lease._db, "reserve", _no_connection)
-        await at_work.lease._conn.close()
+        monkeypatch.setattr(db, "reserve", _no_connection)
+        [line] = lines
+        await line.close()
 
         async def renew_until_stopped() -> bool:
             await at_work.lease.once()
