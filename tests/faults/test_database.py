@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -131,10 +130,8 @@ async def test_a_worker_in_a_black_hole_stops_its_agents_in_time_and_comes_back(
             worker.wait_for("run.lost")
             await fleet.keeps_its_promises()
         proxy.speak_again()
-        began = time.monotonic()
         second = await fleet.run(await fleet.agent("quick", "echo Done"))
-        assert await fleet.ended(second) == "succeeded"
-        assert time.monotonic() - began < 20
+        assert await fleet.ended(second, within=20) == "succeeded"
         await fleet.keeps_its_promises()
         fleet.close()
 

@@ -35,16 +35,8 @@ WITH model AS (SELECT * FROM automations LIMIT 1), opened AS (
 INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
                   timeout, trace_id, ready_at)
 SELECT o.workspace_id, gen_random_uuid(), o.automation_id, o.id, o.agent_id, m.grant_id, 1, 'queued', 'schedule', o.workspace_id,
-       'default', 'command', '1 hour', 't', now() + %(first)s + (row_number() OVER () - 1) * %(apart)s
+       'default', 'command', '1 hour', 't', now()
   FROM opened o, model m
-"""
-# Many more waiting runs like the oldest one, in its session and outside of any lane.
-COPY = """
-INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, priority, queue, pool, executor,
-                  timeout, trace_id, ready_at)
-SELECT r.workspace_id, gen_random_uuid(), r.session_id, r.agent_id, r.grant_id, 1, 'queued', 'schedule', 2, r.queue, r.pool,
-       r.executor, r.timeout, 't', now() - n * interval '1 millisecond'
-  FROM (SELECT * FROM runs ORDER BY id LIMIT 1) r, generate_series(1, %s) n
 """
 
 
@@ -108,12 +100,15 @@ class House:
         """Add many waiting runs of one automation, faster than it could be fired so often. They become due one after
         the other, `apart` from each other, the first one after `first`."""
         await self.automation(overlap="allow")
-        async with self.db.connection() as conn:
-            await conn.execute(QUEUE, {"count": count, "first": first, "apart": apart})
+        async with self.db.transaction() as conn:
+            await conn.execute(QUEUE, {"count": count})
+            if first or apart:
+                await run_state.put_off(conn, first=first, apart=apart)
 
     async def copy_run(self, count: int) -> None:
         """Add many waiting runs like the oldest one."""
-        await self.execute(COPY, count)
+        async with self.db.connection() as conn:
+            await run_state.copy_run(conn, count)
 
     async def queue_run(self, automation_id: UUID) -> Run:
         """Start a run that waits for a worker."""

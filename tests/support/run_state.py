@@ -18,6 +18,15 @@ Run: TypeAlias = dict[str, Any]  # a row of the ledger, by column
 RUNS: Final = "runs"
 COLUMNS_OF_JSON: Final = {"input", "payload", "budget", "refused_tasks"}
 
+# Many more waiting runs like the oldest one, in its session and outside of any lane.
+COPY: Final = """
+INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, priority, queue, pool, executor,
+                  timeout, trace_id, ready_at)
+SELECT r.workspace_id, gen_random_uuid(), r.session_id, r.agent_id, r.grant_id, 1, 'queued', 'schedule', 2, r.queue, r.pool,
+       r.executor, r.timeout, 't', now() - n * interval '1 millisecond'
+  FROM (SELECT * FROM runs ORDER BY id LIMIT 1) r, generate_series(1, %s) n
+"""
+
 
 class Present:
     """The condition that a column has a value."""
@@ -134,6 +143,18 @@ async def add_run(conn: AsyncConnection[Any], columns: Mapping[str, Any]) -> Run
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(*insert(columns))
         return only(await cursor.fetchall())
+
+
+async def put_off(conn: AsyncConnection[Any], *, first: timedelta, apart: timedelta) -> None:
+    """Let the waiting runs become due `apart` from each other, the first one after `first`."""
+    for number, run in enumerate(await find_runs(conn, status="queued")):
+        seconds = (first + number * apart).total_seconds()
+        await change_runs(conn, {"id": run["id"]}, {"ready_at": from_now(seconds=seconds)})
+
+
+async def copy_run(conn: AsyncConnection[Any], count: int) -> None:
+    """Add many waiting runs like the oldest one."""
+    await conn.execute(COPY, [count])
 
 
 async def make_unreadable(conn: AsyncConnection[Any], run_id: UUID) -> None:

@@ -246,7 +246,7 @@ async def test_a_run_is_handed_back_or_cancelled_also_while_nobody_answers_who_c
 
     run_id = await run_now(await house.automation())
     await lose(house, db, wakes)
-    async with asyncio.timeout(7), shift(Noting(), abandon=wait):
+    async with asyncio.timeout(60), shift(Noting(), abandon=wait, last_outcomes=timedelta(hours=1)):
         await asked.wait()
         if then == "cancelled":
             async with db.transaction() as conn:

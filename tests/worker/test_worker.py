@@ -136,7 +136,7 @@ async def test_an_attempt_that_has_ended_is_freed_by_its_last_user(house: House,
         async with shift(work) as at_work:
             await until(ended(house, run_id))
             at_work.executor.assignments.clear()
-            await until(freed, within=5)
+            await until(freed)
     finally:
         gc.enable()
 
