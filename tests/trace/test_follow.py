@@ -236,7 +236,7 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
 
 def rests(readers: Readers) -> bool:
     """They have looked once more since they are heard, and wait to be woken."""
-    return all(feed.rests for feed in readers.feeds.values())
+    return all(feed._woken._waiters and not feed._woken.is_set() for feed in readers.feeds.values())
 
 
 async def _true(value: bool) -> bool:

@@ -188,7 +188,7 @@ class Listener:
 
     def hear(self, channel: str, names: Collection[str]) -> None:
         """Something happened to each of these."""
-        if channel in self._handlers:
+        if self.follows(channel):
             for name in names:
                 self.dispatch(channel, name)
         if self._named[channel]:

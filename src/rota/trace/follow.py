@@ -127,7 +127,6 @@ class Feed:
         self.kept: deque[Told] = deque()
         self._head = 0
         self._woken = asyncio.Event()
-        self._waits = False
         self._starting = asyncio.Lock()
         self._ear = (session_channel(session_id), lambda _: self._woken.set())
         self._stop: Callable[[], None] | None = None
@@ -148,11 +147,6 @@ class Feed:
     def stop(self) -> None:
         if self._stop:
             self._stop()
-
-    @property
-    def rests(self) -> bool:
-        """Whether all is read that it was told of."""
-        return self._waits and not self._woken.is_set()
 
     def kept_after(self, after: int) -> Told:
         """The next of what is kept: nearly always the newest, so the search begins there."""
@@ -182,9 +176,7 @@ class Feed:
             elif closing.is_set():
                 self._tell()
             if not told.more:
-                self._waits = True
                 await _within(self._limits.poll_seconds, self._woken)
-                self._waits = False
 
     def _keep(self, told: Told) -> None:
         self.kept.append(told)
