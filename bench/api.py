@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import stock
+from bench import run_state, stock
 from bench.goals import Goal, at_most
 from bench.process import Client, started
 from bench.stage import Stage, staged
@@ -86,9 +86,8 @@ async def _calls(stage: Stage, count: int) -> dict[str, Call]:
             return [str(row[0]) for row in await (await conn.execute(f"{query} LIMIT {count}".encode())).fetchall()]
 
     slugs = await some("SELECT slug FROM automations WHERE status = 'active' ORDER BY id DESC")
-    runs = await some(
-        "SELECT min(id::text) FROM runs WHERE status = 'failed' GROUP BY automation_id ORDER BY automation_id"
-    )
+    async with stage.db.connection() as conn:
+        runs = await run_state.failed_runs(conn, count)
     sessions = await some("SELECT id FROM sessions WHERE kind = 'automation' AND last_seq BETWEEN 1 AND 3 ORDER BY id")
     approvals = await some("SELECT id FROM approvals ORDER BY id")
     notifications = await some("SELECT id FROM notifications ORDER BY id")

@@ -5,6 +5,7 @@ import statistics
 import time
 from datetime import UTC, datetime, timedelta
 
+from bench import run_state
 from bench.at_work import AtWork, Noop, at_work
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage
@@ -12,10 +13,6 @@ from rota.db.listener import RUNS
 from rota.scheduler.tick import Scheduler
 
 BACKLOG = 50
-AGE = """
-UPDATE runs SET ready_at = now() - interval '1 hour' WHERE id IN (
-    SELECT id FROM runs WHERE status = 'queued' ORDER BY id DESC LIMIT %s) RETURNING id
-"""
 PATIENCE_SECONDS = 15.0  # three polls
 
 
@@ -26,7 +23,7 @@ async def measure(stage: Stage, *, quick: bool) -> tuple[dict[str, float], list[
         before = statistics.median([await working.drain(count) for _ in range(3)])
         holder = await stage.db.reserve()
         await holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        await holder.execute("SELECT count(*) FROM runs")
+        await run_state.count_runs(holder)
         started, rates = time.monotonic(), []
         while time.monotonic() - started < seconds:
             rates.append(await working.drain(count))
@@ -72,6 +69,6 @@ async def _feed(working: AtWork, count: int, old: set[object]) -> None:
         await Scheduler(stage.db, stage.wakes).once()
         if not old:
             async with stage.db.connection() as conn:
-                old |= {row[0] for row in await (await conn.execute(AGE, [BACKLOG])).fetchall()}
+                old |= await run_state.age_queued(conn, BACKLOG)
         working.listener.dispatch(RUNS, str(stage.caller.workspace_id))
         await asyncio.sleep(0.2)

@@ -14,7 +14,7 @@ from uuid import UUID
 from httpx import ASGITransport, AsyncClient
 from psycopg import AsyncCursor
 
-from bench import stock
+from bench import run_state, stock
 from bench.goals import Goal, at_most
 from bench.stage import Stage, staged
 from rota.access import signing_in
@@ -84,13 +84,13 @@ async def look(stage: Stage, *, times: int) -> dict[str, Seen]:
 async def addresses(stage: Stage) -> dict[str, str]:
     slugs = await _column(stage, "SELECT slug FROM automations ORDER BY id")
     [talk] = await _column(stage, "SELECT id FROM sessions ORDER BY last_seq DESC LIMIT 1")
-    [run] = await _column(
-        stage,
-        "SELECT session_id FROM runs WHERE status = 'succeeded' AND automation_id IS NOT NULL ORDER BY id DESC LIMIT 1",
-    )
-    [chat] = await _column(stage, "SELECT session_id FROM runs WHERE source = 'chat' ORDER BY id DESC LIMIT 1")
+    async with stage.db.connection() as conn:
+        run = await run_state.session_of_newest_success(conn)
+        chat = await run_state.session_of_newest_chat(conn)
     [grant] = await _column(stage, "SELECT grant_id FROM automations ORDER BY id LIMIT 1")
-    deep = {table: cursor_of(await _middle(stage, table)) for table in ("automations", "runs", "approvals", "audit")}
+    deep = {
+        table: cursor_of(await _middle(stage, table)) for table in ("automations", run_state.RUNS, "approvals", "audit")
+    }
     news = cursor_of(
         (await _column(stage, "SELECT latest_id FROM notifications ORDER BY latest_id OFFSET 1000 LIMIT 1"))[0]
     )
@@ -122,7 +122,7 @@ async def addresses(stage: Stage) -> dict[str, str]:
         "the busiest automation, calendar and usage": f"{busiest}?view=calendar",
         "editor": f"{one}/edit",
         "runs": f"{ROOT}/runs",
-        "runs, deep": f"{ROOT}/runs?cursor={deep['runs']}",
+        "runs, deep": f"{ROOT}/runs?cursor={deep[run_state.RUNS]}",
         **{f"runs, {status}": f"{ROOT}/runs?status={status}" for status in ("failed", "skipped", "succeeded", "running", "queued", "cancelled")},
         "conversations": f"{ROOT}/sessions",
         "goals": f"{ROOT}/sessions?kind=background",

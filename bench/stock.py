@@ -6,10 +6,11 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
+from bench import run_state
 from bench.stage import Stage
 from rota.watch.tally import Tally
 
-FILLED = ("sessions", "runs", "usage", "events", "approvals", "notifications", "audit", "artifacts", "grants")
+FILLED = ("sessions", run_state.RUNS, "usage", "events", "approvals", "notifications", "audit", "artifacts", "grants")
 DAYS = 180
 SPOKEN = 100_000  # events of the session that has said most
 
@@ -70,20 +71,6 @@ SELECT workspace_id, session_id, 'automation', 'done', 'schedule', automation_id
 UNION ALL
 SELECT workspace_id, pg_temp.id_at(at, 'c' || n), CASE WHEN n % 2000 = 0 THEN 'background' ELSE 'interactive' END, 'done', 'user',
        NULL, agent_id, owner_id, 0, at FROM planned WHERE n % 500 = 0
-"""
-RUNS = """
-INSERT INTO runs (workspace_id, id, automation_id, trigger_id, session_id, agent_id, grant_id, revision, status, source, slot, queue,
-                  pool, executor, timeout, queued_at, ready_at, started_at, finished_at, attempt, skip_reason, error_class, summary, trace_id)
-SELECT workspace_id, run_id, automation_id, trigger_id, session_id, agent_id, grant_id, 1,
-       CASE WHEN luck = 0 THEN 'failed' WHEN luck < 30 THEN 'skipped' ELSE 'succeeded' END, 'schedule', at, workspace_id,
-       'default', 'command', interval '1 hour', at, at, CASE WHEN luck BETWEEN 1 AND 29 THEN NULL ELSE at + interval '40 ms' END,
-       at + interval '2 s', 1, CASE WHEN luck BETWEEN 1 AND 29 THEN 'prior_in_flight' END,
-       CASE WHEN luck = 0 THEN 'agent_error' END, 'All is well, and this is what was said at the end.', md5(n::text)
-  FROM planned
-UNION ALL
-SELECT workspace_id, pg_temp.id_at(at, 'd' || n), NULL, NULL, pg_temp.id_at(at, 'c' || n), agent_id, grant_id, 1, 'succeeded', 'chat', NULL,
-       workspace_id, 'default', 'command', interval '1 hour', at, at, at, at + interval '9 s', 1, NULL, NULL, 'Gladly.', md5('d' || n)
-  FROM planned WHERE n % 500 = 0
 """
 USAGE = """
 INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
@@ -147,7 +134,7 @@ INSERT INTO memory (workspace_id, automation_id, key, value)
 SELECT workspace_id, id, 'seen-' || n, '{"at": "2026-01-01", "count": 12}' FROM automations, generate_series(1, 5) AS n
 """
 STATEMENTS = (
-    GRANTS, HOLD, PLANNED, SESSIONS, RUNS, USAGE, EVENTS, SPEECH, LEFT, APPROVALS, NOTIFICATIONS, AUDIT, SNAPSHOTS, WORKERS, MEMORY,
+    GRANTS, HOLD, PLANNED, SESSIONS, run_state.FILL, USAGE, EVENTS, SPEECH, LEFT, APPROVALS, NOTIFICATIONS, AUDIT, SNAPSHOTS, WORKERS, MEMORY,
 )  # fmt: skip
 
 

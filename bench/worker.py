@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from bench import first_words, held, idle, peers, pick_up
+from bench import first_words, held, idle, peers, pick_up, run_state
 from bench.at_work import Noop, Programs, at_work
 from bench.goals import Goal, at_least, at_most
 from bench.stage import Stage, staged
@@ -99,8 +99,7 @@ async def _notifications(stage: Stage, *, quick: bool) -> tuple[dict[str, Any], 
             began = (await (await other.execute("SELECT now()")).fetchall())[0][0]
             await working.drain(1_000)
         await stage.wakes.close()
-        rows = await other.execute("SELECT count(DISTINCT xmin::text) FROM runs WHERE finished_at > %s", [began])
-        batches = (await rows.fetchall())[0][0]
+        batches = await run_state.count_writers(other, since=began)
     told = heard["rota_sessions"] / batches
     return {"notifications for each settled batch": told}, [at_most("notifications for each batch", told, 1.0)]
 

@@ -322,7 +322,7 @@ async def _scheduler(ready: Ready) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _sending(outward: Outward, *, lets_go_after: float) -> AsyncIterator[Loop]:
+async def send_outward(outward: Outward, *, lets_go_after: float) -> AsyncIterator[Loop]:
     """It waits for the services of others, and is cut off when those do not answer soon."""
     try:
         async with _looping(outward) as (loop,):
@@ -338,7 +338,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
     async with (
-        _sending(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
+        send_outward(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
         _looping(
             Rescue(ready.db, ready.wakes, every=settings.rescue_seconds),

@@ -31,7 +31,8 @@ async def test_a_worker_killed_mid_run_takes_its_agent_along_and_the_run_goes_on
     async with fleet.helping():
         assert await fleet.ended(run_id) == "succeeded"
         await fleet.keeps_its_promises()
-    assert await fleet.ask("SELECT (attempt, rescues, tries) = (2, 1, 0) FROM runs")
+    run = await fleet.find_run()
+    assert (run["attempt"], run["rescues"], run["tries"]) == (2, 1, 0)
     assert not psutil.pid_exists(agent)
     assert fleet.evidence("met") == []
     assert fleet.evidence("begun") == ["1", str(run_id), "2", str(run_id)]  # with the same idempotency key
@@ -47,11 +48,12 @@ async def test_a_worker_killed_between_its_agents_success_and_the_commit_or_besi
     run_id = await fleet.run(await fleet.agent("quick", 'echo "$ROTA_ATTEMPT" >> $evidence/begun; echo Done'))
     worker = fleet.start("worker", ROTA_TEST_FAILPOINT=failpoint)
     assert worker.ended() == -signal.SIGKILL
-    assert await fleet.ask("SELECT status FROM runs") == ("succeeded" if attempts == 1 else "running")
+    assert (await fleet.find_run())["status"] == ("succeeded" if attempts == 1 else "running")
     async with fleet.helping():
         assert await fleet.ended(run_id) == "succeeded"
         await fleet.keeps_its_promises()
-    assert await fleet.ask("SELECT (attempt, rescues) = (%s, %s) FROM runs", attempts, attempts - 1)
+    run = await fleet.find_run()
+    assert (run["attempt"], run["rescues"]) == (attempts, attempts - 1)
     assert fleet.evidence("begun") == {1: ["1"], 2: ["2"] if failpoint == "worker.claimed" else ["1", "2"]}[attempts]
 
 
@@ -70,7 +72,8 @@ async def test_nothing_of_a_worker_that_was_frozen_past_its_lease_is_accepted(fl
     assert await fleet.ended(second) == "succeeded"  # it is a worker like any other again
     assert zombie.stop() == 0  # whatever it still had to say is said now
     await fleet.keeps_its_promises()
-    assert await fleet.ask("SELECT (attempt, rescues, summary) = (2, 1, 'Done by 2') FROM runs WHERE id = %s", run_id)
+    run = await fleet.find_run(run_id)
+    assert (run["attempt"], run["rescues"], run["summary"]) == (2, 1, "Done by 2")
     last = "SELECT data ->> 'status' FROM events WHERE run_id = %s ORDER BY seq DESC LIMIT 1"
     assert await fleet.ask(last, run_id) == "succeeded"
 
@@ -94,7 +97,8 @@ async def test_an_agent_that_kills_its_worker_every_time_is_not_tried_for_ever(f
     assert await fleet.ended(run_id) == "failed"
     assert await fleet.ended(other) == "succeeded"
     await fleet.keeps_its_promises()
-    assert await fleet.ask("SELECT (attempt, rescues, error_class) = (2, 1, 'stalled') FROM runs WHERE id = %s", run_id)
+    run = await fleet.find_run(run_id)
+    assert (run["attempt"], run["rescues"], run["error_class"]) == (2, 1, "stalled")
     assert fleet.evidence("begun") == ["1", "2"]
 
 
@@ -103,9 +107,7 @@ async def test_a_cancelled_run_whose_worker_is_dead_ends_cancelled(fleet: Fleet)
     worker = fleet.start("worker")
     await fleet.at_work(run_id)
     worker.process.kill()
-    await fleet.ask(
-        "WITH u AS (UPDATE runs SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user') SELECT 1"
-    )
+    await fleet.cancel_unheard()
     async with fleet.helping():
         assert await fleet.ended(run_id) == "cancelled"
         await fleet.keeps_its_promises()
@@ -137,10 +139,11 @@ async def test_a_second_signal_does_not_wait_for_the_grace_and_hands_back_what_r
     await fleet.at_work(run_id)
     worker.process.terminate()
     worker.wait_for("rota.stopping")
-    assert await fleet.ask("SELECT status FROM runs") == "running"  # it may finish
+    assert (await fleet.find_run())["status"] == "running"  # it may finish
     worker.process.terminate()
     assert worker.ended() == 0
-    assert await fleet.ask("SELECT (status, attempt, tries, rescues) = ('queued', 1, 0, 0) FROM runs")
+    run = await fleet.find_run()
+    assert (run["status"], run["attempt"], run["tries"], run["rescues"]) == ("queued", 1, 0, 0)
     async with fleet.helping():
         assert await fleet.ended(run_id) == "succeeded"
         await fleet.keeps_its_promises()
@@ -155,15 +158,15 @@ async def test_what_is_replaced_ends_through_its_executor_while_its_successor_wa
     first = await fleet.publish("go")
     await fleet.at_work(first)
     second = await fleet.publish("go")
-    assert await fleet.ask("SELECT ready_at IS NULL FROM runs WHERE id = %s", second)
+    assert (await fleet.find_run(second))["ready_at"] is None
     assert await fleet.ended(first) == "cancelled"
-    assert await fleet.ask("SELECT error_class FROM runs WHERE id = %s", first) == "replaced"
+    replaced = await fleet.find_run(first)
+    assert replaced["error_class"] == "replaced"
     await fleet.at_work(second)
     assert fleet.evidence("told") == ["asked"]
-    began = "SELECT a.finished_at <= b.ready_at FROM runs a, runs b WHERE a.id = %s AND b.id = %s"
-    assert await fleet.ask(began, first, second)
+    assert replaced["finished_at"] <= (await fleet.find_run(second))["ready_at"]
     third = await fleet.publish("go")
     assert await fleet.ended(second) == "cancelled"
-    await fleet.ask("WITH u AS (UPDATE runs SET cancel_requested_at = now() WHERE id = %s) SELECT 1", third)
+    await fleet.cancel_unheard(id=third)
     assert await fleet.ended(third) == "cancelled"
     await fleet.keeps_its_promises()

@@ -225,7 +225,7 @@ async def test_who_stops_does_not_wait_for_a_service_that_says_nothing(office: O
     async with open_silence() as silence:
         await target(office, api, silence.url)
         await fail(office, assert_ok(await api.post("/automations", example()))["id"])
-        async with asyncio.timeout(20), daemon._sending(sender(office), lets_go_after=0.01):
+        async with asyncio.timeout(20), daemon.send_outward(sender(office), lets_go_after=0.01):
             await silence.holds(1)
         stands = await shown(api)
         assert (stands["waiting"], stands["tries"], stands["error"]) == (1, 1, None)
@@ -239,7 +239,7 @@ async def test_who_says_nothing_keeps_nobody_else_waiting(office: Office, api: A
         await fail(office, automation["id"])
         answers = await target(office, api, desk.url)
         await office.execute("UPDATE notification_targets SET sent_at = now() WHERE id = %s", answers["id"])
-        async with asyncio.timeout(30), daemon._sending(sender(office), lets_go_after=0.01) as loop:
+        async with asyncio.timeout(30), daemon.send_outward(sender(office), lets_go_after=0.01) as loop:
             await silence.holds(MOST_UNPROVEN)
             await fail(office, automation["id"])
             loop.wake()
@@ -256,7 +256,7 @@ async def test_a_message_on_its_way_arrives_once_though_everything_is_told_to_st
         desk.answers.clear()
         await target(office, api, desk.url)
         await fail(office, automation["id"])
-        async with asyncio.timeout(20), daemon._sending(sender(office), lets_go_after=20):
+        async with asyncio.timeout(20), daemon.send_outward(sender(office), lets_go_after=20):
             await desk.took(1)
             [on_its_way] = _couriers()
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

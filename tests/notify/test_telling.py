@@ -10,6 +10,7 @@ import pytest
 from rota.model.ids import AutomationId
 from rota.model.notification import WORDS, Kind
 from rota.model.outcome import Parked
+from rota.model.reasons import FAILED
 from rota.notify import telling
 from rota.runs import sweeping
 from rota.watch.prune import Prune
@@ -18,6 +19,7 @@ from rota.watch.rescue import Rescue
 from support import api_client
 from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
 from support.databases import roll_back
+from support.run_state import from_now
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api = api_client.site, api_client.office, api_client.api
@@ -48,7 +50,7 @@ async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: 
     automation = await saved(member)
     run = await fail(office, member, automation)
     [one] = await told(member)
-    assert (one["kind"], one["title"], one["detail"]) == ("run_failed", "Morning digest failed", "The agent failed")
+    assert (one["kind"], one["title"], one["detail"]) == ("run_failed", "Morning digest failed", FAILED["agent_error"])
     assert one["path"] == f"/w/{api.workspace}/sessions/{run['session_id']}"
     assert (one["automation_id"], one["run_id"], one["read_at"]) == (automation["id"], run["id"], None)
     assert await told(api) == [], "the admin does not own it"
@@ -88,7 +90,7 @@ async def test_many_failures_in_one_batch_are_told_in_one_statement(office: Offi
         await telling.of_failed(conn, failures)
         assert await _statements(conn) == before + 1
     [one] = await told(api)
-    assert (one["count"], one["detail"], one["path"]) == (1000, "It took longer than it may", None)
+    assert (one["count"], one["detail"], one["path"]) == (1000, FAILED["timeout"], None)
 
 
 def _uuid(number: int) -> Any:
@@ -115,14 +117,14 @@ async def test_what_was_rolled_back_was_not_told(office: Office, api: Api) -> No
     automation = await saved(api, max_rescues=0)
     assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     at_work = await office.claim()
-    await office.execute("UPDATE runs SET lease_until = now() - interval '1 s' WHERE id = %s", at_work.id)
+    await office.set_run(at_work.id, lease_until=from_now(seconds=-1))
     async with office.db.transaction() as conn:
         assert await sweeping.rescue(conn, 10) == 1
         roll_back()
     assert await told(api) == []
     async with office.db.transaction() as conn:
         await sweeping.rescue(conn, 10)
-    assert [each["detail"] for each in await told(api)] == ["Its worker was lost"]
+    assert [each["detail"] for each in await told(api)] == [FAILED["stalled"]]
 
 
 async def test_an_automation_that_pauses_itself_says_so_once(office: Office, api: Api) -> None:
@@ -132,7 +134,8 @@ async def test_an_automation_that_pauses_itself_says_so_once(office: Office, api
     paused, failed = await told(api)
     if paused["kind"] != "paused":
         paused, failed = failed, paused
-    assert (paused["title"], paused["detail"]) == ("Morning digest was paused", "It failed 2 times in a row.")
+    stored = assert_ok(await api.get(f"/automations/{automation['id']}"), 200)
+    assert (paused["title"], paused["detail"]) == ("Morning digest was paused", stored["paused_reason"])
     assert paused["path"] == f"/w/{api.workspace}/automations/{automation['id']}"
     assert failed["count"] == 2
     assert_ok(await api.post(f"/notifications/{paused['id']}/read"), 200)
@@ -306,8 +309,9 @@ async def test_what_fails_of_somebody_who_left_is_told_to_the_admins(office: Off
             ],
         )
         await telling.of_paused(conn, [(workspace_id, AutomationId(gone["id"]))])
-    assert [each["title"] for each in await told(member)] == ["Morning digest failed"]
-    assert {each["title"] for each in await told(api)} == {"Of nobody failed", "Of nobody was paused"}
+    assert [(each["kind"], each["automation_id"]) for each in await told(member)] == [("run_failed", owned["id"])]
+    found = {(each["kind"], each["automation_id"]) for each in await told(api)}
+    assert found == {("run_failed", gone["id"]), ("paused", gone["id"])}
     assert await office.value("SELECT count(*) FROM notifications WHERE workspace_id = %s", workspace_id) == 3
 
 

@@ -75,7 +75,7 @@ async def test_nothing_is_left_of_a_cancelled_pod_within_seconds() -> None:
     with pytest.raises(asyncio.CancelledError):
         await attempt
     assert await left(run_id) == []
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 20, "Kubernetes kills what did not end by itself after 30 seconds"
 
 
 async def test_a_pod_is_adopted_and_its_token_is_rewritten() -> None:

@@ -4,10 +4,10 @@ import asyncio
 import secrets
 import shlex
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -23,9 +23,10 @@ from rota.service import Loop
 from rota.settings import Settings, read_settings
 from rota.watch.rescue import Rescue
 from rota.worker import hire
-from support import promises
+from support import promises, run_state
 from support.house import House
 from support.rota_process import Rota
+from support.run_state import PRESENT, Run
 from support.stand_ins import translate_pids
 
 QUICK = {
@@ -36,7 +37,8 @@ QUICK = {
     "ROTA_TICK_SECONDS": "0.5",
     "ROTA_GRACE_SECONDS": "0.5",
 }
-LIVE = "SELECT count(*) FROM runs WHERE status IN ('queued', 'running', 'awaiting_approval')"
+LIVE = ["queued", "running", "awaiting_approval"]
+T = TypeVar("T")
 
 
 class Fleet:
@@ -143,17 +145,41 @@ class Fleet:
     # ── The judge ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def ask(self, query: str, *given: Any) -> Any:
-        """One value, on a connection that no fault is meant for; made anew if one hit it all the same."""
+        """One value."""
+
+        async def read(judge: AsyncConnection[Any]) -> Any:
+            row = await (await judge.execute(query.encode(), given)).fetchone()
+            return row[0] if row else None
+
+        return await self._judged(read)
+
+    async def _judged(self, act: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+        """Act on a connection that no fault is meant for; made anew if one hit it all the same."""
         for _ in range(100):
             try:
                 if self._judge is None or self._judge.closed:
                     self._judge = await AsyncConnection.connect(self.url, autocommit=True, application_name="judge")
-                row = await (await self._judge.execute(query.encode(), given)).fetchone()
-                return row[0] if row else None
+                return await act(self._judge)
             except psycopg.OperationalError:
                 await self.dismiss_judge()
                 await asyncio.sleep(0.1)
         raise AssertionError("the database does not come back")
+
+    async def find_run(self, run_id: UUID | None = None) -> Run:
+        """The run with this id, or the only one."""
+        where = {"id": run_id} if run_id else {}
+        return await self._judged(lambda judge: run_state.find_run(judge, **where))
+
+    async def find_runs(self, **where: Any) -> list[Run]:
+        return await self._judged(lambda judge: run_state.find_runs(judge, **where))
+
+    async def count_runs(self, **where: Any) -> int:
+        return await self._judged(lambda judge: run_state.count_runs(judge, **where))
+
+    async def cancel_unheard(self, **where: Any) -> None:
+        """Ask these runs to end, without notifying anybody."""
+        changes = run_state.cancel_requested()
+        await self._judged(lambda judge: run_state.change_runs(judge, where, changes))
 
     async def dismiss_judge(self) -> None:
         if self._judge:
@@ -161,22 +187,35 @@ class Fleet:
             self._judge = None
 
     async def until(self, query: str, *given: Any, within: float = 40.0) -> Any:
+        return await self.until_true(lambda: self.ask(query, *given), query, within=within)
+
+    async def until_true(self, check: Callable[[], Awaitable[T | None]], what: str, *, within: float = 40.0) -> T:
         deadline = time.monotonic() + within
-        while not (answer := await self.ask(query, *given)):
-            assert time.monotonic() < deadline, f"still {answer!r} after {within} s: {query}\n{self.said()}"
+        while not (answer := await check()):
+            assert time.monotonic() < deadline, f"still {answer!r} after {within} s: {what}\n{self.said()}"
             await asyncio.sleep(0.03)
         return answer
 
     async def ended(self, run_id: UUID, *, within: float = 40.0) -> str:
         """How a run ended."""
-        query = "SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL"
-        return str(await self.until(query, run_id, within=within))
+
+        async def status(judge: AsyncConnection[Any]) -> str | None:
+            ended = await run_state.find_columns(judge, "status", id=run_id, finished_at=PRESENT)
+            return ended[0]["status"] if ended else None
+
+        return await self.until_true(lambda: self._judged(status), f"run {run_id} has ended", within=within)
 
     async def at_work(self, run_id: UUID) -> str:
         """The worker that has begun with a run and said something."""
-        query = """SELECT r.worker_id FROM runs r JOIN events e ON e.run_id = r.id AND e.attempt = r.attempt
-                    WHERE r.id = %s AND r.status = 'running' AND e.kind = 'output' LIMIT 1"""
-        return str(await self.until(query, run_id))
+        said = "SELECT count(*) FROM events WHERE run_id = %s AND attempt = %s AND kind = 'output'"
+
+        async def worker() -> str | None:
+            for run in await self.find_runs(id=run_id, status="running"):
+                if await self.ask(said, run_id, run["attempt"]):
+                    return str(run["worker_id"])
+            return None
+
+        return await self.until_true(worker, f"the agent of run {run_id} says something")
 
     async def holder(self, run_id: UUID) -> Rota:
         """The process that works on a run."""
@@ -186,16 +225,23 @@ class Fleet:
 
     async def fired(self, count: int, *, within: float = 40.0) -> None:
         """So many runs succeeded since now."""
-        query = "SELECT count(*) FROM runs WHERE status = 'succeeded'"
-        before = await self.ask(query)
-        await self.until(f"SELECT count(*) >= {before + count} FROM runs WHERE status = 'succeeded'", within=within)
+        enough = await self.count_runs(status="succeeded") + count
+
+        async def fired() -> bool:
+            return await self.count_runs(status="succeeded") >= enough
+
+        await self.until_true(fired, f"{enough} runs have succeeded", within=within)
 
     async def keeps_its_promises(self, *, within: float = 60.0) -> None:
         """Nothing more is fired; what is under way comes to its end; then the whole evidence is looked through."""
         await self.ask("SELECT 1")
         assert self._judge
         await promises.halt(self._judge)
-        await self.until(f"SELECT ({LIVE}) = 0", within=within)
+
+        async def ended() -> bool:
+            return await self.count_runs(status=LIVE) == 0
+
+        await self.until_true(ended, "all runs have ended", within=within)
         assert await promises.broken(self._judge) == [], self.said()
 
     def said(self) -> str:

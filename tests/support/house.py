@@ -96,11 +96,19 @@ class House:
 
     # Starting runs
 
-    async def queue_runs(self, count: int) -> None:
-        """Add many waiting runs of one automation, faster than it could be fired so often."""
+    async def queue_runs(self, count: int, *, first: timedelta = timedelta(0), apart: timedelta = timedelta(0)) -> None:
+        """Add many waiting runs of one automation, faster than it could be fired so often. They become due one after
+        the other, `apart` from each other, the first one after `first`."""
         await self.automation(overlap="allow")
-        async with self.db.connection() as conn:
+        async with self.db.transaction() as conn:
             await conn.execute(QUEUE, {"count": count})
+            if first or apart:
+                await run_state.put_off(conn, first=first, apart=apart)
+
+    async def copy_run(self, count: int) -> None:
+        """Add many waiting runs like the oldest one."""
+        async with self.db.connection() as conn:
+            await run_state.copy_run(conn, count)
 
     async def queue_run(self, automation_id: UUID) -> Run:
         """Start a run that waits for a worker."""
@@ -153,7 +161,13 @@ class House:
 
     async def has_runs(self, count: int, /, **where: Any) -> bool:
         """Whether exactly so many runs fit."""
-        return len(await self.runs(**where)) == count
+        async with self.db.connection() as conn:
+            return await run_state.count_runs(conn, **where) == count
+
+    async def ended(self, run_id: UUID | None = None, /) -> Run | None:
+        """The run with this id, or the only one, once it has ended."""
+        run = await self.run(run_id)
+        return run if run["finished_at"] else None
 
     async def set_run(self, run_id: UUID | None = None, /, **changes: Any) -> Run:
         """Change the run with this id, or the only one."""

@@ -1,6 +1,7 @@
 """What the narrow tables of live runs must hold, by the ledger alone."""
 
 from typing import Any
+from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import dict_row
@@ -40,3 +41,23 @@ async def astray(conn: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
         query = f"(TABLE {table} EXCEPT ({due})) UNION ALL (({due}) EXCEPT TABLE {table})"
         found += [(table, *row) for row in await (await conn.execute(query.encode())).fetchall()]
     return found
+
+
+async def tables_of(conn: AsyncConnection[Any], run_id: UUID) -> set[str]:
+    """The tables in which a run stands."""
+    found: set[str] = set()
+    for table in MIRRORED:
+        rows = await conn.execute(f"SELECT FROM {table} WHERE id = %s".encode(), [run_id])
+        found |= {table} if rows.rowcount else set()
+    return found
+
+
+async def count_taken(conn: AsyncConnection[Any]) -> int:
+    row = await (await conn.execute("SELECT count(*) FROM taken_runs")).fetchone()
+    assert row
+    return int(row[0])
+
+
+async def make_ready(conn: AsyncConnection[Any]) -> None:
+    """Let every waiting run look due, whatever the ledger says."""
+    await conn.execute("UPDATE ready_runs SET ready_at = now()")

@@ -3,7 +3,7 @@
 Nothing here trusts what Rota says about itself: the tables are the evidence.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 
 from support import live_run_tables as mirror
+from support.run_state import Run, find_columns
 
 TERMINAL = {"succeeded", "failed", "skipped", "cancelled"}
 
@@ -21,23 +22,15 @@ WITH held AS (SELECT id, next_fire_at FROM triggers WHERE next_fire_at IS NOT NU
 kept AS (INSERT INTO halted SELECT * FROM held ON CONFLICT (id) DO UPDATE SET next_fire_at = excluded.next_fire_at)
 UPDATE triggers t SET next_fire_at = NULL FROM held WHERE t.id = held.id
 """
-DUPLICATES = """
-SELECT trigger_id, coalesce(slot::text, idempotency_key) AS what, count(*) FROM runs
- WHERE trigger_id IS NOT NULL AND (slot IS NOT NULL OR idempotency_key IS NOT NULL)
-GROUP BY 1, 2 HAVING count(*) > 1
-"""
-SLOTS = """
--- An interval counts from its anchor without drift, so what was due is known without asking Rota.
-SELECT t.id, round(extract(epoch FROM h.next_fire_at - t.anchor_at) / extract(epoch FROM t.every))::integer - 1 AS due,
-       (SELECT coalesce(sum(1 + r.missed_count), 0)::integer FROM runs r WHERE r.trigger_id = t.id) AS told
+INTERVALS = """
+-- An interval counts from its anchor without drift, so the due slots are known without asking Rota.
+SELECT t.id, round(extract(epoch FROM h.next_fire_at - t.anchor_at) / extract(epoch FROM t.every))::integer - 1 AS due
   FROM triggers t JOIN halted h ON h.id = t.id WHERE t.kind = 'every' AND t.time_of_day IS NULL
 """
-LANES = """
-SELECT lane, count(*) FROM runs
- WHERE lane IS NOT NULL AND (status IN ('running', 'awaiting_approval') OR (status = 'queued' AND ready_at IS NOT NULL))
-GROUP BY lane HAVING count(*) > 1
-"""
-RUNS = "SELECT id, session_id, status, attempt, tries, rescues, max_attempts, max_rescues, lease_until FROM runs"
+COLUMNS = (
+    "id", "trigger_id", "session_id", "idempotency_key", "lane", "status", "attempt", "tries", "rescues", "max_attempts",
+    "max_rescues", "missed_count", "ready_at", "slot::text",
+)  # fmt: skip
 EVENTS = "SELECT session_id, seq, run_id, attempt, kind, data FROM events ORDER BY session_id, seq"
 SESSIONS = "SELECT id, last_seq FROM sessions"
 
@@ -51,16 +44,16 @@ async def halt(conn: AsyncConnection[Any]) -> None:
 
 async def broken(conn: AsyncConnection[Any]) -> list[str]:
     """Every promise that does not hold, in words. After `halt`, when nothing is at work any more."""
-    runs = await _all(conn, RUNS)
+    runs = await find_columns(conn, *COLUMNS)
     events = await _all(conn, EVENTS)
     told: dict[UUID, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["run_id"]:
             told[event["run_id"]].append(event)
     return [
-        *[f"promise 1: {row}" for row in await _all(conn, DUPLICATES)],
-        *[f"promise 2: {row}" for row in await _all(conn, SLOTS) if row["due"] != row["told"]],
-        *[f"promise 3: {row}" for row in await _all(conn, LANES)],
+        *[f"promise 1: {what} started {count} runs" for what, count in _starts(runs).items() if count > 1],
+        *_slots(runs, await _all(conn, INTERVALS)),
+        *[f"promise 3: {count} runs hold lane {lane}" for lane, count in _lanes(runs).items() if count > 1],
         *[f"promise 3: {row} in the mirror of live runs" for row in await mirror.astray(conn)],
         *[f"{flaw} in run {run['id']} ({run['status']})" for run in runs for flaw in _flaws(run, told[run["id"]])],
         *_gaps(events, {row["id"]: row["last_seq"] for row in await _all(conn, SESSIONS)}),
@@ -71,6 +64,33 @@ async def _all(conn: AsyncConnection[Any], query: str) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode())
         return await cursor.fetchall()
+
+
+def _starts(runs: Sequence[Run]) -> Counter[tuple[Any, str]]:
+    """How many runs each slot or key of a trigger started."""
+    starts = [(run["trigger_id"], run["slot"] or run["idempotency_key"]) for run in runs if run["trigger_id"]]
+    return Counter((trigger_id, what) for trigger_id, what in starts if what is not None)
+
+
+def _slots(runs: Sequence[Run], intervals: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Each slot that was due has its run, or is counted by the run that stands for it."""
+    told: Counter[UUID] = Counter()
+    for run in runs:
+        told[run["trigger_id"]] += 1 + run["missed_count"]
+    for trigger in intervals:
+        if trigger["due"] != told[trigger["id"]]:
+            yield f"promise 2: {trigger['due']} slots of trigger {trigger['id']} were due and {told[trigger['id']]} have runs"
+
+
+def _lanes(runs: Sequence[Run]) -> Counter[UUID]:
+    """How many runs hold each lane."""
+    return Counter(run["lane"] for run in runs if run["lane"] and _holds_its_lane(run))
+
+
+def _holds_its_lane(run: Run) -> bool:
+    return run["status"] in {"running", "awaiting_approval"} or (
+        run["status"] == "queued" and run["ready_at"] is not None
+    )
 
 
 def _flaws(run: dict[str, Any], told: Sequence[dict[str, Any]]) -> Iterator[str]:

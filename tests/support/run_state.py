@@ -18,6 +18,15 @@ Run: TypeAlias = dict[str, Any]  # a row of the ledger, by column
 RUNS: Final = "runs"
 COLUMNS_OF_JSON: Final = {"input", "payload", "budget", "refused_tasks"}
 
+# Many more waiting runs like the oldest one, in its session and outside of any lane.
+COPY: Final = """
+INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, priority, queue, pool, executor,
+                  timeout, trace_id, ready_at)
+SELECT r.workspace_id, gen_random_uuid(), r.session_id, r.agent_id, r.grant_id, 1, 'queued', 'schedule', 2, r.queue, r.pool,
+       r.executor, r.timeout, 't', now() - n * interval '1 millisecond'
+  FROM (SELECT * FROM runs ORDER BY id LIMIT 1) r, generate_series(1, %s) n
+"""
+
 
 class Present:
     """The condition that a column has a value."""
@@ -41,13 +50,23 @@ def running(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def lost(**changes: Any) -> dict[str, Any]:
+    """The columns of a run whose worker `gone` has let its lease end."""
+    return {"status": "running", "attempt": 1, "worker_id": "gone", "lease_until": from_now(seconds=-1), **changes}
+
+
+def cancel_requested() -> dict[str, Any]:
+    """The columns of a run that a user asked to cancel, of which no worker was notified."""
+    return {"cancel_requested_at": from_now(), "cancel_reason": "cancelled_by_user"}
+
+
 # Statements
 
 
-def select(where: Mapping[str, Any], suffix: str = "") -> tuple[bytes, list[Any]]:
+def select(where: Mapping[str, Any], suffix: str = "", *, columns: Sequence[str] = ("*",)) -> tuple[bytes, list[Any]]:
     """The statement that reads these runs, oldest first, and its parameters."""
     condition, values = _condition(where)
-    return f"SELECT * FROM {RUNS} WHERE {condition} ORDER BY id {suffix}".encode(), values
+    return f"SELECT {', '.join(columns)} FROM {RUNS} WHERE {condition} ORDER BY id {suffix}".encode(), values
 
 
 def update(where: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
@@ -112,6 +131,13 @@ async def find_runs(conn: AsyncConnection[Any], suffix: str = "", /, **where: An
         return await cursor.fetchall()
 
 
+async def find_columns(conn: AsyncConnection[Any], *columns: str, **where: Any) -> list[Run]:
+    """The runs that fit, with only these columns: others may have values that Python cannot read."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(*select(where, columns=columns))
+        return await cursor.fetchall()
+
+
 async def find_run(conn: AsyncConnection[Any], suffix: str = "", /, **where: Any) -> Run:
     """The one run that fits."""
     return only(await find_runs(conn, suffix, **where))
@@ -128,6 +154,54 @@ async def add_run(conn: AsyncConnection[Any], columns: Mapping[str, Any]) -> Run
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(*insert(columns))
         return only(await cursor.fetchall())
+
+
+async def put_off(conn: AsyncConnection[Any], *, first: timedelta, apart: timedelta) -> None:
+    """Let the waiting runs become due `apart` from each other, the first one after `first`."""
+    for number, run in enumerate(await find_runs(conn, status="queued")):
+        seconds = (first + number * apart).total_seconds()
+        await change_runs(conn, {"id": run["id"]}, {"ready_at": from_now(seconds=seconds)})
+
+
+async def copy_run(conn: AsyncConnection[Any], count: int) -> None:
+    """Add many waiting runs like the oldest one."""
+    await conn.execute(COPY, [count])
+
+
+async def make_unreadable(conn: AsyncConnection[Any], run_id: UUID) -> None:
+    """Store instants in a run that Python cannot read."""
+    query = f"UPDATE {RUNS} SET missed_since = 'infinity', slot = '20000-1-1' WHERE id = %s"
+    await conn.execute(query.encode(), [run_id])
+
+
+async def add_trigger(conn: AsyncConnection[Any], function: str, *, summary: str) -> None:
+    """Call a trigger function before each update that gives a run this summary."""
+    condition = f"FOR EACH ROW WHEN (NEW.summary = '{summary}')"
+    await conn.execute(
+        f"CREATE TRIGGER {function} BEFORE UPDATE ON {RUNS} {condition} EXECUTE FUNCTION {function}()".encode()
+    )
+
+
+async def count_runs(conn: AsyncConnection[Any], /, **where: Any) -> int:
+    condition, values = _condition(where)
+    return int(await _value(conn, f"SELECT count(*) FROM {RUNS} WHERE {condition}", values))
+
+
+async def count_writers(conn: AsyncConnection[Any]) -> int:
+    """How many transactions wrote the rows as they are now."""
+    return int(await _value(conn, f"SELECT count(DISTINCT xmin::text) FROM {RUNS}"))
+
+
+async def pages_of_runs(conn: AsyncConnection[Any]) -> list[float]:
+    """The page of the table in which each run stands, oldest first."""
+    pages: list[float] = await _value(conn, f"SELECT array_agg((ctid::text::point)[0] ORDER BY id) FROM {RUNS}")
+    return pages
+
+
+async def _value(conn: AsyncConnection[Any], query: str, values: Sequence[Any] = ()) -> Any:
+    row = await (await conn.execute(query.encode(), values)).fetchone()
+    assert row
+    return row[0]
 
 
 def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:

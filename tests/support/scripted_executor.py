@@ -7,6 +7,7 @@ from rota.model.executor import Assignment, Desk, LostAttempt
 from rota.model.outcome import Outcome
 
 Script = Callable[[Assignment, Desk], Awaitable[Outcome]]
+Abandoning = Callable[[LostAttempt], Awaitable[None]]
 
 
 class Scripted:
@@ -15,8 +16,9 @@ class Scripted:
     kind = "command"
     resumes = True
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, abandon: Abandoning | None = None) -> None:
+        """`abandon` cleans up after a lost attempt; nothing is left to clean up without it."""
+        self.script, self.clean_up = script, abandon
         self.assignments: list[Assignment] = []
 
     def check(self, config: Mapping[str, Any]) -> Sequence[str]:
@@ -27,4 +29,5 @@ class Scripted:
         return await self.script(assignment, desk)
 
     async def abandon(self, lost: LostAttempt) -> None:
-        pass
+        if self.clean_up:
+            await self.clean_up(lost)

@@ -13,7 +13,7 @@ from rota.db.pool import PASSING
 from rota.model.ids import AutomationId, SessionId
 from rota.roster import running
 from rota.trace import follow
-from rota.trace.follow import Readers
+from rota.trace.follow import Limits, Readers
 from support.house import House
 from support.waiting import until
 
@@ -48,10 +48,16 @@ class Follower:
     """Somebody who reads on and remembers."""
 
     def __init__(
-        self, house: House, listener: Listener, session: SessionId, after: int = 0, readers: Readers | None = None
+        self,
+        house: House,
+        listener: Listener,
+        session: SessionId,
+        after: int = 0,
+        readers: Readers | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.until = asyncio.Event()
-        readers = readers or Readers(house.db, listener, self.until)
+        readers = readers or Readers(house.db, listener, self.until, limits)
         self.pages = readers.follow(house.caller.workspace_id, session, after=after)
         self.seen: list[int] = []
 
@@ -71,11 +77,11 @@ class Follower:
 
 
 async def test_what_is_stored_comes_first_in_pages_then_what_is_written(
-    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "PAGE", 2)
+    limits = Limits(page=2)
     await write(house, session, *"abcd")
-    reader = Follower(house, listener, session)
+    reader = Follower(house, listener, session, limits=limits)
     assert [len(await reader.page()) for _ in range(3)] == [2, 2, 1]
     waiting = asyncio.create_task(reader.page())
     await write(house, session, "live")
@@ -138,7 +144,7 @@ async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
     house: House, session: SessionId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader must listen before it looks: without polling, a wake that came just after the look has to count."""
-    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
+    limits = Limits(poll_seconds=60.0)
     listener = Listener("")  # it hears nothing but what the test tells it, once
     looked = asyncio.Event()
     look = events.pages
@@ -152,16 +158,16 @@ async def test_a_write_between_the_look_and_the_sleep_is_not_slept_over(
         return found
 
     monkeypatch.setattr(events, "pages", slow_look)
-    reader = Follower(house, listener, session, after=1)
+    reader = Follower(house, listener, session, after=1, limits=limits)
     assert [event.seq for event in await reader.page()] == [2]
     await reader.close()
 
 
 async def test_without_any_notification_it_looks_for_itself(
-    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.02)
-    reader = Follower(house, listener, session, after=1)
+    limits = Limits(poll_seconds=0.02)
+    reader = Follower(house, listener, session, after=1, limits=limits)
     waiting = asyncio.create_task(reader.page())
     await write(house, session, "hush")
     assert [event.seq for event in await waiting] == [2]
@@ -169,11 +175,10 @@ async def test_without_any_notification_it_looks_for_itself(
 
 
 async def test_silence_is_broken_by_an_empty_page_now_and_then(
-    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(follow, "BEAT_SECONDS", 0.03)
-    reader = Follower(house, listener, session, after=1)
+    limits = Limits(poll_seconds=0.01, beat_seconds=0.03)
+    reader = Follower(house, listener, session, after=1, limits=limits)
     assert [await reader.page() for _ in range(2)] == [[], []]
     await write(house, session, "at last")
     while not reader.seen:
@@ -183,16 +188,16 @@ async def test_silence_is_broken_by_an_empty_page_now_and_then(
 
 
 async def test_it_ends_when_the_server_closes_and_listens_no_more(
-    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    reader = Follower(house, listener, session)
+    limits = Limits(poll_seconds=0.01)
+    reader = Follower(house, listener, session, limits=limits)
     await reader.until_seen(1)
     waiting = asyncio.create_task(reader.page())
     reader.until.set()
     with pytest.raises(StopAsyncIteration):
         await waiting
-    assert session_channel(session) not in listener._handlers
+    assert not listener.follows(session_channel(session))
 
 
 async def test_another_workspaces_session_shows_nothing(house: House, listener: Listener, session: SessionId) -> None:
@@ -205,11 +210,11 @@ async def test_another_workspaces_session_shows_nothing(house: House, listener: 
 async def test_however_many_read_a_session_a_change_costs_one_query(
     house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
-    readers = Readers(house.db, listener, asyncio.Event())
+    limits = Limits(poll_seconds=60.0)
+    readers = Readers(house.db, listener, asyncio.Event(), limits)
     crowd = [Follower(house, listener, session, after=1, readers=readers) for _ in range(50)]
     waiting = [asyncio.create_task(each.page()) for each in crowd]
-    await until(lambda: _true(session_channel(session) in listener._listening and rests(readers)))
+    await until(lambda: _true(listener.hears(session_channel(session)) and rests(readers)))
     looks: list[int] = []
     look = events.pages
 
@@ -226,12 +231,12 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     assert looks == [1]
     for each in crowd:
         await each.close()
-    assert session_channel(session) not in listener._handlers
+    assert not listener.follows(session_channel(session))
 
 
 def rests(readers: Readers) -> bool:
     """They have looked once more since they are heard, and wait to be woken."""
-    return all(each._woken._waiters and not each._woken.is_set() for each in readers._feeds.values())
+    return all(feed._woken._waiters and not feed._woken.is_set() for feed in readers.feeds.values())
 
 
 async def _true(value: bool) -> bool:
@@ -239,11 +244,10 @@ async def _true(value: bool) -> bool:
 
 
 async def test_a_reader_who_fell_behind_what_is_kept_reads_the_table_and_misses_nothing(
-    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "PAGE", 3)
-    monkeypatch.setattr(follow, "KEPT", 6)
-    readers = Readers(house.db, listener, asyncio.Event())
+    limits = Limits(page=3, kept=6)
+    readers = Readers(house.db, listener, asyncio.Event(), limits)
     quick = Follower(house, listener, session, readers=readers)
     slow = Follower(house, listener, session, readers=readers)
     await slow.until_seen(1)
@@ -257,19 +261,19 @@ async def test_a_reader_who_fell_behind_what_is_kept_reads_the_table_and_misses_
 
 
 async def test_what_is_held_of_large_events_is_bounded_by_bytes_and_nothing_is_missed(
-    house: House, listener: Listener, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
-    readers = Readers(house.db, listener, asyncio.Event())
+    limits = Limits(poll_seconds=60.0)
+    readers = Readers(house.db, listener, asyncio.Event(), limits)
     reader, late = (Follower(house, listener, session, after=1, readers=readers) for _ in range(2))
     pages = [asyncio.create_task(each.page()) for each in (reader, late)]
-    await until(lambda: _true(bool(readers._feeds) and rests(readers)))
+    await until(lambda: _true(bool(readers.feeds) and rests(readers)))
     await write(house, session, *(secrets.token_hex(2**17) for _ in range(40)))  # a quarter of a MiB each
     listener.dispatch(session_channel(session), "")
     await asyncio.gather(*pages)
     assert await reader.until_seen(41) == list(range(2, 42))
-    [feed] = readers._feeds.values()
-    assert [len(told.events) for told in feed._kept] == [4, 4, 4]
+    [feed] = readers.feeds.values()
+    assert [len(told.events) for told in feed.kept] == [4, 4, 4]
     assert await late.until_seen(41) == reader.seen == (await table(house, session))[1:]
     await reader.close()
     await late.close()
@@ -302,10 +306,10 @@ async def test_what_was_pruned_is_passed_over(house: House, listener: Listener, 
 
 
 async def test_a_reader_outlives_a_failure_of_the_database(
-    house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
+    house: House, listener: Listener, wakes: Wakes, session: SessionId
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.05)
-    reader = Follower(house, listener, session)
+    limits = Limits(poll_seconds=0.05)
+    reader = Follower(house, listener, session, limits=limits)
     await reader.until_seen(1)
     waiting = asyncio.create_task(reader.page())
     async with house.db.connection() as conn:
@@ -321,9 +325,8 @@ async def test_a_reader_outlives_a_failure_of_the_database(
 async def test_what_comes_while_a_reader_looks_for_what_was_pruned_is_not_passed_over(
     house: House, listener: Listener, wakes: Wakes, session: SessionId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "PAGE", 2)
-    monkeypatch.setattr(follow, "KEPT", 2)
-    readers = Readers(house.db, listener, asyncio.Event())
+    limits = Limits(page=2, kept=2)
+    readers = Readers(house.db, listener, asyncio.Event(), limits)
     quick = Follower(house, listener, session, readers=readers)
     await quick.until_seen(1)
     await write(house, session, *"abc")
@@ -360,11 +363,10 @@ async def test_a_reader_outlives_a_failure_that_nobody_expects(
     listener: Listener,
     wakes: Wakes,
     session: SessionId,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.05)
-    reader = Follower(house, listener, session)
+    limits = Limits(poll_seconds=0.05)
+    reader = Follower(house, listener, session, limits=limits)
     await reader.until_seen(1)
     waiting = asyncio.create_task(reader.page())
     await house.execute("ALTER TABLE events RENAME TO elsewhere")

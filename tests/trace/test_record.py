@@ -1,6 +1,9 @@
 """Writing what agents say: together, in order, fenced by the lease, and never lost while the database is away."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 from psycopg import DataError, OperationalError
 
 from rota.db.listener import Wakes, session_channel
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
 from rota.errors import Lost
 from rota.model.budget import MOST_UNITS
 from rota.model.ids import AutomationId
@@ -17,13 +20,10 @@ from rota.model.run import Claimed
 from rota.roster import running
 from rota.trace import record
 from rota.trace.record import LONGEST_TEXT, TOO_MANY_UNITS, Recorder, RecordingDesk
+from support import run_state
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
-
-CLAIM = """
-UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
-RETURNING workspace_id, id, session_id
-"""
 
 
 @pytest.fixture
@@ -32,9 +32,8 @@ async def run(house: House) -> Claimed:
     automation_id = AutomationId(await house.automation())
     async with house.db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-        row = await (await conn.execute(CLAIM)).fetchone()
-    assert row
-    return claimed(*row)
+    run = await house.set_run(**run_state.running())
+    return claimed(run["workspace_id"], run["id"], run["session_id"])
 
 
 def claimed(workspace_id: Any, run_id: Any, session_id: Any, attempt: int = 1) -> Claimed:
@@ -43,9 +42,29 @@ def claimed(workspace_id: Any, run_id: Any, session_id: Any, attempt: int = 1) -
     return Claimed(**known | {"workspace_id": workspace_id, "id": run_id, "session_id": session_id, "attempt": attempt})
 
 
+class Failing:
+    """A database whose next transactions fail, each as this says; `None` is one that does not."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.failures: list[Exception | None] = []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        if self.failures and (failure := self.failures.pop(0)):
+            raise failure
+        async with self._db.transaction() as conn:
+            yield conn
+
+
 @pytest.fixture
-def recorder(db: Database, wakes: Wakes) -> Recorder:
-    return Recorder(db, wakes)
+def failing(db: Database) -> Failing:
+    return Failing(db)
+
+
+@pytest.fixture
+def recorder(failing: Failing, wakes: Wakes) -> Recorder:
+    return Recorder(failing, wakes, retry=timedelta(seconds=0.01))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -194,18 +213,14 @@ async def test_a_long_text_is_cut_into_pieces_and_loses_nothing(house: House, de
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        "UPDATE runs SET attempt = 2",
-        "UPDATE runs SET lease_until = now() - interval '1 second'",
-        "UPDATE runs SET status = 'queued', lease_until = NULL",
-    ],
+    [{"attempt": 2}, {"lease_until": from_now(seconds=-1)}, {"status": "queued", "lease_until": None}],
 )
 async def test_nothing_of_an_attempt_that_lost_its_lease_is_written(
-    house: House, recorder: Recorder, desk: RecordingDesk, loss: str
+    house: House, recorder: Recorder, desk: RecordingDesk, loss: dict[str, Any]
 ) -> None:
     await desk.say("Kept.")
     await recorder.flush()
-    await house.execute(loss)
+    await house.set_run(**loss)
     await desk.say("A ghost.")
     await desk.usage("tokens", 10)
     await desk.finish()
@@ -226,20 +241,14 @@ async def test_a_lost_attempt_does_not_hold_up_those_beside_it(
 
 
 async def test_words_are_kept_in_order_while_the_database_is_away(
-    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+    house: House, recorder: Recorder, desk: RecordingDesk, failing: Failing
 ) -> None:
-    write = recorder._write
-
-    async def away(taken: Any) -> None:
-        raise OperationalError("away")
-
-    monkeypatch.setattr(recorder, "_write", away)
     for word in ("one", "two"):
         await desk.say(word)
         await desk.usage("tokens", 1)
+        failing.failures = [OperationalError("away")]
         with pytest.raises(OperationalError):
             await recorder.flush()
-    monkeypatch.setattr(recorder, "_write", write)
     await desk.say("three")
     await desk.finish()
     assert "".join(told for _, told in await written(house)) == "onetwothree"
@@ -247,54 +256,38 @@ async def test_words_are_kept_in_order_while_the_database_is_away(
 
 
 async def test_what_was_written_before_the_database_went_away_is_not_written_again(
-    house: House, recorder: Recorder, desk: RecordingDesk, run: Claimed, monkeypatch: pytest.MonkeyPatch
+    house: House, recorder: Recorder, desk: RecordingDesk, run: Claimed, failing: Failing
 ) -> None:
     """Where somebody's words cannot be stored, those of the others are written one by one."""
     beside = [desk, *(recorder.desk(run) for _ in range(3))]
     for number, each in enumerate(beside):
         await each.say(str(number))
-    write, alone = recorder._write, []
-
-    async def away_for_the_third(taken: Any) -> None:
-        if len(taken) > 1:
-            raise DataError("somebody's words")
-        alone.append(taken)
-        if len(alone) == 3:
-            raise OperationalError("away")
-        await write(taken)
-
-    monkeypatch.setattr(recorder, "_write", away_for_the_third)
+    failing.failures = [DataError("somebody's words"), None, None, OperationalError("away")]
     with pytest.raises(OperationalError):
         await recorder.flush()
-    monkeypatch.setattr(recorder, "_write", write)
+    assert failing.failures == []
+    assert [told for _, told in await written(house)] == ["0", "1"]
     for each in beside:
         await each.finish()
     assert [told for _, told in await written(house)] == ["0", "1", "2", "3"]
 
 
 async def test_the_writer_goes_on_after_a_failure(
-    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+    house: House, recorder: Recorder, desk: RecordingDesk, failing: Failing
 ) -> None:
-    monkeypatch.setattr(record, "RETRY_SECONDS", 0.01)
-    write, failures = recorder._write, [OperationalError("away")]
-
-    async def away_once(taken: Any) -> None:
-        if failures:
-            raise failures.pop()
-        await write(taken)
-
-    monkeypatch.setattr(recorder, "_write", away_once)
+    failing.failures = [OperationalError("away")]
     writing = asyncio.create_task(recorder.run())
     await desk.say("Hello.")
     await until(lambda: written(house))
+    assert failing.failures == []
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
 
 
 async def test_an_agent_that_says_more_than_can_be_stored_waits(
-    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+    house: House, recorder: Recorder, desk: RecordingDesk
 ) -> None:
-    monkeypatch.setattr(record, "FULL_BYTES", 10)
+    recorder.full_bytes = 10
     speaking = asyncio.create_task(desk.say("More than ten characters."))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -305,10 +298,8 @@ async def test_an_agent_that_says_more_than_can_be_stored_waits(
     assert await written(house) == [("output", "More than ten characters.")]
 
 
-async def test_an_agent_that_records_more_than_can_be_stored_waits(
-    recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record, "FULL_BYTES", 1000)
+async def test_an_agent_that_records_more_than_can_be_stored_waits(recorder: Recorder, desk: RecordingDesk) -> None:
+    recorder.full_bytes = 1000
     recording = asyncio.create_task(desk.tool("copy", {"text": 1000 * "x"}))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -319,9 +310,9 @@ async def test_an_agent_that_records_more_than_can_be_stored_waits(
 
 
 async def test_all_who_wait_for_room_go_on_when_there_is_some(
-    house: House, recorder: Recorder, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+    house: House, recorder: Recorder, desk: RecordingDesk
 ) -> None:
-    monkeypatch.setattr(record, "FULL_BYTES", 10)
+    recorder.full_bytes = 10
     speaking = [asyncio.create_task(desk.say(f"More than ten characters {n}.")) for n in range(3)]
     for _ in range(3):
         await asyncio.sleep(0)

@@ -14,11 +14,13 @@ from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
 from rota.roster import running
 from rota.sessions import approvals as asking
-from rota.watch import prune, rescue
+from rota.watch import prune
 from rota.watch.prune import Prune
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
+from support import run_state
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
 
 WAITING = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -56,17 +58,12 @@ async def test_old_snapshots_workers_and_keys_go_and_runs_never_do(house: House,
                         "VALUES ('old', 'h', 1, 1, '{}', '{}', now() - interval '8 days')")  # fmt: skip
     await house.execute("INSERT INTO start_keys (workspace_id, key, body_hash, run_id, created_at) "
                         "SELECT id, 'k', '', id, now() - interval '31 days' FROM workspaces")  # fmt: skip
-    await house.execute(
-        """INSERT INTO runs (workspace_id, id, automation_id, agent_id, grant_id, revision, status, source, queue, pool,
-                             executor, timeout, trace_id, skip_reason, queued_at, finished_at)
-           SELECT workspace_id, gen_random_uuid(), id, agent_id, grant_id, 1, 'skipped', 'schedule', workspace_id, 'p', 'e', '1 h',
-                  't', 'missed', now() - interval '9 years', now() - interval '9 years' FROM automations WHERE id = %s""",
-        automation,
-    )
+    ended_at = from_now(days=-9 * 365)
+    await house.add_run(automation, status="skipped", skip_reason="missed", queued_at=ended_at, finished_at=ended_at)
     await keeper(db).once()
     for table in ("snapshots", "workers", "start_keys"):
         assert await house.value(f"SELECT count(*) FROM {table}") == 0
-    assert await house.value("SELECT count(*) FROM runs") == 1
+    assert await house.has_runs(1)
 
 
 async def test_two_processes_of_one_machine_take_one_snapshot(house: House, db: Database) -> None:
@@ -81,18 +78,13 @@ async def test_approvals_and_lost_attempts_go_with_the_transcript_and_secrets_th
     house: House, db: Database, days: int, left: int
 ) -> None:
     await house.automation({"webhook": {}})
-    await house.execute(
-        """INSERT INTO runs (workspace_id, id, automation_id, agent_id, grant_id, revision, status, source, queue, pool,
-                             executor, timeout, trace_id, skip_reason, queued_at, finished_at)
-           SELECT workspace_id, gen_random_uuid(), id, agent_id, grant_id, 1, 'skipped', 'schedule', workspace_id, 'p', 'e', '1 h',
-                  't', 'missed', now(), now() - %s FROM automations""",
-        timedelta(days=days),
-    )
+    run = await house.add_run(status="skipped", skip_reason="missed", finished_at=from_now(days=-days))
+    workspace_id, run_id = run["workspace_id"], run["id"]
     await house.execute("INSERT INTO abandonments (workspace_id, run_id, attempt, executor, pool, created_at) "
-                        "SELECT workspace_id, id, 1, 'e', 'p', now() - %s FROM runs", timedelta(days=days))  # fmt: skip
+                        "VALUES (%s, %s, 1, 'e', 'p', now() - %s)", workspace_id, run_id, timedelta(days=days))  # fmt: skip
     await house.execute(
         "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, created_at, expires_at)"
-        " SELECT workspace_id, id, id, id, 1, '?', '[]', now() - %s, now() FROM runs", timedelta(days=days),
+        " VALUES (%s, %s, %s, %s, 1, '?', '[]', now() - %s, now())", workspace_id, run_id, run_id, run_id, timedelta(days=days),
     )  # fmt: skip
     await house.execute("INSERT INTO webhook_secrets (workspace_id, trigger_id, id, sealed, expires_at) "
                         "SELECT workspace_id, id, id, decode(repeat('00', 64), 'hex'), now() - %s FROM triggers", timedelta(days=days - 60))  # fmt: skip
@@ -105,20 +97,22 @@ async def test_however_old_what_a_run_still_needs_stays_until_it_has_ended_for_a
     house: House, db: Database
 ) -> None:
     await house.queue_runs(1)
+    run = await house.run()
+    workspace_id, run_id, session_id = run["workspace_id"], run["id"], run["session_id"]
     await house.execute(
         "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, created_at, expires_at)"
-        " SELECT workspace_id, id, id, session_id, 1, '?', '[]', now() - interval '91 days', now() FROM runs"
-    )
+        " VALUES (%s, %s, %s, %s, 1, '?', '[]', now() - interval '91 days', now())",
+        workspace_id, run_id, run_id, session_id,
+    )  # fmt: skip
     await house.execute(
         "INSERT INTO checkpoints (workspace_id, session_id, thread, run_id, attempt, data, stored_at)"
-        " SELECT workspace_id, session_id, session_id, id, 1, '', now() - interval '91 days' FROM runs"
-    )
+        " VALUES (%s, %s, %s, %s, 1, '', now() - interval '91 days')",
+        workspace_id, session_id, session_id, run_id,
+    )  # fmt: skip
     left = "SELECT (SELECT count(*) FROM approvals) || ' ' || (SELECT count(*) FROM checkpoints)"
     await keeper(db).once()
     assert await house.value(left) == "1 1", "it goes on"
-    await house.execute(
-        "UPDATE runs SET status = 'cancelled', error_class = 'cancelled_by_user', ready_at = NULL, finished_at = now()"
-    )
+    await house.set_run(status="cancelled", error_class="cancelled_by_user", ready_at=None, finished_at=from_now())
     await keeper(db).once()
     assert await house.value(left) == "1 0", "the question is part of what was said lately"
 
@@ -161,13 +155,11 @@ async def test_what_is_renewed_while_it_is_pruned_stays(house: House, db: Databa
 
 
 async def test_rescue_takes_a_bounded_bite_and_wakes_those_whom_it_concerns(
-    house: House, db: Database, wakes: Wakes, listener: Listener, monkeypatch: pytest.MonkeyPatch
+    house: House, db: Database, wakes: Wakes, listener: Listener
 ) -> None:
-    monkeypatch.setattr(rescue, "BATCH", 1)
     async with db.transaction() as conn:
         started = [await running.run_now(conn, house.caller, await house.automation()) for _ in range(2)]
-    lost = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-    await house.execute(f"UPDATE runs SET {lost}")
+    await house.set_runs(**run_state.lost())
     woken: list[tuple[str, str]] = []
     for channel in (RUNS, CANCELS, ANSWERS):
         listener.on(channel, lambda about, channel=channel: woken.append((channel, about)))  # type: ignore[misc]
@@ -177,13 +169,12 @@ async def test_rescue_takes_a_bounded_bite_and_wakes_those_whom_it_concerns(
 
     await until(all_listen)
     woken.clear()
-    keeper = Rescue(db, wakes, every=timedelta(seconds=15))
+    keeper = Rescue(db, wakes, every=timedelta(seconds=15), batch=1)
     assert [await keeper.once() for _ in range(3)] == [0.0, 0.0, 15.0]
-    assert await house.value("SELECT count(*) FROM runs WHERE status = 'queued' AND rescues = 1") == 2
+    assert await house.has_runs(2, status="queued", rescues=1)
     assert (RUNS, "") in woken
     woken.clear()
-    waits = "status = 'awaiting_approval', worker_id = 'w', lease_until = now() + interval '1 h'"
-    await house.execute(f"UPDATE runs SET {waits} WHERE id = %s", started[0])
+    await house.set_run(started[0], **run_state.running(status="awaiting_approval"))
     async with db.transaction() as conn:
         asked = await asking.ask(
             conn, house.caller.workspace_id, started[0], 1, Question("Send it?"), keeps_process=True

@@ -14,22 +14,16 @@ from rota.model.tally import closed_until, made_at, quarter
 from rota.roster.forecasting import at_pace
 from rota.watch.tally import Tally
 from support.house import House
+from support.run_state import from_now
 
 NOON = datetime(2026, 11, 15, 12, 7, tzinfo=UTC)
-RUN = """
-INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor, timeout, trace_id,
-                  queued_at, finished_at)
-SELECT a.workspace_id, %(id)s, s.id, a.agent_id, a.grant_id, 1, %(status)s, 'chat', a.workspace_id, 'p', 'e', '1 h', 't', %(at)s,
-       CASE WHEN %(status)s = 'succeeded' THEN now() END
-  FROM automations a JOIN sessions s ON s.workspace_id = a.workspace_id
-"""
 SESSION = """
 INSERT INTO sessions (workspace_id, id, kind, origin, agent_id, owner_id)
 SELECT workspace_id, id, 'interactive', 'user', agent_id, owner_id FROM automations
 """
 SPEND = """
 INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
-SELECT r.workspace_id, r.id, 1, 'tokens', %(amount)s, g.account_id FROM runs r JOIN grants g ON g.id = r.grant_id WHERE r.id = %(id)s
+SELECT workspace_id, %s, 1, 'tokens', %s, account_id FROM grants WHERE id = %s
 """
 
 
@@ -59,9 +53,12 @@ def test_the_pace_of_a_week_goes_on() -> None:
 
 async def spent(house: House, at: datetime, amount: int, status: str = "succeeded") -> None:
     run_id = UUID(int=id_at(at).int + amount)
-    async with house.db.transaction() as conn:
-        await conn.execute(RUN, {"id": run_id, "status": status, "at": at})
-        await conn.execute(SPEND, {"id": run_id, "amount": amount})
+    session_id = await house.value("SELECT id FROM sessions")
+    finished_at = from_now() if status == "succeeded" else None
+    run = await house.add_run(
+        id=run_id, session_id=session_id, status=status, source="chat", queued_at=at, finished_at=finished_at
+    )
+    await house.execute(SPEND, run_id, amount, run["grant_id"])
 
 
 async def by_day(house: House, now: datetime, zone: str) -> dict[str, int]:
@@ -87,7 +84,7 @@ async def test_days_are_the_same_however_much_is_summed_up(house: House, db: Dat
     assert [await by_day(house, now, zone) for zone in zones] == before
     assert await house.value("SELECT sum(amount) FROM usage_spans") == 1111  # up to the run that lives
     assert await house.value("SELECT until < %s FROM usage_tallies", now - timedelta(hours=30))
-    await house.execute("UPDATE runs SET status = 'succeeded', finished_at = now() WHERE status = 'queued'")
+    await house.set_runs({"status": "queued"}, status="succeeded", finished_at=from_now())
     while not await keepers[0].once():
         pass
     assert await house.value("SELECT sum(amount) FROM usage_spans") == 5_111_111

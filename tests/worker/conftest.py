@@ -18,7 +18,7 @@ from rota.worker.lease import Lease
 from rota.worker.worker import Worker
 from support.house import House
 from support.running_worker import at_work
-from support.scripted_executor import Script, Scripted
+from support.scripted_executor import Abandoning, Script, Scripted
 
 
 class Shift:
@@ -31,13 +31,22 @@ class Shift:
 @pytest.fixture
 def shift(db: Database, wakes: Wakes, listener: Listener, tmp_path: Path) -> Any:
     @asynccontextmanager
-    async def begin(script: Script, *, places: int = 5, lease: float = 60.0, poll: float = 5.0) -> AsyncIterator[Shift]:
+    async def begin(
+        script: Script,
+        *,
+        places: int = 5,
+        lease: float = 60.0,
+        poll: float = 5.0,
+        abandon: Abandoning | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Shift]:
+        """`options` are further ones of the worker."""
         recorder = Recorder(db, wakes)
-        executor = Scripted(script)
+        executor = Scripted(script, abandon)
         span = timedelta(seconds=lease)
         worker = Worker(
             db, wakes, recorder, {"command": executor}, url="http://rota.test", home=tmp_path, places=places,
-            lease=span, poll=timedelta(seconds=poll),
+            lease=span, poll=timedelta(seconds=poll), **options,
         )  # fmt: skip
         keeper = Lease(db, worker, lease=span, heartbeat=span / 3)
         try:

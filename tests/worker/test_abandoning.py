@@ -15,12 +15,10 @@ from rota.model.outcome import Outcome, Succeeded
 from rota.runs import cancelling
 from rota.watch.rescue import Rescue
 from rota.worker.abandoning import Abandon
+from support import run_state
 from support.house import House
-from support.scripted_executor import Scripted
+from support.run_state import from_now
 from support.waiting import until
-
-LOSE = """UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = 'gone',
-                          started_at = coalesce(started_at, now()), lease_until = now() - interval '1 s'"""
 
 
 class Outside:
@@ -50,7 +48,10 @@ def keeper(db: Database, executor: Outside, *pools: str) -> Abandon:
 
 
 async def lose(house: House, db: Database, wakes: Wakes) -> None:
-    await house.execute(LOSE)
+    """Begin the next attempt of each run and lose it."""
+    for run in await house.runs():
+        started_at = run["started_at"] or from_now()
+        await house.set_run(run["id"], **run_state.lost(attempt=run["attempt"] + 1, started_at=started_at))
     await Rescue(db, wakes).once()
 
 
@@ -80,12 +81,12 @@ async def test_a_run_that_rescue_ended_is_cleaned_up_after_with_all_that_an_exec
 ) -> None:
     run_id = await run_now(await house.automation(max_rescues=0))
     await lose(house, db, wakes)
-    assert await house.value("SELECT error_class FROM runs") == "stalled"
+    run = await house.run()
+    assert run["error_class"] == "stalled"
     outside = Outside()
     await keeper(db, outside).once()
     [lost] = outside.abandoned
-    session_id = await house.value("SELECT session_id FROM runs")
-    assert (lost.workspace_id, lost.run_id, lost.session_id) == (house.caller.workspace_id, run_id, session_id)
+    assert (lost.workspace_id, lost.run_id, lost.session_id) == (house.caller.workspace_id, run_id, run["session_id"])
     assert (lost.attempt, lost.config, lost.ended) == (1, {"argv": ["true"]}, True)
     assert lost.idempotency_key == str(run_id)
     assert await left(house) == 0
@@ -134,10 +135,8 @@ async def test_a_run_that_goes_on_is_cleaned_up_after_by_its_next_worker_before_
         await lose(house, db, wakes)
     await keeper(db, untouched := Outside()).once()
     assert untouched.abandoned == []  # only its next attempt may: nobody else knows when that begins
-    async with shift(succeed) as at_work:
-        at_work.executor.abandon = abandon
-        at_work.loop.wake()
-        await until(lambda: house.value("SELECT status = 'succeeded' FROM runs"))
+    async with shift(succeed, abandon=abandon):
+        await until(lambda: house.runs(status="succeeded"))
     assert order == ["abandon 1 False", "abandon 2 False", "execute 3"]
     assert await left(house) == 0
 
@@ -189,9 +188,7 @@ async def test_a_run_cancelled_while_it_waits_for_an_answer_ends_at_once_and_is_
     house: House, db: Database, run_now: Any
 ) -> None:
     run_id = await run_now(await house.automation())
-    await house.execute(
-        "UPDATE runs SET status = 'awaiting_approval', attempt = 1, worker_id = 'w', lease_until = NULL"
-    )
+    await house.set_run(**run_state.running(status="awaiting_approval", lease_until=None))
     async with db.transaction() as conn:
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     [run] = await house.ledger()
@@ -205,13 +202,12 @@ async def test_a_run_that_waits_for_an_answer_in_its_workers_hands_is_left_to_it
     house: House, db: Database, run_now: Any
 ) -> None:
     run_id = await run_now(await house.automation())
-    await house.execute(
-        "UPDATE runs SET status = 'awaiting_approval', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h'"
-    )
+    await house.set_run(**run_state.running(status="awaiting_approval"))
     async with db.transaction() as conn:
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)
-    assert await house.value("SELECT status, cancel_requested_at FROM runs") == "awaiting_approval"
-    assert await house.value("SELECT cancel_requested_at IS NOT NULL FROM runs")
+    run = await house.run()
+    assert run["status"] == "awaiting_approval"
+    assert run["cancel_requested_at"]
 
 
 class Silent(Outside):
@@ -240,23 +236,22 @@ async def test_nobody_who_leaves_waits_for_those_who_do_not_answer_and_all_are_a
 
 @pytest.mark.parametrize("then", ["queued", "cancelled"])
 async def test_a_run_is_handed_back_or_cancelled_also_while_nobody_answers_who_cleans_up_before_it(
-    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any, monkeypatch: pytest.MonkeyPatch, then: str
+    house: House, db: Database, wakes: Wakes, run_now: Any, shift: Any, then: str
 ) -> None:
     asked = asyncio.Event()
 
-    async def wait(executor: Scripted, lost: LostAttempt) -> None:
+    async def wait(lost: LostAttempt) -> None:
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Scripted, "abandon", wait)
     run_id = await run_now(await house.automation())
     await lose(house, db, wakes)
-    async with asyncio.timeout(7), shift(Noting()):
+    async with asyncio.timeout(60), shift(Noting(), abandon=wait, last_outcomes=timedelta(hours=1)):
         await asked.wait()
         if then == "cancelled":
             async with db.transaction() as conn:
                 await cancelling.cancel(conn, house.caller.workspace_id, run_id)
-            await until(lambda: house.value("SELECT finished_at FROM runs"))
+            await until(house.ended)
     [run] = await house.ledger()
     assert (run["status"], run["rescues"], run["attempt"]) == (then, 1, 2)
     assert await left(house) == 1 + (then == "queued")

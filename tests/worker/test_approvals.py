@@ -12,21 +12,22 @@ from rota.db import approvals as rows
 from rota.db import queues
 from rota.db.listener import ANSWERS, RUNS, Wakes
 from rota.db.pool import Database
-from rota.errors import Conflict, Invalid, Lost
+from rota.errors import Conflict, Invalid, Lost, TooLarge
 from rota.model.approval import Answer, Option
 from rota.model.executor import LARGEST_CHECKPOINT, Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 from rota.runs import cancelling
 from rota.sessions import approvals
 from rota.watch.rescue import Rescue
+from support import run_state
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
-
-STATUS = "SELECT status FROM runs ORDER BY id DESC LIMIT 1"
 
 
 async def is_(house: House, status: str) -> bool:
-    return bool(await house.value(STATUS) == status)
+    """Whether the newest run has this status."""
+    return bool((await house.runs())[-1]["status"] == status)
 
 
 @pytest.fixture
@@ -62,7 +63,8 @@ async def test_a_parked_run_frees_its_place_and_goes_on_from_its_checkpoint_with
     await run_now(await house.automation())
     async with shift(parks, places=1) as at_work:
         await until(lambda: is_(house, "awaiting_approval"))
-        assert await house.value("SELECT lease_until IS NULL AND attempt_token_hash IS NULL FROM runs")
+        run = await house.run()
+        assert (run["lease_until"], run["attempt_token_hash"]) == (None, None)
         await until(lambda: _free(at_work))
         approval_id = await answer("refuse", text="Not today.")
         await until(lambda: is_(house, "succeeded"))
@@ -86,9 +88,9 @@ async def test_an_agent_that_waits_in_its_process_keeps_place_and_lease_and_goes
     await run_now(await house.automation())
     async with shift(waits, places=1) as at_work:
         await until(lambda: is_(house, "awaiting_approval"))
-        before = await house.value("SELECT lease_until FROM runs")
+        before = (await house.run())["lease_until"]
         await at_work.lease.once()
-        assert await house.value("SELECT lease_until FROM runs") > before
+        assert (await house.run())["lease_until"] > before
         assert at_work.worker.busy == 1
         await answer("red")
         await until(lambda: is_(house, "succeeded"))
@@ -121,7 +123,7 @@ async def test_a_checkpoint_of_an_attempt_that_lost_its_lease_is_refused(
 
     async def zombie(assignment: Assignment, desk: Desk) -> Outcome:
         await desk.checkpoint(b"mine")
-        await house.execute("UPDATE runs SET attempt = attempt + 1")
+        await house.set_run(attempt=2)
         for act in (desk.checkpoint(b"ghost"), desk.park("Still there?")):
             with pytest.raises(Lost) as refusal:
                 await act
@@ -168,27 +170,32 @@ async def test_a_second_answer_is_refused_and_told_who_was_first(
 
 
 async def test_a_checkpoint_that_is_too_large_is_refused(house: House, shift: Any, run_now: Any) -> None:
+    codes: list[str] = []
+
     async def hoards(assignment: Assignment, desk: Desk) -> Outcome:
-        await desk.checkpoint(b"x" * (LARGEST_CHECKPOINT + 1))
-        return Succeeded()
+        with pytest.raises(TooLarge) as refused:
+            await desk.checkpoint(b"x" * (LARGEST_CHECKPOINT + 1))
+        codes.append(refused.value.code)
+        raise refused.value
 
     await run_now(await house.automation())
     async with shift(hoards):
         await until(lambda: is_(house, "failed"))
-    assert "too large" in (await house.ledger())[0]["error_detail"]
+    assert codes == ["too_large"]
+    assert (await house.run())["error_class"] == "executor_error"
 
 
 async def test_waiting_is_not_running_time(house: House, db: Database, shift: Any, run_now: Any, answer: Any) -> None:
-    """An hour of waiting, by the table's clock, in an attempt that may run for one second."""
+    """An hour of waiting, by the table's clock, in an attempt that may run for a minute."""
     waited = asyncio.Event()
 
     async def waits(assignment: Assignment, desk: Desk) -> Outcome:
         await desk.ask("Go on?")
         waited.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return Succeeded()
 
-    await run_now(await house.automation(timeout=timedelta(seconds=1)))
+    await run_now(await house.automation(timeout=timedelta(minutes=1)))
     async with shift(waits) as at_work:
         await until(lambda: is_(house, "awaiting_approval"))
         [attempt] = at_work.worker.attempts.values()
@@ -199,6 +206,8 @@ async def test_waiting_is_not_running_time(house: House, db: Database, shift: An
         assert await is_(house, "awaiting_approval")
         await answer()
         await waited.wait()
+        attempt._started -= 59.9  # so its time is soon up, or already is
+        attempt.time_is_up()
         await until(lambda: is_(house, "failed"))
     assert (await house.ledger())[0]["error_class"] == "timeout"
     async with db.connection() as conn:
@@ -232,7 +241,7 @@ async def test_a_run_that_was_asked_to_stop_is_not_parked_but_cancelled(house: H
     async def stubborn(assignment: Assignment, desk: Desk) -> Outcome:
         asked = await desk.park("Send it?")
         assert isinstance(asked, Parked)
-        await house.execute("UPDATE runs SET cancel_requested_at = now(), cancel_reason = 'cancelled_by_user'")
+        await house.set_run(**run_state.cancel_requested())
         return asked
 
     await run_now(await house.automation())
@@ -246,7 +255,9 @@ async def test_a_kind_that_cannot_resume_cannot_be_parked(house: House, shift: A
     async with shift(parks) as at_work:
         at_work.executor.resumes = False
         await until(lambda: is_(house, "failed"))
-    assert "cannot resume" in (await house.ledger())[0]["error_detail"]
+    run = await house.run()
+    assert run["error_class"] == "executor_error"
+    assert "cannot resume" in run["error_detail"]
 
 
 # While it waits ------------------------------------------------------------------------------------------------------
@@ -266,10 +277,9 @@ async def test_a_parked_run_keeps_its_lane_and_goes_on_before_everybody_else(
     async with shift(notes, places=1):
         await until(lambda: is_(house, "awaiting_approval"))
     await run_now(first)
-    waiting = "SELECT count(*) FROM runs WHERE status = 'queued' AND ready_at IS NULL"
-    assert await house.value(waiting) == 1
+    assert await house.has_runs(1, status="queued", ready_at=None)
     await run_now(other)
-    await house.execute("UPDATE runs SET priority = 0 WHERE automation_id = %s", other)
+    await house.set_runs({"automation_id": other}, priority=0)
     await answer()
     async with shift(notes, places=1):
         await until(lambda: _all_over(house))
@@ -277,8 +287,7 @@ async def test_a_parked_run_keeps_its_lane_and_goes_on_before_everybody_else(
 
 
 async def _all_over(house: House) -> bool:
-    left = "SELECT count(*) FROM runs WHERE finished_at IS NULL AND status <> 'awaiting_approval'"
-    return not await house.value(left)
+    return await house.has_runs(0, finished_at=None, status=["queued", "running"])
 
 
 async def test_an_agent_that_waits_in_its_process_is_cancelled_through_its_worker(
@@ -335,11 +344,11 @@ async def test_a_question_of_a_rescued_run_that_expires_meanwhile_is_asked_anew(
     await run_now(await house.automation())
     async with shift(parks):
         await until(lambda: is_(house, "awaiting_approval"))
-    await house.execute("UPDATE runs SET status = 'queued', ready_at = now() + interval '1 hour'")
+    await house.set_run(status="queued", ready_at=from_now(hours=1))
     await house.execute("UPDATE approvals SET expires_at = now()")
     await Rescue(db, wakes).once()
     assert await house.value("SELECT status FROM approvals") == "expired"
-    await house.execute("UPDATE runs SET ready_at = now()")
+    await house.set_run(ready_at=from_now())
     async with shift(parks):
         await answer()
         await until(lambda: is_(house, "succeeded"))
@@ -355,7 +364,7 @@ async def test_a_run_whose_worker_was_lost_while_it_waited_is_rescued_and_takes_
     await run_now(await house.automation())
     async with shift(waits) as lost:
         await until(lambda: is_(house, "awaiting_approval"))
-        await house.execute("UPDATE runs SET lease_until = now()")
+        await house.set_run(lease_until=from_now())
         lost.worker.drop_all()
         await until(lambda: _free(lost))
     await Rescue(db, wakes).once()
@@ -380,13 +389,8 @@ async def test_who_waits_in_a_process_counts_towards_the_cap_of_its_agent_and_wh
 
     await run_now(await house.automation(name="Waits", prompt="Wait."))
     await run_now(await house.automation(name="Parks", prompt="Park."))
-    both = "SELECT count(*) FROM runs WHERE status = 'awaiting_approval'"
-
-    async def waiting() -> bool:
-        return bool(await house.value(both) == 2)
-
     async with shift(either):
-        await until(waiting)
+        await until(lambda: house.has_runs(2, status="awaiting_approval"))
         async with db.connection() as conn:
             busy = await queues.running(conn, [house.caller.workspace_id])
     assert busy[house.caller.workspace_id] == 1
@@ -408,13 +412,13 @@ async def test_of_two_answers_at_the_same_moment_one_holds(
         async with db.transaction() as conn:
             return (await approvals.answer(conn, house.caller, approval_id, given)).status
 
-    async with db.connection() as holding:
-        async with holding.transaction():
-            await holding.execute("SELECT FROM runs FOR UPDATE")
-            both = [asyncio.create_task(give(each)) for each in ("approve", "refuse")]
-            waits = "SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            await until(lambda: house.value(waits))
-        told = await asyncio.gather(*both, return_exceptions=True)
+    async with house.locked_runs():
+        both = [asyncio.create_task(give(each)) for each in ("approve", "refuse")]
+        waits = (
+            "SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        await until(lambda: house.value(waits))
+    told = await asyncio.gather(*both, return_exceptions=True)
     assert sorted(type(each).__name__ for each in told) == ["Conflict", "str"]
     assert await house.value("SELECT count(*) FROM events WHERE kind = 'approval' AND data ? 'answered_by'") == 1
 
@@ -448,8 +452,8 @@ async def test_a_run_goes_on_when_its_last_question_is_answered(
             )
             async with db.transaction() as conn:
                 await approvals.answer(conn, house.caller, approval_id, given)
-                row = await (await conn.execute(STATUS)).fetchone()
-            assert row == (status,)
+                run = await run_state.find_run(conn)
+            assert run["status"] == status
             wakes.send(ANSWERS, [approval_id])
         await until(lambda: is_(house, "succeeded"))
     assert (await house.ledger())[0]["summary"] == "approve refuse"
@@ -459,7 +463,7 @@ async def test_a_run_goes_on_when_its_last_question_is_answered(
 
 
 async def test_an_attempt_that_goes_on_has_what_the_parked_one_left_of_its_time_and_a_new_try_all_of_it(
-    house: House, shift: Any, run_now: Any, answer: Any
+    house: House, wakes: Wakes, shift: Any, run_now: Any, answer: Any
 ) -> None:
     async def fails_once(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.attempt == 2:
@@ -472,16 +476,16 @@ async def test_an_attempt_that_goes_on_has_what_the_parked_one_left_of_its_time_
         assert await house.value("SELECT ran < interval '1 minute' FROM approvals")
         await house.execute("UPDATE approvals SET ran = interval '9 minutes'")
         await answer()
-        await until(lambda: house.value("SELECT tries = 1 FROM runs"))
-        await house.execute("UPDATE runs SET ready_at = now()")
-        at_work.worker._hear("")
+        await until(lambda: house.runs(tries=1))
+        await house.set_run(ready_at=from_now())
+        wakes.send(RUNS)
         await until(lambda: is_(house, "succeeded"))
     left = [each.timeout for each in at_work.executor.assignments]
     assert left == [timedelta(minutes=10), timedelta(minutes=1), timedelta(minutes=10)]
 
 
 async def test_an_answer_is_given_until_the_agent_has_stored_what_it_made_of_it(
-    house: House, shift: Any, run_now: Any, answer: Any
+    house: House, wakes: Wakes, shift: Any, run_now: Any, answer: Any
 ) -> None:
     async def stumbles(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.attempt == 1:
@@ -495,9 +499,9 @@ async def test_an_answer_is_given_until_the_agent_has_stored_what_it_made_of_it(
         await until(lambda: is_(house, "awaiting_approval"))
         await answer()
         for tries in (1, 2):
-            await until(partial(house.value, "SELECT tries = %s FROM runs", tries))
-            await house.execute("UPDATE runs SET ready_at = now()")
-            at_work.worker._hear("")
+            await until(partial(house.runs, tries=tries))
+            await house.set_run(ready_at=from_now())
+            wakes.send(RUNS)
         await until(lambda: is_(house, "succeeded"))
     given = [(each.checkpoint, each.answer is not None) for each in at_work.executor.assignments]
     assert given == [(None, False), (b"halfway", True), (b"halfway", True), (b"sent", False)]

@@ -11,11 +11,11 @@ from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import Outcome, Succeeded
 from rota.roster import running
+from support import live_run_tables, run_state
 from support.house import House
 from support.waiting import until
 
 RUNS = 100
-ENDED = "SELECT count(*) = 100 FROM runs WHERE status = 'succeeded'"
 
 
 async def queue_runs(house: House) -> None:
@@ -43,12 +43,11 @@ async def test_a_batch_of_runs_is_told_by_no_more_than_one_notification(
         for channel in ("rota_runs", "rota_sessions", "rota_cancels", "rota_triggers"):
             await other.execute(f"LISTEN {channel}".encode())
         async with shift(wait_for_the_others, places=RUNS):
-            await until(lambda: house.value(ENDED))
+            await until(lambda: house.has_runs(RUNS, status="succeeded"))
         await wakes.close()
         await other.execute("SELECT 1")
-    batches = await house.value(
-        "SELECT count(DISTINCT xmin::text) FROM runs"
-    )  # who wrote the row last: how many settled
+    async with db.connection() as conn:
+        batches = await run_state.count_writers(conn)  # the last to write a run was the one that settled it
     assert len(heard) <= batches < RUNS
     sessions = {name for _, payload in heard for name in payload.partition(" ")[0].split(",")}
     assert sessions == {each.hex for each in await house.value("SELECT array_agg(id) FROM sessions")}
@@ -61,7 +60,7 @@ async def test_every_run_of_a_batch_has_its_whole_story_in_order(house: House, s
         return Succeeded("Done.")
 
     async with shift(succeed, places=RUNS):
-        await until(lambda: house.value(ENDED))
+        await until(lambda: house.has_runs(RUNS, status="succeeded"))
     told = await house.value(
         """SELECT array_agg(DISTINCT story) FROM (
                SELECT string_agg(seq || ' ' || (data ->> 'status'), ', ' ORDER BY seq) AS story
@@ -99,21 +98,26 @@ async def test_who_stops_claims_no_more_however_many_wait_and_however_soon_they_
     async with shift(succeed, places=150) as at_work:
         await began.wait()
         await at_work.worker.drain(timedelta(seconds=5), asyncio.Event())
-    assert await house.value("SELECT count(*) >= 500 FROM runs WHERE status = 'queued'")
-    assert await house.value("SELECT count(*) = 0 FROM taken_runs")
+    assert len(await house.runs(status="queued")) >= 500
+    async with house.db.connection() as conn:
+        assert await live_run_tables.count_taken(conn) == 0
 
 
 async def test_a_run_that_is_claimed_grows_where_it_stands(house: House, shift: Any) -> None:
     """Elsewhere it would need an entry in each index of the ledger."""
     await queue_runs(house)
-    pages = "SELECT array_agg((ctid::text::point)[0] ORDER BY id) FROM runs"
-    queued, at_work = await house.value(pages), asyncio.Event()
+    at_work = asyncio.Event()
+
+    async def pages() -> list[float]:
+        async with house.db.connection() as conn:
+            return await run_state.pages_of_runs(conn)
 
     async def work(assignment: Assignment, desk: Desk) -> Outcome:
         await at_work.wait()
         return Succeeded("Done.")
 
+    queued = await pages()
     async with shift(work, places=RUNS):
-        await until(lambda: house.value("SELECT count(*) = 100 FROM runs WHERE status = 'running'"))
-        assert await house.value(pages) == queued
+        await until(lambda: house.has_runs(RUNS, status="running"))
+        assert await pages() == queued
         at_work.set()

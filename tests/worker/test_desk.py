@@ -1,10 +1,12 @@
 """The desk of a Python agent, in its process: every verb through the pipe to the tables."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from copy import copy
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 from psycopg import OperationalError
 
 from rota.db import messages as message_rows
+from rota.db.listener import Wakes
 from rota.db.pool import Connection, Database
-from rota.errors import Conflict, Invalid, Lost
+from rota.errors import Broken, Conflict, Invalid, Lost
 from rota.executors.python import PythonExecutor
 from rota.model.budget import MOST_UNITS
 from rota.model.executor import Assignment, Desk
@@ -23,11 +26,16 @@ from rota.model.message import NewMessage
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.redaction import Redactor
 from rota.model.task import TaskForm
-from rota.sessions import desk as desks
 from rota.sessions import messages
+from rota.sessions.artifacts import LARGEST, Depot
+from rota.sessions.desk import Office
+from rota.sessions.messages import Post
+from rota.trace.record import Recorder
 from support.house import House
+from support.run_state import PRESENT, Run, from_now
 from support.waiting import until
 
+SOON = timedelta(seconds=0.01)
 WORK = """
     from rota.agent import Context
 
@@ -98,13 +106,13 @@ async def test_a_python_agent_does_all_of_it(house: House, shift: Any, run_now: 
     automation = await house.automation()
     async with shift(python(WORK)):
         run_id = await run_now(automation)
-        session_id = await house.value("SELECT session_id FROM runs WHERE id = %s", run_id)
+        session_id = (await house.run(run_id))["session_id"]
         await until(lambda: house.value("SELECT count(*) FROM deliveries WHERE role = 'user'"))
         async with house.db.transaction() as conn:
             await messages.publish(conn, [NewMessage(house.caller.workspace_id, session_id, "Go on.", "agent")])
-        await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
-    status = await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)
-    assert status == "succeeded"
+        await until(lambda: house.ended(run_id), within=60)
+    run = await house.run(run_id)
+    assert (run["status"], run["error_detail"]) == ("succeeded", None)
     assert await house.value("SELECT data FROM events WHERE kind = 'tool'") == {
         "name": "grep",
         "id": "call-7",
@@ -153,15 +161,16 @@ async def test_what_rota_notes_of_units_sums_up_no_run(
 
     assert await _status_of(house, shift, run_now, counts) == "succeeded"
     assert await house.value("SELECT data ->> 'text' FROM events WHERE data ->> 'text' LIKE '%%[Usage of more%%'")
-    assert await house.value("SELECT summary FROM runs") == summary
+    assert (await house.run())["summary"] == summary
 
 
 async def test_a_file_that_cannot_be_read_is_no_failure_of_the_desk(
     house: House, shift: Any, run_now: Any, tmp_path: Path
 ) -> None:
     async def keeps(_: Assignment, desk: Desk) -> Outcome:
-        with pytest.raises(Invalid, match=r"The file .gone\.txt. cannot be read: No such file or directory"):
+        with pytest.raises(Invalid, match=r"The file .gone\.txt. cannot be read: No such file or directory") as refused:
             await desk.artifact("gone", tmp_path / "gone.txt")
+        assert (refused.value.code, refused.value.field) == ("invalid", "path")
         return Succeeded()
 
     assert await _status_of(house, shift, run_now, keeps) == "succeeded"
@@ -170,7 +179,6 @@ async def test_a_file_that_cannot_be_read_is_no_failure_of_the_desk(
 async def test_an_inbox_is_read_on_when_the_database_was_away(
     house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desks, "RETRY_SECONDS", 0.01)
     pages, failures = message_rows.pages, [OperationalError("away")]
 
     async def away_once(*given: Any, **more: Any) -> Any:
@@ -184,7 +192,7 @@ async def test_an_inbox_is_read_on_when_the_database_was_away(
         assert await desk.inbox() == []
         return Succeeded()
 
-    assert await _status_of(house, shift, run_now, reads) == "succeeded"
+    assert await _status_of(house, partial(shift, retry=SOON), run_now, reads) == "succeeded"
     assert not failures
 
 
@@ -250,7 +258,7 @@ async def test_an_attempt_that_lost_its_run_leaves_nothing_more_at_its_desk(
 
     async def goes_on(assignment: Assignment, desk: Any) -> Outcome:
         await desk.recall("something")  # it has its seat
-        await house.execute("UPDATE runs SET attempt = attempt + 1")
+        await house.set_run(attempt=2)
         named: dict[str, Callable[[], Awaitable[object]]] = {
             "message": lambda: desk.message("Hello.", to="user"),
             "ack": lambda: desk.ack([]),
@@ -288,19 +296,24 @@ async def test_the_key_of_an_event_is_its_runs_own(house: House, shift: Any, run
 
     for _ in range(2):
         assert await _status_of(house, shift, run_now, posts) == "succeeded"
-    assert await house.value("SELECT count(*) FROM runs WHERE source = 'event'") == 2
+    assert await house.has_runs(2, source="event")
 
 
 async def test_an_artifact_that_cannot_be_kept_fails_its_run_and_does_not_hold_it(
     house: House, shift: Any, run_now: Any, tmp_path: Path
 ) -> None:
+    codes: list[str] = []
+
     async def leaves(_: Assignment, desk: Desk) -> Outcome:
         (tmp_path / "artifacts").mkdir()
         (tmp_path / "artifacts" / str(house.caller.workspace_id)).write_text("in the way")
-        await desk.artifact("report.md", b"A report.")
-        return Succeeded()
+        with pytest.raises(Broken) as refused:
+            await desk.artifact("report.md", b"A report.")
+        codes.append(refused.value.code)
+        raise refused.value
 
-    assert "failed: Broken: The content cannot be kept" in await _status_of(house, shift, run_now, leaves)
+    run = await _run_of(house, shift, run_now, leaves)
+    assert (run["status"], run["error_class"], codes) == ("failed", "executor_error", ["content_unkept"])
 
 
 async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
@@ -319,13 +332,16 @@ async def test_a_secret_does_not_leave_an_attempt_in_the_input_of_a_task(
 
 
 async def test_what_was_committed_when_the_connection_broke_is_not_written_twice(
-    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, wakes: Wakes, shift: Any, run_now: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(desks, "RETRY_SECONDS", 0.01)
+    db = BrokenAfterCommit(house.db)
+    depot = Depot(house.db, tmp_path, "", largest=LARGEST)
+    office = Office(db, wakes, Recorder(house.db, wakes), Post(house.db, wakes), depot, retry=SOON)  # type: ignore[arg-type]
 
-    async def writes(assignment: Assignment, desk: Any) -> Outcome:
+    async def writes(assignment: Assignment, agents_own: Any) -> Outcome:
         if assignment.source == "task":
             return Succeeded()
+        desk = office.desk(agents_own.run)
         write: Callable[[], Awaitable[object]]
         for write in (
             lambda: desk.task([TaskForm("me", prompt="Look.")]),
@@ -333,10 +349,9 @@ async def test_what_was_committed_when_the_connection_broke_is_not_written_twice
             lambda: desk.link("https://example.org/pull/7"),
         ):
             await desk.recall("something")  # it has a seat, so that what follows is the write
-            desk._office = copy(desk._office)
-            desk._office.db = BrokenAfterCommit(house.db)
+            db.breaks = True
             assert await write()
-            assert not desk._office.db.breaks
+            assert not db.breaks
         return Succeeded()
 
     assert await _status_of(house, shift, run_now, writes) == "succeeded"
@@ -346,10 +361,10 @@ async def test_what_was_committed_when_the_connection_broke_is_not_written_twice
 
 
 class BrokenAfterCommit:
-    """A database whose next transaction is committed without anybody hearing of it."""
+    """A database that, if `breaks` is set, commits its next transaction without anybody hearing of it."""
 
     def __init__(self, db: Database) -> None:
-        self._db, self.breaks, self.connection = db, True, db.connection
+        self._db, self.breaks, self.connection = db, False, db.connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -365,17 +380,21 @@ async def test_of_a_long_failure_as_much_is_kept_as_a_page_shows(house: House, s
         return Failed(ErrorClass.AGENT_ERROR, "é" * 1_000_000, retryable=False)
 
     await _status_of(house, shift, run_now, complains)
-    kept = await house.value("SELECT ARRAY[error_detail] FROM runs")
-    assert kept == ["é" * 1999 + "…"]
+    assert (await house.run())["error_detail"] == "é" * 1999 + "…"
     assert await house.value("SELECT max(length(data::text)) FROM events") < 3000
 
 
 async def _status_of(house: House, shift: Any, run_now: Any, execute: Any) -> Any:
+    run = await _run_of(house, shift, run_now, execute)
+    return run["status"] + (f": {run['error_detail']}" if run["error_detail"] else "")
+
+
+async def _run_of(house: House, shift: Any, run_now: Any, execute: Any) -> Run:
     automation = await house.automation()
     async with shift(execute):
         run_id = await run_now(automation)
-        await until(lambda: house.value("SELECT finished_at FROM runs WHERE id = %s", run_id), within=60)
-    return await house.value("SELECT status || coalesce(': ' || error_detail, '') FROM runs WHERE id = %s", run_id)
+        await until(lambda: house.ended(run_id), within=60)
+    return await house.run(run_id)
 
 
 RECURSES = """
@@ -398,15 +417,15 @@ async def test_an_agent_that_adds_a_task_for_itself_comes_to_an_end(
         await run_now(await house.automation())
         await until(lambda: house.value("SELECT status = 'done' FROM sessions"), within=120)
     assert await house.value("SELECT array_agg(depth ORDER BY id) FROM tasks") == list(range(1, 9))
-    assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'") == 9
-    deepest = "SELECT run_id FROM tasks WHERE depth = 8"
-    assert await house.value(f"SELECT refused_tasks FROM runs WHERE id = ({deepest})") == {"task_depth": 3}
-    assert await house.value("SELECT count(*) FROM runs WHERE refused_tasks IS NOT NULL") == 1
-    told = "These tasks would have depth 9; tasks that add tasks may go 8 deep (policy `max_task_depth`)."
-    found = await house.value("SELECT array_agg(data) FROM events WHERE data ? 'tasks_refused'")
-    assert found == [{"tasks_refused": "task_depth", "reason": told}]
+    assert await house.has_runs(9, status="succeeded")
+    deepest = await house.run(refused_tasks=PRESENT)
+    assert deepest["refused_tasks"] == {"task_depth": 3}
+    assert deepest["id"] == await house.value("SELECT run_id FROM tasks WHERE depth = 8")
+    [refused] = await house.value("SELECT array_agg(data) FROM events WHERE data ? 'tasks_refused'")
+    assert refused["tasks_refused"] == "task_depth"
+    assert re.findall(r"\d+", refused["reason"]) == ["9", "8"], "the depth that they would have, and the limit"
     said = "SELECT string_agg(data ->> 'text', '') FROM events WHERE kind = 'output'"
-    assert (await house.value(said)).count(told) == 3
+    assert (await house.value(said)).count(refused["reason"]) == 3
 
 
 @pytest.mark.parametrize(("policies", "count"), [({"max_task_depth": 2}, 2), ({"max_tasks": 0}, 0)])
@@ -421,7 +440,7 @@ async def test_an_automation_says_how_far_its_tasks_go(
 
 
 async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: House, shift: Any, run_now: Any) -> None:
-    refusals: list[str] = []
+    refusals: list[Conflict] = []
 
     async def plan(assignment: Assignment, desk: Desk) -> Outcome:
         if assignment.source == "task":
@@ -431,22 +450,20 @@ async def test_one_run_adds_as_many_tasks_as_it_may_in_all_its_attempts(house: H
             try:
                 await desk.task(forms)
             except Conflict as refusal:
-                refusals.append(refusal.message)
+                refusals.append(refusal)
         if assignment.attempt == 1:
             return Failed(ErrorClass.AGENT_ERROR, "Again.")
         return Succeeded()
 
     run_id = await run_now(await house.automation(max_tasks=3, max_attempts=2))
     async with shift(plan):
-        await until(
-            lambda: house.value("SELECT ready_at > now() AND status = 'queued' FROM runs WHERE id = %s", run_id)
-        )
+        await until(lambda: house.runs(id=run_id, status="queued", tries=1))
         assert await house.value("SELECT count(*) FROM tasks WHERE added_by_run = %s", run_id) == 3
-        assert refusals == [
-            "One run may add 3 tasks (policy `max_tasks`); this one has added 2, and 2 more would be too many."
-        ]
-        await house.execute("UPDATE runs SET ready_at = now() WHERE id = %s", run_id)
-        await until(lambda: house.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", run_id))
+        [refusal] = refusals
+        assert (refusal.code, refusal.field) == ("too_many_tasks_of_run", "tasks")
+        assert refusal.facts == {"limit": 3, "refused": 2}
+        await house.set_run(run_id, ready_at=from_now())
+        await until(lambda: house.ended(run_id))
     assert await house.value("SELECT count(*) FROM tasks") == 3
-    assert await house.value("SELECT refused_tasks FROM runs WHERE id = %s", run_id) == {"too_many_tasks_of_run": 7}
+    assert (await house.run(run_id))["refused_tasks"] == {"too_many_tasks_of_run": 7}
     assert await house.value("SELECT count(*) FROM events WHERE data ? 'tasks_refused'") == 1

@@ -25,20 +25,30 @@ from rota.sessions import approvals
 from rota.timeouts import STOP_AT
 from rota.worker.queues import Queues
 from rota.worker.worker import MOST_AT_ONCE, Worker
+from support import run_state
 from support.house import House
+from support.run_state import FromNow, from_now
 from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 ASK = """
 INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
-SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', 'pending', now() + interval '1 h' FROM runs
+VALUES (%s, gen_random_uuid(), %s, %s, 1, 'May I?', '[]', 'pending', now() + interval '1 h')
 """
 ANSWER = """
 UPDATE approvals SET status = 'approved', option_id = 'yes', answered_at = now()
  WHERE id = (SELECT id FROM approvals WHERE status = 'pending' LIMIT 1)
 """
+LOSSES: list[dict[str, Any]] = [{"lease_until": from_now(seconds=-1)}, {"attempt": 2}, {"status": "queued"}]
+LOSS_IDS = ["expired", "rescued", "queued"]
 QUESTION = Question("May I?", APPROVE_OR_REFUSE)
 REVOKED = "SELECT g.revoked_at IS NOT NULL FROM grants g JOIN automations a ON a.grant_id = g.id"
+
+
+async def ask_each(house: House) -> None:
+    """A question of each run, written beside all that asks otherwise."""
+    for run in await house.runs():
+        await house.execute(ASK, run["workspace_id"], run["id"], run["session_id"])
 
 
 async def claim_one(conn: Connection) -> Claimed:
@@ -62,51 +72,43 @@ async def test_who_holds_the_lease_may_write(db: Database, claimed: Claimed) -> 
         assert await events.hold(conn, [key]) == {key}
 
 
-@pytest.mark.parametrize(
-    "loss", ["lease_until = now() - interval '1 second'", "attempt = attempt + 1", "status = 'queued'"]
-)
+@pytest.mark.parametrize("loss", LOSSES, ids=LOSS_IDS)
 async def test_words_are_refused_once_the_lease_is_over_or_gone(
-    house: House, db: Database, claimed: Claimed, loss: str
+    house: House, db: Database, claimed: Claimed, loss: dict[str, Any]
 ) -> None:
-    await house.execute(f"UPDATE runs SET {loss}")
+    await house.set_run(**loss)
     async with db.transaction() as conn:
         assert await events.hold(conn, [(claimed.workspace_id, claimed.id, claimed.attempt)]) == set()
 
 
-@pytest.mark.parametrize(
-    "loss", ["lease_until = now() - interval '1 second'", "attempt = attempt + 1", "status = 'queued'"]
-)
+@pytest.mark.parametrize("loss", LOSSES, ids=LOSS_IDS)
 async def test_an_outcome_is_refused_once_the_lease_is_over_or_gone(
-    house: House, db: Database, claimed: Claimed, loss: str
+    house: House, db: Database, claimed: Claimed, loss: dict[str, Any]
 ) -> None:
-    await house.execute(f"UPDATE runs SET {loss}")
+    await house.set_run(**loss)
     async with db.transaction() as conn:
         assert not await settling.settle(conn, [Result(claimed, Succeeded())])
-    assert await house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'") == 0
+    assert (await house.run())["status"] != "succeeded"
 
 
-@pytest.mark.parametrize(
-    "loss", ["lease_until = now() - interval '1 second'", "attempt = attempt + 1", "status = 'queued'"]
-)
+@pytest.mark.parametrize("loss", LOSSES, ids=LOSS_IDS)
 async def test_a_lease_is_not_renewed_once_it_is_over_or_gone(
-    house: House, db: Database, claimed: Claimed, loss: str
+    house: House, db: Database, claimed: Claimed, loss: dict[str, Any]
 ) -> None:
-    await house.execute(f"UPDATE runs SET {loss}")
-    before = await house.value("SELECT lease_until FROM runs")
+    await house.set_run(**loss)
+    before = (await house.run())["lease_until"]
     async with db.transaction() as conn:
         key = (claimed.workspace_id, claimed.id, claimed.attempt)
         assert await attempts.renew(conn, [key], timedelta(minutes=5)) == {}
-    assert await house.value("SELECT lease_until FROM runs") == before
+    assert (await house.run())["lease_until"] == before
 
 
-@pytest.mark.parametrize(
-    "loss", ["lease_until = now() - interval '1 second'", "attempt = attempt + 1", "status = 'queued'"]
-)
+@pytest.mark.parametrize("loss", LOSSES, ids=LOSS_IDS)
 async def test_a_checkpoint_is_refused_once_the_lease_is_over_or_gone(
-    house: House, db: Database, claimed: Claimed, loss: str
+    house: House, db: Database, claimed: Claimed, loss: dict[str, Any]
 ) -> None:
     key = (claimed.workspace_id, claimed.id, claimed.attempt)
-    await house.execute(f"UPDATE runs SET {loss}")
+    await house.set_run(**loss)
     async with db.transaction() as conn:
         assert not await checkpoints.store(conn, *key, b"after")
     assert await house.value("SELECT count(*) FROM checkpoints") == 0
@@ -117,10 +119,10 @@ async def test_a_session_has_one_checkpoint_and_each_of_its_tasks_its_own(
     house: House, db: Database, claimed: Claimed, source: str, thread: str
 ) -> None:
     """And nobody takes the run away while one is being stored."""
-    await house.execute("UPDATE runs SET source = %s", source)
+    await house.set_run(source=source)
     async with db.transaction() as conn:
         assert await checkpoints.store(conn, claimed.workspace_id, claimed.id, claimed.attempt, b"here")
-        taking = asyncio.create_task(house.execute("UPDATE runs SET attempt = attempt + 1"))
+        taking = asyncio.create_task(house.set_run(attempt=2))
         await until(lambda: house.value(WAITS))
     await taking
     assert await house.value("SELECT thread FROM checkpoints") == getattr(claimed, thread)
@@ -163,12 +165,12 @@ async def test_a_rescue_leaves_alone_whose_renewal_is_being_written_and_takes_ba
         await run_now(await house.automation())
     async with db.transaction() as conn:
         renewed, lost = await claim_one(conn), await claim_one(conn)
-    await house.execute("UPDATE runs SET lease_until = now() - interval '1 second'")
+    await house.set_runs(lease_until=from_now(seconds=-1))
     async with db.transaction() as renewing:
-        await renewing.execute("UPDATE runs SET lease_until = now() + interval '1 minute' WHERE id = %s", [renewed.id])
+        await run_state.change_runs(renewing, {"id": renewed.id}, {"lease_until": from_now(minutes=1)})
         async with asyncio.timeout(10), db.transaction() as conn:
             assert await sweeping.rescue(conn, 10) == 1
-    assert await house.value("SELECT id FROM runs WHERE status = 'queued'") == lost.id
+    assert (await house.run(status="queued"))["id"] == lost.id
 
 
 async def test_nobody_can_take_a_run_away_while_its_words_are_being_written(
@@ -176,7 +178,7 @@ async def test_nobody_can_take_a_run_away_while_its_words_are_being_written(
 ) -> None:
     async with db.transaction() as writing:
         await events.hold(writing, [(claimed.workspace_id, claimed.id, claimed.attempt)])
-        taking = asyncio.create_task(house.execute("UPDATE runs SET attempt = attempt + 1"))
+        taking = asyncio.create_task(house.set_run(attempt=2))
         await until(lambda: house.value(WAITS))
     await taking
 
@@ -187,7 +189,7 @@ async def test_nobody_can_take_a_run_away_while_its_question_is_being_written(
     async with db.transaction() as asking:
         key = (claimed.workspace_id, claimed.id, claimed.attempt)
         await approvals.ask(asking, *key, QUESTION, keeps_process=False)
-        taking = asyncio.create_task(house.execute("UPDATE runs SET attempt = attempt + 1"))
+        taking = asyncio.create_task(house.set_run(attempt=2))
         await until(lambda: house.value(WAITS))
     await taking
 
@@ -200,7 +202,7 @@ async def test_an_attempt_that_asks_the_same_twice_asks_two_questions(
     async with db.transaction() as conn:
         first, second = [await approvals.ask(conn, *key, 1, QUESTION, keeps_process=False) for _ in range(2)]
         assert first.id != second.id
-        await conn.execute("UPDATE runs SET attempt = 2")
+        await run_state.change_runs(conn, {}, {"attempt": 2})
         assert (await approvals.ask(conn, *key, 2, QUESTION, keeps_process=False)).id == second.id
 
 
@@ -211,7 +213,7 @@ async def test_a_question_that_is_just_being_asked_again_does_not_expire_beside_
     async with db.transaction() as conn:
         await approvals.ask(conn, claimed.workspace_id, claimed.id, 1, QUESTION, keeps_process=False)
     await house.execute("UPDATE approvals SET expires_at = now()")
-    await house.execute("UPDATE runs SET attempt = 2")
+    await house.set_run(attempt=2)
     async with db.transaction() as asking:
         await approvals.ask(asking, claimed.workspace_id, claimed.id, 2, QUESTION, keeps_process=True)
         async with asyncio.timeout(10), db.transaction() as conn:
@@ -244,7 +246,7 @@ async def test_a_lost_run_that_was_to_be_cancelled_is_cancelled_also_if_it_may_n
 ) -> None:
     async with db.transaction() as conn:
         await cancelling.cancel(conn, claimed.workspace_id, claimed.id)
-        await conn.execute("UPDATE runs SET lease_until = now() - interval '1 s', max_rescues = 0")
+        await run_state.change_runs(conn, {}, {"lease_until": from_now(seconds=-1), "max_rescues": 0})
         assert await sweeping.rescue(conn, 10) == 1
     [run] = await house.ledger()
     assert (run["status"], run["error_class"]) == ("cancelled", "cancelled_by_user")
@@ -254,15 +256,15 @@ async def test_of_many_questions_that_expire_none_does_before_its_run(house: Hou
     """A sweep takes so many runs: a run whose question is closed before would wait for ever."""
     for _ in range(2):
         await run_now(await house.automation())
-    await house.execute("UPDATE runs SET status = 'awaiting_approval', attempt = 1, started_at = now()")
-    await house.execute(ASK)
-    await house.execute(
-        "UPDATE approvals a SET expires_at = now() - (SELECT count(*) FROM runs r WHERE r.id <= a.run_id) * interval '1 s'"
-    )
+    await house.set_runs(status="awaiting_approval", attempt=1, started_at=from_now())
+    await ask_each(house)
+    for seconds, run in enumerate(await house.runs(), 1):
+        expire = "UPDATE approvals SET expires_at = now() - %s WHERE run_id = %s"
+        await house.execute(expire, timedelta(seconds=seconds), run["id"])
     for ended in (1, 2):
         async with db.transaction() as conn:
             await parking.expire(conn, 1)
-        assert await house.value("SELECT count(*) FROM runs WHERE status = 'failed'") == ended
+        assert await house.has_runs(ended, status="failed")
         assert await house.value("SELECT count(*) FROM abandonments") == ended  # what each left outside
 
 
@@ -282,7 +284,7 @@ async def test_an_agent_whose_run_was_taken_from_it_is_stopped_at_the_next_renew
     await run_now(await house.automation())
     async with shift(work) as at_work:
         await begun.wait()
-        await house.execute("UPDATE runs SET attempt = attempt + 1, worker_id = 'another'")
+        await house.set_run(attempt=2, worker_id="another")
         await at_work.lease.once()
         async with asyncio.timeout(10):
             await stopped.wait()
@@ -295,14 +297,14 @@ async def test_agents_are_stopped_in_time_after_the_last_renewal_was_begun(
     clock = asyncio.get_running_loop().time
     async with shift(None, lease=60.0) as idle:
         await idle.lease.once()
-        before = idle.lease._alarm
+        before = idle.lease.alarm
         async with db.transaction() as other:
             await other.execute("SELECT FROM workers FOR UPDATE")
             renewing = asyncio.create_task(idle.lease.once())
             await until(lambda: house.value(WAITS))
             waited_until = clock()
         await renewing
-        alarm = idle.lease._alarm
+        alarm = idle.lease.alarm
         assert before.cancelled()
         assert not alarm.cancelled()
         assert clock() < alarm.when() < waited_until + 60.0 * STOP_AT
@@ -310,8 +312,8 @@ async def test_agents_are_stopped_in_time_after_the_last_renewal_was_begun(
 
 async def test_what_is_claimed_after_agents_were_stopped_in_time_is_stopped_too(shift: Any) -> None:
     async with shift(None, lease=60.0) as idle:
-        idle.lease._too_late()
-        again = idle.lease._alarm
+        idle.lease.stop_agents()
+        again = idle.lease.alarm
         assert not again.cancelled()
         assert again.when() <= asyncio.get_running_loop().time() + 20.0
 
@@ -332,7 +334,7 @@ async def test_an_agent_that_was_stopped_for_its_lease_writes_nothing_though_tha
         at_work.worker.drop_all()
         await until(lambda: _nobody_is_at_work(at_work.worker))
         await at_work.worker.settler.finish()
-    assert await house.value("SELECT status FROM runs") == "running"
+    assert (await house.run())["status"] == "running"
 
 
 async def _nobody_is_at_work(worker: Worker) -> bool:
@@ -358,7 +360,7 @@ async def test_what_is_capped_stays_locked_until_a_worker_has_claimed_for_it(
         await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
     await run_now(await house.automation())
     async with shift(at_once):
-        await until(lambda: house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'"))
+        await until(lambda: house.runs(status="succeeded"))
     assert free[0] == 0
 
 
@@ -371,14 +373,14 @@ async def test_a_worker_whose_outcomes_are_not_written_claims_only_so_many_more(
         return Succeeded()
 
     async with shift(at_once, places=1) as at_work:
-        at_work.worker.settler.hand_in = kept.append
+        hand_in, at_work.worker.settler.hand_in = at_work.worker.settler.hand_in, kept.append
         await house.queue_runs(MOST_AT_ONCE + 3)
         wakes.send(RUNS)
         await until(lambda: _are(kept, MOST_AT_ONCE))
         await at_work.worker.once()
         assert len(at_work.worker.attempts) == MOST_AT_ONCE
         for result in kept:
-            at_work.worker._settled([result], [result])
+            hand_in(result)
 
 
 async def _are(kept: list[Result], count: int) -> bool:
@@ -399,7 +401,7 @@ async def test_a_worker_looks_everywhere_when_its_notifications_may_have_been_lo
             await running.run_now(conn, house.caller, automation)
         cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name"
         await house.execute(f"{cut} = 'rota listener'")
-        await until(lambda: house.value("SELECT count(*) FROM runs WHERE status = 'succeeded'"))
+        await until(lambda: house.runs(status="succeeded"))
 
 
 async def test_only_what_is_deleted_loses_its_grant_with_its_last_run(house: House, db: Database) -> None:
@@ -458,13 +460,13 @@ async def test_whoever_came_to_hold_the_lane_while_its_holder_ended_cannot_end_u
         arriving = asyncio.create_task(arrive())
         await until(lambda: house.value(WAITS))
     await held.wait()
-    ends = "UPDATE runs SET finished_at = now(), status = 'cancelled', error_class = 'cancelled_by_user'"
-    ended = asyncio.create_task(house.execute(f"{ends} WHERE finished_at IS NULL"))
+    cancelled = {"finished_at": from_now(), "status": "cancelled", "error_class": "cancelled_by_user"}
+    ended = asyncio.create_task(house.set_runs({"finished_at": None}, **cancelled))
     await until(lambda: house.value(WAITS))
-    assert await house.value("SELECT count(*) FROM runs WHERE finished_at IS NULL") == 1
+    assert await house.has_runs(1, finished_at=None)
     arrived.set()
     await asyncio.gather(arriving, ended)
-    assert not await house.value("SELECT count(*) FROM runs WHERE finished_at IS NULL")
+    assert await house.has_runs(0, finished_at=None)
 
 
 async def test_who_comes_to_a_lane_holds_its_holder_and_none_of_those_who_wait(house: House, db: Database) -> None:
@@ -476,8 +478,8 @@ async def test_who_comes_to_a_lane_holds_its_holder_and_none_of_those_who_wait(h
     async with db.transaction() as conn:
         await run_status.hold_lanes(conn, [(house.caller.workspace_id, automation_id)])
         async with db.transaction() as other:
-            free = await other.execute("SELECT ready_at FROM runs FOR UPDATE SKIP LOCKED")
-            assert await free.fetchall() == [(None,)] * 3
+            free = await run_state.find_runs(other, "FOR UPDATE SKIP LOCKED")
+            assert [run["ready_at"] for run in free] == [None] * 3
 
 
 async def test_who_ends_a_run_does_not_wait_for_who_ends_the_next_of_its_lane(house: House, db: Database) -> None:
@@ -488,15 +490,13 @@ async def test_who_ends_a_run_does_not_wait_for_who_ends_the_next_of_its_lane(ho
             await publish_event(conn, house.caller, "go", None, key)
         holder = await claim_one(conn)
     _, second, _ = await house.ledger()
-    async with db.transaction() as other:
-        await other.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", [second["id"]])
-        async with asyncio.timeout(10), db.transaction() as conn:
-            await settling.settle(conn, [Result(holder, Succeeded())])
+    async with house.locked_runs(id=second["id"]), asyncio.timeout(10), db.transaction() as conn:
+        await settling.settle(conn, [Result(holder, Succeeded())])
     assert [run["ready_at"] is not None for run in await house.ledger()] == [True, False, True]
 
 
 async def test_a_parked_run_ends_as_soon_as_it_is_asked_to(house: House, db: Database, claimed: Claimed) -> None:
-    await house.execute("UPDATE runs SET status = 'awaiting_approval', lease_until = NULL")
+    await house.set_run(status="awaiting_approval", lease_until=None)
     async with db.transaction() as conn:
         await cancelling.cancel(conn, claimed.workspace_id, claimed.id)
     [run] = await house.ledger()
@@ -556,36 +556,36 @@ async def test_who_ends_what_waits_does_not_end_what_is_just_being_claimed(
         stopped = asyncio.create_task(stopping())
         await until(lambda: house.value(WAITS))
     await stopped
-    found = await house.value("SELECT (status, cancel_reason)::text FROM runs WHERE id = %s", run.id)
-    assert found == f"(running,{asked or ''})"
+    found = await house.run(run.id)
+    assert (found["status"], found["cancel_reason"]) == ("running", asked)
 
 
 async def test_a_task_waits_for_a_place_as_long_as_it_takes(house: House, db: Database, run_now: Any) -> None:
     await run_now(await house.automation())
-    await house.execute("UPDATE runs SET source = 'task', start_within = '1 s', ready_at = now() - interval '1 day'")
+    await house.set_run(source="task", start_within=timedelta(seconds=1), ready_at=from_now(days=-1))
     async with db.transaction() as conn:
         assert await sweeping.end_stuck(conn, 10) == 0
 
 
-@pytest.mark.parametrize(("lease", "go_on"), [("NULL", run_status.resume), ("lease_until", run_status.go_on)])
+@pytest.mark.parametrize(("lease", "go_on"), [({"lease_until": None}, run_status.resume), ({}, run_status.go_on)])
 async def test_who_asked_twice_goes_on_when_both_are_answered(
-    house: House, db: Database, claimed: Claimed, lease: str, go_on: Any
+    house: House, db: Database, claimed: Claimed, lease: dict[str, None], go_on: Any
 ) -> None:
-    await house.execute(f"UPDATE runs SET status = 'awaiting_approval', lease_until = {lease}")
+    await house.set_run(status="awaiting_approval", **lease)
     for _ in range(2):
-        await house.execute(ASK)
+        await ask_each(house)
     for all_are in (False, True):
         await house.execute(ANSWER)
         async with db.transaction() as conn:
             assert bool(await go_on(conn, claimed.workspace_id, claimed.id)) == all_are
 
 
-@pytest.mark.parametrize(("lease", "goes_on"), [("1 minute", True), ("-1 second", False)])
+@pytest.mark.parametrize(("lease", "goes_on"), [(from_now(minutes=1), True), (from_now(seconds=-1), False)])
 async def test_who_is_answered_goes_on_only_while_its_lease_holds(
-    house: House, db: Database, claimed: Claimed, lease: str, goes_on: bool
+    house: House, db: Database, claimed: Claimed, lease: FromNow, goes_on: bool
 ) -> None:
     """One that was lost meanwhile is the rescue's."""
-    await house.execute("UPDATE runs SET status = 'awaiting_approval', lease_until = now() + %s::interval", lease)
+    await house.set_run(status="awaiting_approval", lease_until=lease)
     async with db.transaction() as conn:
         assert await run_status.go_on(conn, claimed.workspace_id, claimed.id) == goes_on
 
@@ -593,7 +593,7 @@ async def test_who_is_answered_goes_on_only_while_its_lease_holds(
 async def test_a_run_ends_for_the_first_reason_for_which_it_was_asked_to(
     house: House, db: Database, claimed: Claimed
 ) -> None:
-    await house.execute('UPDATE runs SET budget = \'{"tokens": "10"}\'')
+    await house.set_run(budget={"tokens": "10"})
     where = (claimed.workspace_id, claimed.id)
     async with db.transaction() as conn:
         await cancelling.cancel(conn, *where)

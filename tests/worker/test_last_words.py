@@ -8,6 +8,7 @@ import pytest
 from rota.db.pool import Database
 from rota.model.executor import Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded, TimedOut
+from rota.sessions.desk import AttemptDesk
 from support.house import House
 from support.waiting import until
 
@@ -19,29 +20,32 @@ async def test_a_run_is_not_settled_while_its_words_are_still_being_written(
 ) -> None:
     """Provoked: the session is locked while the agent's words are on their way, and the agent ends meanwhile."""
     may_end = asyncio.Event()
+    desks: list[AttemptDesk] = []
 
-    async def speak(assignment: Assignment, desk: Desk) -> Outcome:
+    async def speak(assignment: Assignment, desk: AttemptDesk) -> Outcome:
+        desks.append(desk)
         await desk.say("My last words.")
         await may_end.wait()
         return Succeeded()
 
     async with db.connection() as other:
-        run_id = await run_now(await house.automation())
-        async with shift(speak) as at_work:
-            await until(lambda: house.value("SELECT status = 'running' FROM runs"))
+        await run_now(await house.automation())
+        async with shift(speak):
+            await until(lambda: house.runs(status="running"))
             await until(lambda: _words_written(house))
             await other.execute("BEGIN")
             await other.execute("SELECT FROM sessions FOR UPDATE")
-            attempt = at_work.worker.attempts[run_id]
-            await attempt._desk.say(" And a few more.")
+            [desk] = desks
+            await desk.say(" And a few more.")
             await until(lambda: house.value(WAITS))
             may_end.set()
-            finishing = asyncio.create_task(attempt._desk.finish())
-            done, _ = await asyncio.wait({finishing}, timeout=0.3)
-            assert not done
+            finishing = asyncio.create_task(desk.finish())
+            assert await house.value(WAITS)
+            assert (await house.run())["status"] == "running"
+            assert not finishing.done()
             await other.execute("ROLLBACK")
             await finishing
-            await until(lambda: house.value("SELECT status = 'succeeded' FROM runs"))
+            await until(lambda: house.runs(status="succeeded"))
     async with db.connection() as conn:
         rows = await conn.execute("SELECT coalesce(data ->> 'text', data ->> 'status') FROM events ORDER BY seq")
         told = [each for (each,) in await rows.fetchall()]
@@ -63,9 +67,10 @@ async def test_what_an_agent_said_last_is_the_summary_also_when_it_failed(
     await house.automation(after, name="Second")
     run_id = await run_now(first)
     async with shift(speak):
-        await until(lambda: house.value("SELECT count(*) = 1 FROM runs WHERE summary = 'Heard.'"))
-    assert await house.value("SELECT status || summary FROM runs WHERE id = %s", run_id) == "failedThere is none."
-    assert await house.value("SELECT payload ->> 'summary' FROM runs WHERE source = 'after'") == "There is none."
+        await until(lambda: house.runs(summary="Heard."))
+    run = await house.run(run_id)
+    assert (run["status"], run["summary"]) == ("failed", "There is none.")
+    assert (await house.run(source="after"))["payload"]["summary"] == "There is none."
 
 
 async def test_a_cancelled_run_keeps_its_last_words(house: House, shift: Any, run_now: Any) -> None:
@@ -78,8 +83,8 @@ async def test_a_cancelled_run_keeps_its_last_words(house: House, shift: Any, ru
     async with shift(speak) as at_work:
         await until(lambda: _words_written(house))
         at_work.worker.cancel(str(run_id))
-        await until(lambda: house.value("SELECT status = 'cancelled' FROM runs"))
-    assert await house.value("SELECT summary FROM runs") == "I look for ink."
+        await until(lambda: house.runs(status="cancelled"))
+    assert (await house.run())["summary"] == "I look for ink."
 
 
 async def test_a_run_is_summed_up_by_words_and_not_by_the_fence_they_end_with(
@@ -91,8 +96,8 @@ async def test_a_run_is_summed_up_by_words_and_not_by_the_fence_they_end_with(
 
     await run_now(await house.automation())
     async with shift(speak):
-        await until(lambda: house.value("SELECT status = 'succeeded' FROM runs"))
-    assert await house.value("SELECT summary FROM runs") == "+ one more line"
+        await until(lambda: house.runs(status="succeeded"))
+    assert (await house.run())["summary"] == "+ one more line"
 
 
 async def _words_written(house: House) -> bool:

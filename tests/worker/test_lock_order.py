@@ -24,24 +24,44 @@ from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions import messages
 from rota.worker.queues import Queues
+from support import run_state
 from support.house import House
+from support.run_state import RUNS, from_now
 from support.waiting import until
+
+State = Callable[[House], Awaitable[None]]
+Resume = Callable[[Connection], Awaitable[None]]
 
 LEASE = timedelta(minutes=1)
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-LOST = """UPDATE runs SET status = 'running', attempt = 1, worker_id = 'gone', started_at = now(), max_rescues = 0,
-                          lease_until = now() - interval '1 s'"""
-STUCK = "UPDATE runs SET ready_at = now() - interval '2 hours', start_within = '1 hour'"
-UNANSWERED = """
-WITH asking AS (
-    UPDATE runs SET status = 'awaiting_approval', attempt = 1, started_at = now() RETURNING *)
+ASK = """
 INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
-SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', 'pending', now() - interval '1 s' FROM asking
+VALUES (%s, gen_random_uuid(), %s, %s, 1, 'May I?', '[]', 'pending', now() - interval '1 s')
 """
+AT_WORK = run_state.running(attempt=2)
 
-AT_WORK = """UPDATE runs SET status = 'running', attempt = 2, worker_id = 'w', started_at = now(),
-                             lease_until = now() + interval '1 minute'"""
-ANSWERED = f"WITH answer AS (UPDATE approvals SET status = 'expired', answered_at = now()) {AT_WORK}"
+
+async def lose(house: House) -> None:
+    await house.set_run(**run_state.lost(started_at=from_now(), max_rescues=0))
+
+
+async def get_stuck(house: House) -> None:
+    await house.set_run(ready_at=from_now(hours=-2), start_within=timedelta(hours=1))
+
+
+async def wait_in_vain(house: House) -> None:
+    """Ask a question whose time is up."""
+    run = await house.set_run(status="awaiting_approval", attempt=1, started_at=from_now())
+    await house.execute(ASK, run["workspace_id"], run["id"], run["session_id"])
+
+
+async def begin_again(conn: Connection) -> None:
+    await run_state.change_runs(conn, {}, AT_WORK)
+
+
+async def begin_again_answered(conn: Connection) -> None:
+    await conn.execute("UPDATE approvals SET status = 'expired', answered_at = now()")
+    await begin_again(conn)
 
 
 async def expire(conn: Connection, limit: int) -> int:
@@ -50,17 +70,17 @@ async def expire(conn: Connection, limit: int) -> int:
 
 @pytest.mark.parametrize(
     ("state", "sweep"),
-    [(LOST, sweeping.rescue), (STUCK, sweeping.end_stuck), (UNANSWERED, expire)],
+    [(lose, sweeping.rescue), (get_stuck, sweeping.end_stuck), (wait_in_vain, expire)],
     ids=["lost", "stuck", "unanswered"],
 )
 async def test_who_fires_an_automation_and_who_fails_its_run_do_not_wait_for_each_other(
-    house: House, db: Database, state: str, sweep: Callable[[Connection, int], Awaitable[int]]
+    house: House, db: Database, state: State, sweep: Callable[[Connection, int], Awaitable[int]]
 ) -> None:
     """Provoked: the one has locked the automation and is about to look at its runs when the other begins."""
     automation_id = await house.automation({"every": "1h"}, overlap="queue_all")
     async with db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-    await house.execute(state)
+    await state(house)
     await house.execute("UPDATE triggers SET next_fire_at = now() - interval '1 s'")
 
     async def swept() -> int:
@@ -73,23 +93,26 @@ async def test_who_fires_an_automation_and_who_fails_its_run_do_not_wait_for_eac
         await until(lambda: house.value(WAITS))
         await run_status.hold_lanes(firing, [(house.caller.workspace_id, automation_id)])
     assert await sweeping_up == 1
-    assert await house.value("SELECT status FROM runs") == "failed"
+    assert (await house.run())["status"] == "failed"
     assert await house.value("SELECT failures FROM automations") == 1
 
 
 @pytest.mark.parametrize(
-    ("state", "sweep", "since"),
-    [(LOST, sweeping.rescue, AT_WORK), (STUCK, sweeping.end_stuck, AT_WORK), (UNANSWERED, expire, ANSWERED)],
+    ("state", "sweep", "go_on"),
+    [
+        (lose, sweeping.rescue, begin_again), (get_stuck, sweeping.end_stuck, begin_again),
+        (wait_in_vain, expire, begin_again_answered),
+    ],
     ids=["lost", "stuck", "unanswered"],
-)
+)  # fmt: skip
 async def test_a_run_that_went_on_while_its_automation_was_waited_for_is_left_alone(
-    house: House, db: Database, state: str, sweep: Callable[[Connection, int], Awaitable[int]], since: str
+    house: House, db: Database, state: State, sweep: Callable[[Connection, int], Awaitable[int]], go_on: Resume
 ) -> None:
     """Provoked: the sweep has found it and waits for the automation; another one has it again before that is free."""
     automation_id = await house.automation()
     async with db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-    await house.execute(state)
+    await state(house)
 
     async def swept() -> int:
         async with db.transaction() as conn:
@@ -99,9 +122,10 @@ async def test_a_run_that_went_on_while_its_automation_was_waited_for_is_left_al
         await other.execute("SELECT FROM automations FOR NO KEY UPDATE")
         sweeping_up = asyncio.create_task(swept())
         await until(lambda: house.value(WAITS))
-        await other.execute(since)
+        await go_on(other)
     assert await sweeping_up == 0
-    assert await house.value("SELECT (status, attempt)::text FROM runs") == "(running,2)"
+    run = await house.run()
+    assert (run["status"], run["attempt"]) == ("running", 2)
 
 
 async def test_a_run_that_may_begin_does_so_when_one_claimed_with_it_cannot_be_ended(
@@ -114,10 +138,9 @@ async def test_a_run_that_may_begin_does_so_when_one_claimed_with_it_cannot_be_e
     await house.execute(
         "UPDATE grants SET revoked_at = now() FROM automations a WHERE a.grant_id = grants.id AND a.id = %s", bad
     )
+    refused = await house.run(runs[1])
     async with db.transaction() as other:
-        await other.execute(
-            "SELECT FROM sessions s JOIN runs r ON r.session_id = s.id WHERE r.id = %s FOR UPDATE OF s", [runs[1]]
-        )
+        await other.execute("SELECT FROM sessions WHERE id = %s FOR UPDATE", [refused["session_id"]])
         async with db.connection() as conn:
             await conn.execute("SET lock_timeout = '100ms'")
             claimed = await claim_now(conn)
@@ -140,7 +163,7 @@ async def test_a_run_that_is_refused_is_ended_with_all_that_follows_from_it_or_n
         broken.setattr(ending, "end", fail)
         async with db.connection() as conn:
             assert await claim_now(conn) == []
-    assert await house.value("SELECT status FROM runs") == "running"  # until its lease ends
+    assert (await house.run())["status"] == "running"  # until its lease ends
 
 
 async def test_who_fires_an_automation_and_who_refuses_its_run_do_not_wait_for_each_other(
@@ -151,7 +174,7 @@ async def test_who_fires_an_automation_and_who_refuses_its_run_do_not_wait_for_e
     automation_id = await house.automation(overlap="queue_all")
     async with db.transaction() as conn:
         await running.run_now(conn, house.caller, automation_id)
-    await house.execute("UPDATE runs SET attempt = 1")
+    await house.set_run(attempt=1)
     await house.execute("UPDATE grants SET revoked_at = now()")
 
     async def refuse() -> None:
@@ -164,7 +187,8 @@ async def test_who_fires_an_automation_and_who_refuses_its_run_do_not_wait_for_e
         await until(lambda: house.value(WAITS))
         await run_status.hold_lanes(firing, [(house.caller.workspace_id, automation_id)])
     await refusing
-    assert await house.value("SELECT (status, error_class)::text FROM runs") == "(failed,grant_invalid)"
+    run = await house.run()
+    assert (run["status"], run["error_class"]) == ("failed", "grant_invalid")
     assert await house.value("SELECT failures FROM automations") == 1
 
 
@@ -224,7 +248,7 @@ async def fail(conn: Connection, house: House, runs: Sequence[Claimed]) -> None:
 @pytest.mark.parametrize(
     ("writer", "table"),
     [
-        (settle, "runs"), (renew, "runs"), (hold, "runs"), (send, "runs"), (wait_behind, "runs"),
+        (settle, RUNS), (renew, RUNS), (hold, RUNS), (send, RUNS), (wait_behind, RUNS),
         (settle, "sessions"), (tell, "sessions"), (send, "sessions"), (fire, "automations"), (fail, "automations"),
     ],
 )  # fmt: skip
@@ -302,4 +326,4 @@ async def test_who_reports_and_who_replaces_the_reporting_run_do_not_wait_for_ea
         judged = await budgets.judge_charges(reporting, [charge], totals=False)
         assert judged.accepted == [charge]
     await replacing
-    assert await house.value("SELECT cancel_reason FROM runs WHERE id = %s", run.id) == "replaced"
+    assert (await house.run(run.id))["cancel_reason"] == "replaced"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -15,8 +16,9 @@ from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.redaction import MASK
 from rota.sessions.desk import AttemptDesk
 from rota.watch.rescue import Rescue
-from rota.worker import settler
+from support import run_state
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
 
 POISON = ["a\0b", "a\ud800b"]
@@ -52,7 +54,7 @@ async def test_words_that_cannot_be_stored_stop_nobody(
     async with shift(speak):
         assert await until(_ended(house, good)) == "succeeded"
         assert await until(_ended(house, bad)) == ("failed" if where == "detail" else "succeeded")
-    assert await house.value("SELECT summary FROM runs WHERE id = %s", good) == "Fine."
+    assert (await house.run(good))["summary"] == "Fine."
 
 
 async def test_an_outcome_that_cannot_be_written_fails_its_run_and_no_other(
@@ -69,28 +71,26 @@ async def test_an_outcome_that_cannot_be_written_fails_its_run_and_no_other(
     async with shift(answer):
         assert await until(_ended(house, good)) == "succeeded"
         assert await until(_ended(house, bad)) == "failed"
-    detail = await house.value("SELECT error_detail FROM runs WHERE id = %s", bad)
-    assert detail.startswith("Its outcome could not be written: CheckViolation")
+    assert (await house.run(bad))["error_detail"].startswith("Its outcome could not be written: CheckViolation")
 
 
 async def test_an_outcome_that_others_are_ahead_of_every_time_fails_its_run(
-    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, shift: Any, run_now: Any
 ) -> None:
     async def answer(assignment: Assignment, desk: Desk) -> Outcome:
         return Succeeded("Poison.")
 
-    monkeypatch.setattr(settler, "RETRY_SECONDS", 0.0)
     await house.execute(
         "CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE unique_violation; END'"
     )
-    await house.execute(
-        "CREATE TRIGGER taken BEFORE UPDATE ON runs FOR EACH ROW WHEN (NEW.summary = 'Poison.') EXECUTE FUNCTION taken()"
-    )
+    async with house.db.connection() as conn:
+        await run_state.add_trigger(conn, "taken", summary="Poison.")
     run_id = await run_now(await house.automation())
-    async with shift(answer):
+    async with shift(answer, retry=timedelta(0)):
         assert await until(_ended(house, run_id)) == "failed"
-    detail = await house.value("SELECT error_detail FROM runs WHERE id = %s", run_id)
-    assert detail.startswith("Its outcome could not be written: UniqueViolation")
+    run = await house.run(run_id)
+    assert run["error_class"] == "executor_error"
+    assert "UniqueViolation" in run["error_detail"]
 
 
 async def test_words_that_are_refused_for_what_they_are_are_left_out_and_the_run_goes_on(
@@ -117,8 +117,9 @@ async def test_a_run_whose_specification_cannot_be_read_fails_at_once_and_stops_
     async with shift(succeed):
         assert await until(_ended(house, good)) == "succeeded"
         assert await until(_ended(house, bad)) == "failed"
-    told = await house.value("SELECT error_class || ': ' || error_detail FROM runs WHERE id = %s", bad)
-    assert told.startswith("executor_error: It could not be carried out: AttributeError")
+    run = await house.run(bad)
+    assert run["error_class"] == "executor_error"
+    assert "AttributeError" in run["error_detail"]
 
 
 async def test_what_broke_around_an_executor_is_told_without_the_secrets_of_its_attempt(
@@ -139,19 +140,27 @@ async def test_what_broke_around_an_executor_is_told_without_the_secrets_of_its_
 
     log = Log()
     log.setFormatter(JsonLines())
-    monkeypatch.setattr(logging.getLogger("rota.worker.worker"), "handlers", [log])
     monkeypatch.setattr(AttemptDesk, "last_words", last_words)
     run_id = await run_now(await house.automation())
-    async with shift(succeed) as at_work:
-        assert await until(_ended(house, run_id)) == "failed"
+    logging.getLogger("rota.worker.worker").addHandler(log)
+    try:
+        async with shift(succeed) as at_work:
+            assert await until(_ended(house, run_id)) == "failed"
+    finally:
+        logging.getLogger("rota.worker.worker").removeHandler(log)
     assert [line for line in logged if f"no words after {MASK}" in line]
     assert "swordfish" not in "".join(logged)
-    told = await house.value("SELECT error_detail FROM runs WHERE id = %s", run_id)
-    assert told == f"It could not be carried out: RuntimeError: no words after {MASK}"
+    assert (await house.run(run_id))[
+        "error_detail"
+    ] == f"It could not be carried out: RuntimeError: no words after {MASK}"
 
 
 def _ended(house: House, run_id: Any) -> Any:
-    return lambda: house.value("SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL", run_id)
+    async def check() -> str | None:
+        run = await house.ended(run_id)
+        return run["status"] if run else None
+
+    return check
 
 
 @pytest.mark.parametrize("poison", POISON)
@@ -161,12 +170,10 @@ async def test_a_failure_in_words_that_cannot_be_stored_is_tried_again(
     async def fail(assignment: Assignment, desk: Desk) -> Outcome:
         return Failed(ErrorClass.AGENT_ERROR, poison)
 
-    async def settled() -> Any:
-        return await house.value("SELECT status FROM runs WHERE id = %s AND tries = 1", run_id)
-
     run_id = await run_now(await house.automation(max_attempts=2))
     async with shift(fail):
-        assert await until(settled) == "queued"
+        [run] = await until(lambda: house.runs(id=run_id, tries=1))
+    assert run["status"] == "queued"
 
 
 async def test_a_lost_run_whose_end_cannot_be_written_keeps_nobody_else_from_being_rescued(
@@ -177,19 +184,15 @@ async def test_a_lost_run_whose_end_cannot_be_written_keeps_nobody_else_from_bei
     await house.automation({"after": "first", "on": ["failed"]}, name="Second")
     await house.execute("UPDATE triggers SET starts_at = 'infinity' WHERE kind = 'after'")
     good, waiting = await run_now(await house.automation()), await run_now(await house.automation())
-    lost = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-    await house.execute(f"UPDATE runs SET {lost} WHERE id = ANY(%s)", [bad, good])
+    await house.set_runs({"id": [bad, good]}, **run_state.lost())
     await Rescue(db, wakes).once()
     assert await _statuses(house, bad, good) == ["running", "queued"]
-    await house.execute(
-        "UPDATE runs SET status = 'queued', worker_id = NULL, lease_until = NULL, ready_at = now() - interval '1 day'"
-        " WHERE id = %s", bad,
-    )  # fmt: skip
-    await house.execute("UPDATE runs SET ready_at = NULL WHERE id = %s", waiting)
+    await house.set_run(bad, status="queued", worker_id=None, lease_until=None, ready_at=from_now(days=-1))
+    await house.set_run(waiting, ready_at=None)
     with pytest.raises(psycopg.DataError):
         await Rescue(db, wakes).once()
-    assert await house.value("SELECT ready_at IS NOT NULL FROM runs WHERE id = %s", waiting)
+    assert (await house.run(waiting))["ready_at"]
 
 
 async def _statuses(house: House, *ids: Any) -> list[str]:
-    return [await house.value("SELECT status FROM runs WHERE id = %s", run_id) for run_id in ids]
+    return [(await house.run(run_id))["status"] for run_id in ids]

@@ -19,18 +19,12 @@ from rota.runs import claiming
 from rota.sessions import chat
 from rota.worker.queues import Queues
 from rota.worker.turns import MOST_AT_ONCE
+from support import live_run_tables
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-
-FILL = """
-INSERT INTO runs (workspace_id, id, session_id, agent_id, grant_id, revision, status, source, priority, queue, pool, executor,
-                  timeout, trace_id, ready_at)
-SELECT r.workspace_id, gen_random_uuid(), r.session_id, r.agent_id, r.grant_id, 1, 'queued', 'schedule', 2, r.queue, r.pool,
-       r.executor, r.timeout, 't', now() - n * interval '1 millisecond'
-  FROM (SELECT * FROM runs LIMIT 1) r, generate_series(1, %s) n
-"""
 
 
 async def run_agent(house: House, agent: str = "worker-bee") -> Any:
@@ -57,10 +51,10 @@ async def claim(conn: Connection, places: int = 5, *, queues: Queues | None = No
 
 async def test_a_long_queue_of_one_workspace_does_not_delay_anothers_single_run(house: House, db: Database) -> None:
     await run_agent(house)
-    await house.execute(FILL, 3000)
+    await house.copy_run(3000)
     other = await second_house(house)
     single = await run_agent(other, "other")
-    await house.execute("UPDATE runs SET priority = 2 WHERE priority <> 2")  # none is more urgent than the other
+    await house.set_runs(priority=2)  # none is more urgent than the other
     async with db.transaction() as conn:
         claimed = await claim(conn, places=2)
     assert single in [run.id for run in claimed]
@@ -68,9 +62,9 @@ async def test_a_long_queue_of_one_workspace_does_not_delay_anothers_single_run(
 
 async def test_what_people_wait_for_comes_before_what_a_schedule_started(house: House, db: Database) -> None:
     await run_agent(house)
-    await house.execute(FILL, 20)
+    await house.copy_run(20)
     chat = await run_agent(house)
-    await house.execute("UPDATE runs SET priority = 0 WHERE id = %s", chat)
+    await house.set_run(chat, priority=0)
     async with db.transaction() as conn:
         claimed = await claim(conn, places=3)
     assert [run.priority for run in sorted(claimed, key=lambda run: run.priority)] == [0, 1, 2]
@@ -82,7 +76,7 @@ async def test_what_people_wait_for_also_comes_before_what_another_workspace_has
     other = await second_house(house)
     for _ in range(2):
         await run_agent(house)
-    await house.execute("UPDATE runs SET priority = 2")
+    await house.set_runs(priority=2)
     chats = [await run_agent(other, "other") for _ in range(2)]
     async with db.transaction() as conn:
         claimed = await claim(conn, places=3)
@@ -92,8 +86,9 @@ async def test_what_people_wait_for_also_comes_before_what_another_workspace_has
 async def test_what_is_to_begin_later_is_not_claimed_whatever_its_mirror_says(house: House, db: Database) -> None:
     """As a claim sees it that began before the run was taken, failed, and was put off."""
     await run_agent(house)
-    await house.execute("UPDATE runs SET ready_at = now() + interval '1 hour'")
-    await house.execute("UPDATE ready_runs SET ready_at = now()")
+    await house.set_run(ready_at=from_now(hours=1))
+    async with db.connection() as conn:
+        await live_run_tables.make_ready(conn)
     async with db.transaction() as conn:
         assert await claim(conn) == []
 
@@ -113,7 +108,7 @@ async def test_who_is_parked_does_not_make_its_agent_look_full(house: House, db:
     async with db.transaction() as conn:
         await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
     parked, ready = [await run_agent(house) for _ in range(2)]
-    await house.execute("UPDATE runs SET status = 'awaiting_approval', attempt = 1 WHERE id = %s", parked)
+    await house.set_run(parked, status="awaiting_approval", attempt=1)
     async with db.transaction() as conn:
         assert [run.id for run in await claim(conn)] == [ready]
 
@@ -196,7 +191,7 @@ async def test_who_found_all_that_waits_chosen_from_by_another_worker_looks_agai
 @pytest.mark.parametrize("queues", [1, 2])
 async def test_a_workspace_runs_no_more_at_once_than_its_cap(house: House, db: Database, queues: int) -> None:
     for number in range(6):
-        await house.execute("UPDATE runs SET priority = %s WHERE id = %s", number % queues, await run_agent(house))
+        await house.set_run(await run_agent(house), priority=number % queues)
     await house.execute("UPDATE workspaces SET max_concurrent = 3")
     async with db.transaction() as conn:
         assert len(await claim(conn, places=10)) == 3
@@ -207,7 +202,7 @@ async def test_who_has_not_seen_that_a_workspace_was_capped_claims_nothing_there
     house: House, db: Database, queues: int
 ) -> None:
     for number in range(2):
-        await house.execute("UPDATE runs SET priority = %s WHERE id = %s", number % queues, await run_agent(house))
+        await house.set_run(await run_agent(house), priority=number % queues)
     known = Queues(["default"], ["command"])
     async with db.transaction() as conn:
         await known.look(conn)
@@ -222,7 +217,7 @@ async def test_a_capped_agents_backlog_does_not_hide_the_runs_of_others(house: H
         await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
         await agents.create(conn, house.caller, {"name": "Free", "executor": "command", "config": {"argv": ["true"]}})
     await run_agent(house)
-    await house.execute(FILL, 500)
+    await house.copy_run(500)
     free = await run_agent(house, "free")
     async with db.transaction() as conn:
         claimed = await claim(conn, places=5)
@@ -243,7 +238,7 @@ async def test_a_turn_that_is_written_as_its_agent_is_capped_is_held_to_the_cap(
     """Provoked: it is written but not committed when the agent is capped."""
     async with db.transaction() as conn:
         await running.run_agent(conn, house.caller, "worker-bee", {"prompt": "go"})
-    session_id = await house.value("SELECT session_id FROM runs")
+    session_id = (await house.run())["session_id"]
 
     async def cap() -> None:
         async with db.transaction() as conn:
@@ -254,7 +249,8 @@ async def test_a_turn_that_is_written_as_its_agent_is_capped_is_held_to_the_cap(
         capping = asyncio.create_task(cap())
         await until(lambda: house.value(WAITS))
     await capping
-    assert await house.value("SELECT queue = agent_id FROM runs WHERE id = %s", run_id)
+    run = await house.run(run_id)
+    assert run["queue"] == run["agent_id"]
 
 
 async def test_what_waits_for_an_agent_that_was_capped_while_it_ran_begins_when_it_has_room(
@@ -270,14 +266,14 @@ async def test_what_waits_for_an_agent_that_was_capped_while_it_ran_begins_when_
     async with shift(work, poll=3600.0) as at_work:
         await run_agent(house)
         wakes.send(RUNS)
-        await until(lambda: house.value("SELECT count(*) = 1 FROM runs WHERE status = 'running'"))
+        await until(lambda: house.has_runs(1, status="running"))
         async with db.transaction() as conn:
             await agents.change(conn, house.caller, "worker-bee", {"max_concurrent": 1})
         await run_agent(house)
         wakes.send(RUNS, [house.caller.workspace_id])
         await until(lambda: house.value("SELECT full_at IS NOT NULL FROM agents"))  # it was seen, and has no room
         gate.set()
-        await until(lambda: house.value("SELECT count(*) = 2 FROM runs WHERE status = 'succeeded'"))
+        await until(lambda: house.has_runs(2, status="succeeded"))
         assert at_work.worker.busy == 0
 
 
@@ -304,7 +300,7 @@ async def test_only_the_pools_and_kinds_that_a_worker_serves_are_claimed(house: 
 
 async def test_two_workers_never_claim_the_same_run(house: House, db: Database) -> None:
     await run_agent(house)
-    await house.execute(FILL, 199)
+    await house.copy_run(199)
 
     async def take() -> list[Any]:
         taken = []
@@ -327,7 +323,7 @@ async def test_a_run_that_was_committed_late_behind_the_place_of_reading_is_stil
     async with db.transaction() as conn:
         queues.claimed(await claim(conn, queues=queues))
     late = await run_agent(house)
-    await house.execute("UPDATE runs SET ready_at = ready_at - interval '4 seconds' WHERE id = %s", late)
+    await house.set_run(late, ready_at=(await house.run(late))["ready_at"] - timedelta(seconds=4))
     queues.hint(house.caller.workspace_id)
     async with db.transaction() as conn:
         await queues.follow_hints(conn)
@@ -345,7 +341,7 @@ async def test_an_old_backlog_behind_the_place_of_reading_is_found_by_the_next_f
     async with db.transaction() as conn:
         queues.claimed(await claim(conn, queues=queues))
     old = await run_agent(house)
-    await house.execute("UPDATE runs SET ready_at = now() - interval '1 hour' WHERE id = %s", old)
+    await house.set_run(old, ready_at=from_now(hours=-1))
     async with db.transaction() as conn:
         assert [run.id for run in await claim(conn, queues=queues)] == [old]
 
@@ -460,7 +456,7 @@ async def test_an_agent_that_is_full_is_not_read_again_before_it_has_room(house:
         await queues.look(conn)
         assert not queues
         assert await house.value("SELECT full_at > now() - interval '1 minute' FROM agents WHERE slug = 'agent-0'")
-        await house.execute("UPDATE runs SET status = 'succeeded', finished_at = now() WHERE status = 'running'")
+        await house.set_runs({"status": "running"}, status="succeeded", finished_at=from_now())
         queues.hint(house.caller.workspace_id)
         await queues.guess(conn)
         assert len(await take_from_agents(conn, queues, 5)) == 1
@@ -501,31 +497,17 @@ async def test_a_capped_workspace_that_is_full_is_not_read_again_and_one_that_is
     assert not queues
 
 
-QUEUE_FOR_LATER = """
-WITH model AS (SELECT * FROM automations LIMIT 1), opened AS (
-    INSERT INTO sessions (workspace_id, id, kind, origin, automation_id, agent_id, owner_id, last_seq)
-    SELECT workspace_id, gen_random_uuid(), 'automation', 'schedule', id, agent_id, owner_id, 1
-      FROM model, generate_series(1, 4)
- RETURNING workspace_id, id, automation_id, agent_id)
-INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool,
-                  executor, timeout, trace_id, ready_at)
-SELECT o.workspace_id, gen_random_uuid(), o.automation_id, o.id, o.agent_id, m.grant_id, 1, 'queued', 'schedule',
-       o.workspace_id, 'default', 'command', '1 hour', 't', now() + (row_number() OVER () - %s) * interval '300 milliseconds'
-  FROM opened o, model m
-"""
-
-
 @pytest.mark.parametrize("ready", [0, 1], ids=["all later", "one at once"])
 async def test_runs_that_are_queued_for_later_begin_when_it_is_their_time(
     house: House, wakes: Wakes, shift: Any, ready: int
 ) -> None:
     """Not at the next look around, which is a minute away."""
-    await house.automation()
+    apart = timedelta(milliseconds=300)
     async with shift(doing_nothing, poll=60.0):
-        await house.execute(QUEUE_FOR_LATER, ready)
+        await house.queue_runs(4, first=(1 - ready) * apart, apart=apart)
         wakes.send("rota_runs", [house.caller.workspace_id])
-        await until(lambda: house.value("SELECT count(*) = 4 FROM runs WHERE status = 'succeeded'"))
-    late = await house.value("SELECT max(started_at - ready_at) FROM runs")
+        await until(lambda: house.has_runs(4, status="succeeded"))
+    late = max(run["started_at"] - run["ready_at"] for run in await house.runs())
     assert late < timedelta(seconds=10)
 
 
@@ -533,7 +515,7 @@ async def test_a_run_whose_time_comes_during_a_pass_is_not_left_until_the_next_l
     house: House, shift: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shift(doing_nothing, poll=60.0) as at_work:
-        monkeypatch.setattr(at_work.worker._queues, "seconds_until_ready", lambda: 0.0)
+        monkeypatch.setattr(Queues, "seconds_until_ready", lambda _: 0.0)
         assert await at_work.worker.once() < 0.1
 
 

@@ -1,6 +1,7 @@
 """The short way of settling: who takes it, and that it keeps to the same fences, lanes and order as the long one."""
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from rota.db.listener import RUNS, Wakes
 from rota.db.pool import Connection, Database
 from rota.model.executor import Assignment, Desk
-from rota.model.ids import WorkerId, new_id
+from rota.model.ids import RunId, WorkerId, new_id
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 from rota.model.run import Claimed
 from rota.roster import agents, running
@@ -18,7 +19,9 @@ from rota.runs.settling import Result
 from rota.scheduler.inbound import publish_event
 from rota.sessions import chat
 from rota.worker.queues import Queues
+from support import live_run_tables
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -26,19 +29,33 @@ STORY = """
 SELECT string_agg(seq || ' ' || (data ->> 'status'), ', ' ORDER BY seq) FROM events WHERE kind = 'run' AND run_id = %s
 """
 
-WRITTEN = """
--- All of a run that two of them may have in common.
-SELECT jsonb_build_object(
-    'run', to_jsonb(r) - ARRAY['id', 'session_id', 'idempotency_key', 'trace_id', 'payload', 'queued_at', 'ready_at',
-                               'started_at', 'finished_at'],
-    'took', r.finished_at >= r.started_at,
-    'session', to_jsonb(s) - ARRAY['id', 'created_at', 'updated_at'],
-    'events', (SELECT jsonb_agg(to_jsonb(e) - ARRAY['session_id', 'run_id', 'created_at'] ORDER BY e.seq)
-                 FROM events e WHERE e.workspace_id = r.workspace_id AND e.session_id = r.session_id),
-    'live', ARRAY[EXISTS (SELECT FROM live_runs WHERE id = r.id), EXISTS (SELECT FROM taken_runs WHERE id = r.id)])
-  FROM runs r JOIN sessions s ON s.workspace_id = r.workspace_id AND s.id = r.session_id
- WHERE r.id = %s
-"""
+
+# What two runs, sessions or events never have in common.
+OF_A_RUN = {
+    "id", "session_id", "idempotency_key", "trace_id", "payload", "queued_at", "ready_at", "started_at", "finished_at",
+}  # fmt: skip
+OF_A_SESSION = {"id", "created_at", "updated_at"}
+OF_AN_EVENT = {"session_id", "run_id", "created_at"}
+
+
+async def written(house: House, run_id: RunId) -> dict[str, Any]:
+    """All of a run that two of them may have in common."""
+    run = await house.run(run_id)
+    session = "SELECT to_jsonb(s) FROM sessions s WHERE id = %s"
+    log = "SELECT jsonb_agg(to_jsonb(e) ORDER BY e.seq) FROM events e WHERE session_id = %s"
+    async with house.db.connection() as conn:
+        tables = await live_run_tables.tables_of(conn, run_id)
+    return {
+        "run": without(OF_A_RUN, run),
+        "took": run["finished_at"] >= run["started_at"],
+        "session": without(OF_A_SESSION, await house.value(session, run["session_id"])),
+        "events": [without(OF_AN_EVENT, event) for event in await house.value(log, run["session_id"])],
+        "tables": tables,
+    }
+
+
+def without(columns: set[str], row: dict[str, Any]) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if column not in columns}
 
 
 def run(**changes: Any) -> Claimed:
@@ -95,14 +112,14 @@ async def test_of_a_batch_only_those_are_accepted_that_hold_their_lease(house: H
         runs = await claim(conn, 4)
         assert [each.attempt for each in runs] == [1, 1, 1, 1]
         over, taken, queued, held = (each.id for each in runs)
-        await house.execute("UPDATE runs SET lease_until = now() - interval '1 second' WHERE id = %s", over)
-        await house.execute("UPDATE runs SET attempt = 2 WHERE id = %s", taken)
-        await house.execute("UPDATE runs SET status = 'queued' WHERE id = %s", queued)
+        await house.set_run(over, lease_until=from_now(seconds=-1))
+        await house.set_run(taken, attempt=2)
+        await house.set_run(queued, status="queued")
         results, others = settling.parted([Result(each, Succeeded("Done.")) for each in runs])
         assert (len(results), others) == (4, [])
         assert [each.run.id for each in await settling.succeed(conn, results)] == [held]
         assert await settling.succeed(conn, results) == [], "a repeat is refused, too"
-    assert await house.value("SELECT array_agg(id) FROM runs WHERE status = 'succeeded'") == [held]
+    assert [each["id"] for each in await house.runs(status="succeeded")] == [held]
     stories = [await house.value(STORY, each.id) for each in runs]
     assert stories == 3 * ["1 queued, 2 running"] + ["1 queued, 2 running, 3 succeeded"]
     assert await house.value("SELECT status FROM sessions WHERE id = %s", runs[3].session_id) == "done"
@@ -118,7 +135,7 @@ async def test_both_ways_write_the_same(house: House, db: Database, summary: str
         short, long = [Result(each, Succeeded(summary)) for each in await claim(conn, 2)]
         assert await settling.succeed(conn, [short]) == [short]
         assert await settling.settle(conn, [long]) == [long]
-    one, other = [await house.value(WRITTEN, each.run.id) for each in (short, long)]
+    one, other = [await written(house, each.run.id) for each in (short, long)]
     assert one == other
     assert (one["run"]["status"], one["run"]["summary"], one["session"]["status"]) == ("succeeded", summary, "done")
     assert [event["data"]["status"] for event in one["events"]] == ["queued", "running", "succeeded"]
@@ -135,7 +152,8 @@ async def test_a_session_that_was_ended_by_hand_stays_as_it_is_when_its_run_succ
         [at_work] = await claim(conn, 1)
         await house.execute("UPDATE sessions SET status = 'failed'")
         await way(conn, [Result(at_work, Succeeded())])
-    assert await house.value("SELECT s.status || ' ' || r.status FROM sessions s, runs r") == "failed succeeded"
+    assert await house.value("SELECT status FROM sessions") == "failed"
+    assert (await house.run())["status"] == "succeeded"
 
 
 async def test_a_run_began_when_its_first_attempt_did(house: House, db: Database) -> None:
@@ -144,11 +162,11 @@ async def test_a_run_began_when_its_first_attempt_did(house: House, db: Database
         await publish_event(conn, house.caller, "go", None, "first")
     async with db.connection() as conn:
         [first] = await claim(conn, 1)
-        began = await house.value("SELECT started_at FROM runs")
+        began = (await house.run())["started_at"]
         await settling.settle(conn, [Result(first, None)])
         [second] = await claim(conn, 1)
     assert second.attempt == 2
-    assert await house.value("SELECT started_at FROM runs") == began
+    assert (await house.run())["started_at"] == began
 
 
 async def test_a_run_in_the_one_session_of_its_automation_waits_for_a_turn_of_its_person(
@@ -244,7 +262,7 @@ async def test_the_short_way_goes_step_by_step_where_nothing_may_be_prepared(hou
         assert await settling.succeed(conn, [result]) == [result]
         assert await settling.succeed(conn, [result]) == []
     await pooled.close()
-    assert await house.value("SELECT array_agg(summary) FROM runs WHERE status = 'succeeded'") == ["Done."]
+    assert [each["summary"] for each in await house.runs(status="succeeded")] == ["Done."]
 
 
 async def test_a_success_stays_one_when_another_took_the_lane_of_the_run_that_follows_it(
@@ -270,21 +288,21 @@ async def test_a_success_stays_one_when_another_took_the_lane_of_the_run_that_fo
             await chat.turn(conn, house.caller, session_id, prompt="Hello.")
             go.set()
             await until(lambda: house.value(WAITS))
-        await until(lambda: house.value("SELECT count(*) = 3 FROM runs WHERE status = 'succeeded'"))
-    assert await house.value("SELECT summary FROM runs WHERE id = %s", run_id) == "It all went well."
+        await until(lambda: house.has_runs(3, status="succeeded"))
+    assert (await house.run(run_id))["summary"] == "It all went well."
 
 
 @pytest.mark.parametrize(
-    ("ends", "failures", "reason"),
+    ("ends", "failures", "paused_after"),
     [
-        ("FSFF", 3, "It failed 3 times in a row."),
+        ("FSFF", 3, 3),
         ("FFFS", 0, None),
         ("FSF", 2, None),
-        ("SFFFF", 5, "It failed 4 times in a row."),
+        ("SFFFF", 5, 4),
     ],
 )
 async def test_of_runs_that_end_together_those_since_the_last_success_count_as_failures_in_a_row(
-    house: House, db: Database, ends: str, failures: int, reason: str | None
+    house: House, db: Database, ends: str, failures: int, paused_after: int | None
 ) -> None:
     """And one more fails alone, unless a success was the last. In the order in which they ended, not in that of their
     starts."""
@@ -299,5 +317,8 @@ async def test_of_runs_that_end_together_those_since_the_last_success_count_as_f
         await settling.settle(conn, [Result(*each) for each in zip(together, outcomes, strict=True)])
         if failures:
             await settling.settle(conn, [Result(alone, failed)])
-    found = "SELECT ARRAY[failures::text, paused_reason] FROM automations WHERE id = %s"
-    assert await house.value(found, automation) == [str(failures), reason]
+    stored = "SELECT to_jsonb(a) FROM automations a WHERE id = %s"
+    found = await house.value(stored, automation)
+    assert found["failures"] == failures
+    assert found["status"] == ("paused" if paused_after else "active")
+    assert re.findall(r"\d+", found["paused_reason"] or "") == ([str(paused_after)] if paused_after else [])

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -11,7 +12,7 @@ import pytest
 
 from rota.db import events, runs, workers
 from rota.db.listener import CANCELS, RUNS, Wakes
-from rota.db.pool import Database
+from rota.db.pool import Connection, Database
 from rota.db.run_status.ending import SPAN
 from rota.errors import Conflict, Lost
 from rota.model.duration import parse_duration
@@ -27,10 +28,11 @@ from rota.sessions.story import attempts
 from rota.sessions.transcript import lines
 from rota.trace.record import RecordingDesk
 from rota.watch.rescue import Rescue
-from rota.worker import worker
 from rota.worker.attempt import TRANSCRIPT_BYTES, Attempt
 from rota.worker.queues import Queues
+from support import run_state
 from support.house import House
+from support.run_state import PRESENT, from_now
 from support.waiting import until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -69,6 +71,12 @@ def status_is(house: House, run_id: Any, status: str) -> Any:
     return check
 
 
+async def queue_by_agent(house: House) -> None:
+    """Put all runs, which are of one agent, into the queue of that agent."""
+    [agent_id] = {run["agent_id"] for run in await house.runs()}
+    await house.set_runs(queue=agent_id)
+
+
 async def story(house: House, run: dict[str, Any]) -> list[tuple[str, Any]]:
     async with house.db.connection() as conn:
         rows = await conn.execute(
@@ -105,7 +113,7 @@ async def test_the_agent_is_given_its_prompt_its_key_and_a_token_that_dies_with_
     assert (assignment.prompt, assignment.input, assignment.idempotency_key) == ("Sweep.", {"room": 4}, str(run_id))
     assert assignment.environment["TRACEPARENT"].split("-")[1] == (await _run(house, run_id))["trace_id"]
     assert assignment.environment["ROTA_RUN_ID"] == str(run_id)
-    assert await house.value("SELECT attempt_token_hash FROM runs") is None
+    assert (await house.run())["attempt_token_hash"] is None
 
 
 async def test_an_attempt_that_has_ended_is_freed_by_its_last_user(house: House, shift: Any, run_now: Any) -> None:
@@ -128,7 +136,7 @@ async def test_an_attempt_that_has_ended_is_freed_by_its_last_user(house: House,
         async with shift(work) as at_work:
             await until(ended(house, run_id))
             at_work.executor.assignments.clear()
-            await until(freed, within=5)
+            await until(freed)
     finally:
         gc.enable()
 
@@ -142,7 +150,8 @@ async def test_the_end_of_an_attempt_leaves_its_runs_next_one_here_alone(
         await until(status_is(house, run_id, "running"))
         [attempt] = at_work.worker.attempts.values()
         before = Result(attempt.run._replace(attempt=attempt.run.attempt - 1), None)
-        at_work.worker._settled([before], [before])
+        at_work.worker.settler.hand_in(before)
+        await at_work.worker.settler.finish()
         assert at_work.worker.attempts == {run_id: attempt}
 
 
@@ -201,14 +210,14 @@ async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells
 
     run_id = await run_now(await house.automation(max_attempts=2))
     async with shift(fail_first) as at_work:
-        await until(lambda: house.value("SELECT tries = 1 FROM runs"))
+        await until(lambda: house.runs(tries=1))
         queued = await _run(house, run_id)
         assert (queued["status"], queued["error_class"], queued["ready_at"] > queued["queued_at"]) == (
             "queued",
             None,
             True,
         )
-        await house.execute("UPDATE runs SET ready_at = now()")
+        await house.set_run(run_id, ready_at=from_now())
         at_work.loop.wake()
         run = await until(ended(house, run_id))
     assert (run["status"], run["attempt"], run["tries"]) == ("succeeded", 2, 1)
@@ -290,8 +299,7 @@ async def test_an_executor_that_lost_a_cancellation_is_asked_again_until_it_ends
         return await forever(assignment, desk)
 
     given: dict[str, Any] = {"timeout": timedelta(seconds=0.1)} if why == "timeout" else {}
-    async with shift(absent_minded) as at_work:
-        at_work.worker._patience = timedelta(seconds=0.05)
+    async with shift(absent_minded, patience=timedelta(seconds=0.05)) as at_work:
         run_id = await run_now(await house.automation(**given))
         await begun.wait()
         if why == "cancel":
@@ -355,16 +363,17 @@ async def test_cancelling_a_queued_run_ends_it_at_once_and_an_ended_one_is_refus
     async with house.db.transaction() as conn:
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)
     assert (await _run(house, run_id))["status"] == "cancelled"
-    with pytest.raises(Conflict, match="was cancelled"):
+    with pytest.raises(Conflict) as refused:
         async with house.db.transaction() as conn:
             await cancelling.cancel(conn, house.caller.workspace_id, run_id)
+    assert (refused.value.code, refused.value.facts) == ("run_ended", {"run_status": "cancelled"})
 
 
 async def test_no_more_runs_are_claimed_than_there_are_places(house: House, shift: Any, run_now: Any) -> None:
     ids = [await run_now(await house.automation()) for _ in range(4)]
     async with shift(forever, places=2):
         await until(status_is(house, ids[1], "running"))
-        assert await house.value("SELECT count(*) FROM runs WHERE status = 'running'") == 2
+        assert await house.has_runs(2, status="running")
 
 
 async def test_a_worker_that_stops_hands_its_runs_back_and_counts_nothing(
@@ -399,9 +408,8 @@ async def test_a_worker_that_stops_hands_back_also_what_it_is_just_claiming(
 
 
 async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_the_run_to_others(
-    house: House, shift: Any, run_now: Any, server_url: str, monkeypatch: pytest.MonkeyPatch
+    house: House, shift: Any, run_now: Any, server_url: str
 ) -> None:
-    monkeypatch.setattr(worker, "LAST_OUTCOMES_SECONDS", 0.5)
     name = await house.value("SELECT current_database()")
     begun, stopped = asyncio.Event(), asyncio.Event()
 
@@ -416,7 +424,7 @@ async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_th
 
     hurry = asyncio.Event()
     hurry.set()
-    async with shift(go_on) as at_work:
+    async with shift(go_on, last_outcomes=timedelta(seconds=0.5)) as at_work:
         run_id = await run_now(await house.automation())
         await begun.wait()
         with psycopg.connect(server_url, autocommit=True) as admin:
@@ -429,7 +437,7 @@ async def test_a_worker_that_stops_while_the_database_is_away_leaves_soon_and_th
                 admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         assert stopped.is_set()
         assert not at_work.worker.attempts
-    assert await until(lambda: house.value("SELECT status FROM runs WHERE id = %s", run_id)) == "running"
+    assert (await house.run(run_id))["status"] == "running"
 
 
 async def test_an_executor_may_wait_until_what_was_said_is_stored_and_hears_when_it_never_will_be(
@@ -441,7 +449,7 @@ async def test_an_executor_may_wait_until_what_was_said_is_stored_and_hears_when
         await desk.say("one")
         await desk.stored()
         told.append(await house.value("SELECT data ->> 'text' FROM events WHERE kind = 'output'"))
-        await house.execute("UPDATE runs SET lease_until = now() - interval '1 s'")
+        await house.set_run(lease_until=from_now(seconds=-1))
         await desk.say("two")
         try:
             await desk.stored()
@@ -487,21 +495,21 @@ async def test_two_runs_can_never_hold_one_lane(house: House, run_now: Any) -> N
     """The guard itself: without live_runs_one_per_lane this update would pass."""
     automation = await house.automation(overlap="queue_all")
     await run_now(automation)
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + '1 day'"
-    )
+    await house.set_run(**run_state.running())
     await run_now(automation)
     with pytest.raises(psycopg.errors.UniqueViolation, match="live_runs_one_per_lane"):
-        await house.execute("UPDATE runs SET ready_at = now() WHERE status = 'queued'")
+        await house.set_runs({"status": "queued"}, ready_at=from_now())
 
 
 async def test_a_terminal_run_never_changes(house: House, shift: Any, run_now: Any) -> None:
     run_id = await run_now(await house.automation())
     async with shift(succeed):
         await until(ended(house, run_id))
-    for change in ("status = 'queued', finished_at = NULL", "summary = 'other'", "attempt = 9"):
-        with pytest.raises(psycopg.errors.DatabaseError, match="it cannot change"):
-            await house.execute(f"UPDATE runs SET {change}")
+    changes: list[dict[str, Any]] = [{"status": "queued", "finished_at": None}, {"summary": "other"}, {"attempt": 9}]
+    for change in changes:
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            await house.set_run(**change)
+        assert refused.value.sqlstate == "RT001"
 
 
 async def test_a_worker_that_lost_its_lease_can_write_nothing_and_the_run_goes_on_elsewhere(
@@ -526,7 +534,7 @@ async def test_a_worker_that_lost_its_lease_can_write_nothing_and_the_run_goes_o
     async with shift(zombie) as at_work:
         await until(status_is(house, run_id, "running"))
         lost = at_work.worker.attempts.pop(run_id)  # as another process would not know it either
-        await house.execute("UPDATE runs SET lease_until = now() - interval '1 second'")
+        await house.set_run(run_id, lease_until=from_now(seconds=-1))
         await Rescue(db, wakes).once()
         run = await until(ended(house, run_id))
         zombie_may_speak.set()
@@ -541,10 +549,8 @@ async def test_a_lost_run_is_rescued_only_so_often_and_then_fails_as_stalled(
     house: House, db: Database, run_now: Any
 ) -> None:
     run_id = await run_now(await house.automation(max_rescues=2))
-    for _ in range(3):
-        await house.execute(
-            "UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-        )
+    for attempt in (1, 2, 3):
+        await house.set_run(run_id, **run_state.lost(attempt=attempt))
         async with db.transaction() as conn:
             assert await sweeping.rescue(conn, 10) == 1
     run = await _run(house, run_id)
@@ -553,19 +559,17 @@ async def test_a_lost_run_is_rescued_only_so_often_and_then_fails_as_stalled(
 
 async def test_a_lost_run_that_may_not_be_rescued_says_so(house: House, db: Database, run_now: Any) -> None:
     run_id = await run_now(await house.automation(max_rescues=0))
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-    )
+    await house.set_run(run_id, **run_state.lost())
     async with db.transaction() as conn:
         await sweeping.rescue(conn, 10)
-    assert (await _run(house, run_id))["error_detail"] == "Its worker gone was lost, and it may not be rescued."
+    run = await _run(house, run_id)
+    assert (run["status"], run["error_class"]) == ("failed", "stalled")
+    assert run["error_detail"] == "Its worker gone was lost, and it may not be rescued."
 
 
 async def test_a_lost_run_that_was_to_be_cancelled_ends_cancelled(house: House, db: Database, run_now: Any) -> None:
     run_id = await run_now(await house.automation())
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-    )
+    await house.set_run(run_id, **run_state.lost())
     async with db.transaction() as conn:
         await cancelling.cancel(conn, house.caller.workspace_id, run_id)
         await sweeping.rescue(conn, 10)
@@ -588,7 +592,7 @@ async def test_a_run_that_no_worker_had_a_place_for_fails_as_stuck(
     run_id = await run_now(await house.automation(start_within=timedelta(minutes=15)))
     await Rescue(db, wakes).once()
     assert (await _run(house, run_id))["status"] == "queued"
-    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes'")
+    await house.set_run(run_id, ready_at=from_now(minutes=-16))
     await Rescue(db, wakes).once()
     run = await _run(house, run_id)
     assert (run["status"], run["error_class"]) == ("failed", "stuck")
@@ -616,20 +620,18 @@ async def _is_skipped_by_pausing(house: House, wakes: Wakes, run_id: Any) -> Non
 
 
 async def _is_refused_when_claimed(house: House, wakes: Wakes, run_id: Any) -> None:
-    await house.execute(
-        "UPDATE grants SET revoked_at = now() FROM runs r WHERE r.grant_id = grants.id AND r.id = %s", run_id
-    )
+    run = await house.run(run_id)
+    await house.execute("UPDATE grants SET revoked_at = now() WHERE id = %s", run["grant_id"])
     wakes.send(RUNS)
 
 
 async def _is_lost_with_its_worker(house: House, wakes: Wakes, run_id: Any) -> None:
-    lost = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-    await house.execute(f"UPDATE runs SET {lost} WHERE id = %s", run_id)
+    await house.set_run(run_id, **run_state.lost())
     await Rescue(house.db, wakes).once()
 
 
 async def _waits_too_long(house: House, wakes: Wakes, run_id: Any) -> None:
-    await house.execute("UPDATE runs SET ready_at = now() - interval '1 day' WHERE id = %s", run_id)
+    await house.set_run(run_id, ready_at=from_now(days=-1))
     await Rescue(house.db, wakes).once()
 
 
@@ -672,11 +674,8 @@ async def test_waiting_for_an_agent_or_workspace_that_runs_as_many_as_it_may_is_
     house: House, db: Database, run_now: Any, wakes: Wakes, capped: str
 ) -> None:
     at_work, waiting = await run_now(await house.automation()), await run_now(await house.automation())
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h' WHERE id = %s",
-        at_work,
-    )
-    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes' WHERE id = %s", waiting)
+    await house.set_run(at_work, **run_state.running())
+    await house.set_run(waiting, ready_at=from_now(minutes=-16))
     await house.execute(f"UPDATE {capped} SET max_concurrent = 1")
     await Rescue(db, wakes).once()
     assert (await _run(house, waiting))["status"] == "queued"
@@ -696,12 +695,11 @@ async def test_room_that_was_just_left_is_no_place_that_was_missing(
     """Two runs end in one pass, before any sweep or worker has seen the cap full, and before anybody claims the third."""
     lost = [await run_now(await house.automation(max_rescues=0)) for _ in range(2)]
     waiting = await run_now(await house.automation())
-    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes' WHERE id = %s", waiting)
-    running = "status = 'running', attempt = 1, worker_id = 'gone', lease_until = now() - interval '1 s'"
-    await house.execute(f"UPDATE runs SET {running} WHERE id = ANY(%s)", lost)
+    await house.set_run(waiting, ready_at=from_now(minutes=-16))
+    await house.set_runs({"id": lost}, **run_state.lost())
     await house.execute(f"UPDATE {capped} SET max_concurrent = %s", cap)
     if capped == "agents":
-        await house.execute("UPDATE runs SET queue = agent_id")
+        await queue_by_agent(house)
     await Rescue(db, wakes).once()
     assert {(await _run(house, each))["error_class"] for each in lost} == {"stalled"}
     assert (await _run(house, waiting))["status"] == status
@@ -713,17 +711,16 @@ async def test_a_worker_that_has_a_place_and_finds_the_cap_full_keeps_a_run_from
 ) -> None:
     """Between two sweeps, of which neither finds it full."""
     at_work, waiting = await run_now(await house.automation()), await run_now(await house.automation())
-    running = "status = 'running', attempt = 1, worker_id = 'w', lease_until = now() + interval '1 h'"
-    await house.execute(f"UPDATE runs SET {running} WHERE id = %s", at_work)
-    await house.execute("UPDATE runs SET ready_at = now() - interval '16 minutes' WHERE id = %s", waiting)
+    await house.set_run(at_work, **run_state.running())
+    await house.set_run(waiting, ready_at=from_now(minutes=-16))
     await house.execute(f"UPDATE {capped} SET max_concurrent = 1")
     if capped == "agents":
-        await house.execute("UPDATE runs SET queue = agent_id")
+        await queue_by_agent(house)
     queues = Queues(["default"], ["command"])
     async with db.transaction() as conn:
         await queues.look(conn)
         assert await queues.to_read(conn, places=1) == []
-    await house.execute("UPDATE runs SET status = 'succeeded', finished_at = now() WHERE id = %s", at_work)
+    await house.set_run(at_work, status="succeeded", finished_at=from_now())
     await Rescue(db, wakes).once()
     assert (await _run(house, waiting))["status"] == "queued"
 
@@ -737,9 +734,9 @@ async def test_what_waits_for_an_agent_or_workspace_that_runs_as_many_as_it_may_
     for _ in range(3):
         await run_now(await house.automation())
     if capped == "agents":
-        await house.execute("UPDATE runs SET queue = agent_id")
+        await queue_by_agent(house)
     async with shift(succeed, poll=3600.0):
-        await until(lambda: house.value("SELECT count(*) = 3 FROM runs WHERE status = 'succeeded'"))
+        await until(lambda: house.has_runs(3, status="succeeded"))
 
 
 async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_claimed(
@@ -754,9 +751,14 @@ async def test_a_run_whose_grant_was_revoked_while_it_waited_is_skipped_when_cla
 
 
 async def test_a_worker_that_cannot_renew_stops_its_agents_before_the_lease_ends(
-    house: House, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, db: Database, shift: Any, run_now: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = asyncio.Event()
+    stopped, reserve = asyncio.Event(), db.reserve
+    lines: list[Connection] = []
+
+    async def reserve_and_tell() -> Connection:
+        lines.append(await reserve())
+        return lines[-1]
 
     async def watched(assignment: Assignment, desk: Desk) -> Outcome:
         try:
@@ -767,16 +769,19 @@ async def test_a_worker_that_cannot_renew_stops_its_agents_before_the_lease_ends
     run_id = await run_now(await house.automation())
     async with shift(watched, lease=3.0) as at_work:
         await until(status_is(house, run_id, "running"))
+        monkeypatch.setattr(db, "reserve", reserve_and_tell)
         await at_work.lease.once()
-        monkeypatch.setattr(at_work.lease._db, "reserve", _no_connection)
-        await at_work.lease._conn.close()
+        monkeypatch.setattr(db, "reserve", _no_connection)
+        [line] = lines
+        await line.close()
 
         async def renew_until_stopped() -> bool:
             await at_work.lease.once()
             return stopped.is_set()
 
         await until(renew_until_stopped, within=4)
-        assert await house.value("SELECT lease_until > clock_timestamp() FROM runs")
+        run = await house.run(run_id)
+        assert await house.value("SELECT %s > clock_timestamp()", run["lease_until"])
 
 
 async def _no_connection() -> Any:
@@ -787,16 +792,21 @@ async def test_one_row_that_cannot_be_read_fails_itself_and_the_others_go_on(
     house: House, shift: Any, run_now: Any
 ) -> None:
     ids = [await run_now(await house.automation()) for _ in range(3)]
-    await house.execute("UPDATE runs SET missed_since = 'infinity', slot = 'infinity' WHERE id = %s", ids[1])
+    async with house.db.connection() as conn:
+        await run_state.make_unreadable(conn, ids[1])
     async with shift(succeed, places=3):
-        ended_as = [(await until(_ended_as(house, run_id))) for run_id in ids]
-    assert ended_as == ["succeeded", "failed", "succeeded"]
-    detail = await house.value("SELECT error_detail FROM runs WHERE id = %s AND error_class = 'executor_error'", ids[1])
-    assert detail.startswith("What is stored of this run cannot be read: ")
+        ends = [await until(partial(_end_of, house, run_id)) for run_id in ids]
+    assert [end["status"] for end in ends] == ["succeeded", "failed", "succeeded"]
+    assert ends[1]["error_class"] == "executor_error"
+    assert ends[1]["error_detail"].startswith("What is stored of this run cannot be read: ")
 
 
-def _ended_as(house: House, run_id: Any) -> Any:
-    return lambda: house.value("SELECT status FROM runs WHERE id = %s AND finished_at IS NOT NULL", run_id)
+async def _end_of(house: House, run_id: Any) -> run_state.Run | None:
+    """How a run ended, also if the rest of its row cannot be read."""
+    async with house.db.connection() as conn:
+        columns = ("status", "error_class", "error_detail")
+        ended = await run_state.find_columns(conn, *columns, id=run_id, finished_at=PRESENT)
+    return ended[0] if ended else None
 
 
 async def test_a_heartbeat_tells_the_runs_in_a_workers_hands_and_their_last_line_to_their_workspace_only(
@@ -821,7 +831,7 @@ async def test_a_heartbeat_tells_the_runs_in_a_workers_hands_and_their_last_line
         assert mine["runs"] == [{"run_id": str(run_id), "attempt": 1, "last_line": "Two."}]
         assert theirs["runs"] == []
         await run_now(await house.automation())
-        await until(lambda: house.value("SELECT count(*) = 2 FROM runs WHERE status = 'running'"))
+        await until(lambda: house.has_runs(2, status="running"))
         await at_work.lease.once()
         assert [each["status"] for each in await fleet(house.caller.workspace_id)] == ["busy"]
         await house.execute("UPDATE workers SET last_seen_at = now() - interval '31 seconds'")

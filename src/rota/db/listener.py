@@ -169,6 +169,14 @@ class Listener:
             del self._handlers[channel]
             self._changed.set()
 
+    def follows(self, channel: str) -> bool:
+        """Whether somebody in this process wants to hear of this channel."""
+        return channel in self._handlers
+
+    def hears(self, channel: str) -> bool:
+        """Whether the database notifies this process of this channel."""
+        return channel in self._listening
+
     @asynccontextmanager
     async def subscribed(self, channel: str, handler: Handler) -> AsyncIterator[None]:
         self.on(channel, handler)
@@ -187,7 +195,7 @@ class Listener:
 
     def hear(self, channel: str, names: Collection[str]) -> None:
         """Something happened to each of these."""
-        if channel in self._handlers:
+        if self.follows(channel):
             for name in names:
                 self.dispatch(channel, name)
         if self._named[channel]:

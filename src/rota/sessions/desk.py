@@ -44,14 +44,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Write = Callable[[Connection], Awaitable[T]]
 
-RETRY_SECONDS = 0.5
+RETRY = timedelta(seconds=0.5)
 
 
 class Office:
     """What the desks of a worker share."""
 
-    def __init__(self, db: Database, wakes: Wakes, recorder: Recorder, post: Post, depot: Depot) -> None:
+    def __init__(
+        self, db: Database, wakes: Wakes, recorder: Recorder, post: Post, depot: Depot, *, retry: timedelta = RETRY
+    ) -> None:
         self.db, self.wakes, self.recorder, self.post, self.depot = db, wakes, recorder, post, depot
+        self.retry_seconds = retry.total_seconds()
 
     def desk(self, run: Claimed) -> "AttemptDesk":
         return AttemptDesk(self, run)
@@ -312,7 +315,7 @@ class AttemptDesk:
                 if not isinstance(failure, PASSING) and tried >= MOST_OVERTAKEN:
                     raise
                 log.warning("desk.retried", extra={"run_id": self.run.id, "error": str(failure).strip()})
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._office.retry_seconds)
         raise AssertionError("it is tried until it is done")
 
     async def waited(self) -> timedelta:

@@ -19,14 +19,19 @@ from rota.model.ids import SessionId, WorkspaceId
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
-KEPT = 2 * PAGE
-KEPT_BYTES = 4 * 1024 * 1024
-POLL_SECONDS = 1.0
-BEAT_SECONDS = 15.0
-
 T = TypeVar("T")
 Look = Together[tuple[WorkspaceId, SessionId, int], Page]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is read and held at once, and how long nothing is heard before something is done."""
+
+    page: int = 500
+    kept: int = 1000  # events of a session, held for those who follow it
+    kept_bytes: int = 4 * 1024 * 1024
+    poll_seconds: float = 1.0  # until a session is read without a notification
+    beat_seconds: float = 15.0  # until an empty page is given out
 
 
 @dataclass(slots=True)
@@ -56,11 +61,12 @@ class Readers:
     """All who follow sessions in this process. However many follow one session, a change costs one query; and sessions
     that change at the same time are read together."""
 
-    def __init__(self, db: Database, listener: Listener, closing: asyncio.Event) -> None:
+    def __init__(self, db: Database, listener: Listener, closing: asyncio.Event, limits: Limits | None = None) -> None:
         self._db = db
         self._listener = listener
         self._closing = closing
-        self._feeds: dict[tuple[WorkspaceId, SessionId], Feed] = {}
+        self._limits = limits or Limits()
+        self.feeds: dict[tuple[WorkspaceId, SessionId], Feed] = {}
         self._look = Together(self._read, lambda asked: asked[0])
 
     async def _read(self, asked: Sequence[tuple[WorkspaceId, SessionId, int]]) -> list[Page]:
@@ -68,10 +74,10 @@ class Readers:
         workspace_id = asked[0][0]
         async with isolation.in_workspace(self._db, workspace_id) as conn:
             after = [(session_id, seq) for _, session_id, seq in asked]
-            return await events.pages(conn, workspace_id, after, limit=PAGE)
+            return await events.pages(conn, workspace_id, after, limit=self._limits.page)
 
     async def follow(self, workspace_id: WorkspaceId, session_id: SessionId, *, after: int) -> AsyncGenerator[Told]:
-        """What comes after this number; something empty when nothing came for BEAT_SECONDS, to keep the line alive.
+        """What comes after this number; something empty when nothing came for `beat_seconds`, to keep the line alive.
         Ends soon after the process begins to close.
 
         A session's numbers are in commit order, so "after N" can never pass over a row that is committed later.
@@ -86,15 +92,15 @@ class Readers:
                     yield told
                 elif after < floor:
                     after = floor  # what stood between was pruned
-                elif not await _within(BEAT_SECONDS, changed) and not self._closing.is_set():
+                elif not await _within(self._limits.beat_seconds, changed) and not self._closing.is_set():
                     yield Told()
 
     @asynccontextmanager
     async def _feed(self, workspace_id: WorkspaceId, session_id: SessionId) -> AsyncIterator["Feed"]:
         key = (workspace_id, session_id)
-        feed = self._feeds.get(key)
+        feed = self.feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(self._db, self._look, workspace_id, session_id)
+            feed = self.feeds[key] = Feed(self._db, self._look, workspace_id, session_id, self._limits)
         feed.readers += 1
         try:
             await feed.start(self._listener, self._closing)
@@ -102,7 +108,7 @@ class Readers:
         finally:
             feed.readers -= 1
             if not feed.readers:
-                del self._feeds[key]
+                del self.feeds[key]
                 feed.stop()
 
 
@@ -110,13 +116,15 @@ class Feed:
     """The newest events of one session, read once for all of its readers. `floor` and everything before it is only in
     the table: who is further behind, or too slow, reads there alone."""
 
-    def __init__(self, db: Database, look: Look, workspace_id: WorkspaceId, session_id: SessionId) -> None:
+    def __init__(
+        self, db: Database, look: Look, workspace_id: WorkspaceId, session_id: SessionId, limits: Limits
+    ) -> None:
         self.readers = 0
         self.floor = 0
         self.changed = asyncio.Event()
-        self._db, self._look = db, look
+        self._db, self._look, self._limits = db, look, limits
         self._of = (workspace_id, session_id)
-        self._kept: deque[Told] = deque()
+        self.kept: deque[Told] = deque()
         self._head = 0
         self._woken = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -143,7 +151,7 @@ class Feed:
     def kept_after(self, after: int) -> Told:
         """The next of what is kept: nearly always the newest, so the search begins there."""
         following = Told()
-        for told in reversed(self._kept):
+        for told in reversed(self.kept):
             if told.events[-1].seq <= after:
                 break
             following = told
@@ -168,17 +176,19 @@ class Feed:
             elif closing.is_set():
                 self._tell()
             if not told.more:
-                await _within(POLL_SECONDS, self._woken)
+                await _within(self._limits.poll_seconds, self._woken)
 
     def _keep(self, told: Told) -> None:
-        self._kept.append(told)
+        self.kept.append(told)
         self._head = told.events[-1].seq
-        while len(self._kept) > 1 and self._is_too_much():  # many may want the newest
-            self.floor = self._kept.popleft().events[-1].seq
+        while len(self.kept) > 1 and self._is_too_much():  # many may want the newest
+            self.floor = self.kept.popleft().events[-1].seq
         self._tell()
 
     def _is_too_much(self) -> bool:
-        return sum(len(each.events) for each in self._kept) > KEPT or sum(map(Told.size, self._kept)) > KEPT_BYTES
+        if sum(len(each.events) for each in self.kept) > self._limits.kept:
+            return True
+        return sum(map(Told.size, self.kept)) > self._limits.kept_bytes
 
     def _tell(self) -> None:
         self.changed.set()

@@ -26,14 +26,16 @@ WINDOW_SECONDS = 0.04
 LONGEST_WINDOW_SECONDS = 0.32
 FULL_BYTES = 256 * 1024
 LONGEST_TEXT = 32 * 1024
-RETRY_SECONDS = 0.5
+RETRY = timedelta(seconds=0.5)
 TOO_MANY_UNITS = f"\n[Usage of more than {MOST_UNITS} units was reported; further ones are not counted.]\n"
 
 
 class Recorder:
     """One for each process. Desks hand in events; a flush writes those of all desks at once."""
 
-    def __init__(self, db: Database, wakes: Wakes) -> None:
+    def __init__(self, db: Database, wakes: Wakes, *, full_bytes: int = FULL_BYTES, retry: timedelta = RETRY) -> None:
+        """A desk with more than `full_bytes` to store makes its agent wait; `retry` follows a failed write."""
+        self.full_bytes, self.retry_seconds = full_bytes, retry.total_seconds()
         self._db = db
         self._wakes = wakes
         self._desks: dict[int, RecordingDesk] = {}
@@ -55,7 +57,7 @@ class Recorder:
                 await self.flush(only_due=True)
             except Exception as failure:  # the top of a loop: what could not be written is kept and tried again
                 log.warning("trace.unwritten", extra={"error": f"{type(failure).__name__}: {failure}"})
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self.retry_seconds)
 
     async def flush(self, *, only_due: bool = False, wanted_by: "RecordingDesk | None" = None) -> None:
         """Write everything handed in so far, or what has waited long enough. Who only wants their own words stored, and
@@ -231,11 +233,11 @@ class RecordingDesk:
                 await self._recorder.flush(wanted_by=self)
             except PASSING as failure:
                 log.warning("trace.unwritten", extra={"error": str(failure).strip()})
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._recorder.retry_seconds)
 
     def due(self) -> bool:
         """Whether what was handed in has waited long enough."""
-        return self._size > FULL_BYTES or self._window.over(time.monotonic())
+        return self._size > self._recorder.full_bytes or self._window.over(time.monotonic())
 
     async def end(self) -> None:
         """The attempt says no more: store also what was held back because it might have become a secret."""
@@ -269,7 +271,7 @@ class RecordingDesk:
         self.owes = True
         self._window.open(time.monotonic())
         self._recorder.has_something(self)
-        while self._size > FULL_BYTES and not self._lost:
+        while self._size > self._recorder.full_bytes and not self._lost:
             self._flushed = self._flushed or asyncio.Event()  # several may wait
             await self._flushed.wait()
 

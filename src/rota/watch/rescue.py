@@ -22,10 +22,13 @@ class Rescue:
 
     name = "rescue"
 
-    def __init__(self, db: Database, wakes: Wakes, *, every: timedelta = timedelta(seconds=15)) -> None:
+    def __init__(
+        self, db: Database, wakes: Wakes, *, every: timedelta = timedelta(seconds=15), batch: int = BATCH
+    ) -> None:
         self._db = db
         self._wakes = wakes
         self._every = every
+        self._batch = batch
 
     async def once(self) -> float:
         failures: list[psycopg.Error] = []
@@ -37,25 +40,25 @@ class Rescue:
             self._wakes.send(RUNS)
         if failures:
             raise failures[0]
-        return 0.0 if max(rescued, stuck, freed, expired) >= BATCH else self._every.total_seconds()
+        return 0.0 if max(rescued, stuck, freed, expired) >= self._batch else self._every.total_seconds()
 
     async def _take_back(self) -> int:
         async with self._db.transaction() as conn:
-            return await sweeping.rescue(conn, BATCH)
+            return await sweeping.rescue(conn, self._batch)
 
     async def _end_stuck(self) -> int:
         async with self._db.connection() as conn:
             await queues.mark_full(conn)
         async with self._db.transaction() as conn:
-            return await sweeping.end_stuck(conn, BATCH)
+            return await sweeping.end_stuck(conn, self._batch)
 
     async def _free_lanes(self) -> int:
         async with self._db.transaction() as conn:
-            return await sweeping.free_lanes(conn, BATCH)
+            return await sweeping.free_lanes(conn, self._batch)
 
     async def _expire(self) -> int:
         async with self._db.transaction() as conn:
-            ended, closed = await parking.expire(conn, BATCH)
+            ended, closed = await parking.expire(conn, self._batch)
         for run in ended:
             log.info("run.expired", extra={"run_id": run.id, "trace_id": run.trace_id})
         if ended:

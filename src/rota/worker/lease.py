@@ -32,29 +32,30 @@ class Lease:
         self._heartbeat = heartbeat.total_seconds()
         self._stop = lease.total_seconds() * STOP_AT
         self._conn: Connection | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self.alarm: asyncio.TimerHandle | None = None  # stops all agents, unless a renewal comes first
 
     async def once(self) -> float:
         asked = time.monotonic()
-        self._alarm = self._alarm or self._alarm_at(asked)
+        self.alarm = self.alarm or self._alarm_at(asked)
         try:
             await self._renew()
         except (psycopg.Error, OSError, TimeoutError) as failure:
             log.warning("lease.unrenewed", extra={"error": str(failure).strip() or type(failure).__name__})
             await self._forget_connection()
             return min(RETRY_SECONDS, self._heartbeat)
-        self._alarm.cancel()
-        self._alarm = self._alarm_at(asked)
+        self.alarm.cancel()
+        self.alarm = self._alarm_at(asked)
         return self._heartbeat
 
     def _alarm_at(self, asked: float) -> asyncio.TimerHandle:
         """Whatever a renewal is waiting for then: agents stop before the lease ends, which began after we asked."""
         in_seconds = asked + self._stop - time.monotonic()
-        return asyncio.get_running_loop().call_later(in_seconds, self._too_late)
+        return asyncio.get_running_loop().call_later(in_seconds, self.stop_agents)
 
-    def _too_late(self) -> None:
-        self._worker.drop_all()  # and what may be claimed before the next renewal too
-        self._alarm = asyncio.get_running_loop().call_later(self._heartbeat, self._too_late)
+    def stop_agents(self) -> None:
+        """Stop all agents here, and those of runs that are claimed before the next renewal."""
+        self._worker.drop_all()
+        self.alarm = asyncio.get_running_loop().call_later(self._heartbeat, self.stop_agents)
 
     async def _renew(self) -> None:
         if self._conn is None or self._conn.closed:
@@ -95,8 +96,8 @@ class Lease:
 
     async def leave(self) -> None:
         """Say goodbye, so that the fleet shows no dead worker."""
-        if self._alarm:
-            self._alarm.cancel()
+        if self.alarm:
+            self.alarm.cancel()
         if self._conn and not self._conn.closed:
             with suppress(psycopg.Error, OSError):  # then it counts as dead soon enough
                 await workers.leave(self._conn, self._worker.id)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from itertools import count
 
 from rota import tracing
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 LARGEST_GROUP = MOST_SESSIONS  # so that one notification tells of it
 ENOUGH = 100
 GATHER_SECONDS = 0.005
-RETRY_SECONDS = 0.5
+RETRY = timedelta(seconds=0.5)
 UNWRITABLE = "Its outcome could not be written:"
 
 Told = Callable[[Sequence[Result], Sequence[Result]], None]
@@ -30,8 +31,9 @@ Settle = Callable[[Connection, Sequence[Result]], Awaitable[Sequence[Result]]]
 class Settler:
     """`told` hears of every group once it is committed: what was handed in, and what of it was accepted."""
 
-    def __init__(self, db: Database, wakes: Wakes, told: Told) -> None:
+    def __init__(self, db: Database, wakes: Wakes, told: Told, *, retry: timedelta = RETRY) -> None:
         self._line = Reserved(db)
+        self._retry = retry.total_seconds()
         self._wakes = wakes
         self._told = told
         self._waiting: list[Result] = []
@@ -77,7 +79,7 @@ class Settler:
                 if not _may_pass(failure, tried):
                     return await self._write_each(results, failure)
                 log.warning("settle.retried", extra={"error": _told(failure)})
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._retry)
             else:
                 self._line.wrote(len(results))
                 self._tell(accepted, began)

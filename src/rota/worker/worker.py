@@ -39,7 +39,7 @@ from rota.worker.attempt import NOWHERE, Attempt, Environment, assigned, granted
 from rota.worker.beginning import Beginnings
 from rota.worker.clock import Clock
 from rota.worker.queues import Queues
-from rota.worker.settler import LARGEST_GROUP, Settler
+from rota.worker.settler import LARGEST_GROUP, RETRY, Settler
 from rota.worker.tokens import Token, Tokens
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ FEW_OF, GATHER_SECONDS = 8, 0.002
 HEED_SECONDS = 0.05  # how long what waits is claimed without a look at who else came
 MOST_CANCELLED = 100
 MOST_AT_ONCE = 5  # attempts for each place, at work or being settled
-LAST_OUTCOMES_SECONDS = 8.0  # for those who were handed back to end and to be written
+LAST_OUTCOMES = timedelta(seconds=8)  # for those who were handed back to end and to be written
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 
@@ -83,8 +83,15 @@ class Worker:
         vault: Vault | None = None,
         depot: Depot | None = None,
         sandbox: str | None = None,
+        patience: timedelta | None = None,
+        retry: timedelta = RETRY,
+        last_outcomes: timedelta = LAST_OUTCOMES,
     ) -> None:
-        """`sandbox` names the one that agents with a process here run in, as `executors.sandbox` found it."""
+        """`sandbox` names the one that agents with a process here run in, as `executors.sandbox` found it.
+
+        `patience` is how long an executor has to end, each time it is asked to; `retry` the pause before a write is
+        repeated; and `last_outcomes` how long a worker that leaves waits for outcomes to be written.
+        """
         self.id = new_worker_id()
         self.sandbox = sandbox
         self.places = places
@@ -92,14 +99,16 @@ class Worker:
         self.kinds = tuple(executors)
         self.attempts: dict[UUID, Attempt] = {}
         self._cancelled: deque[UUID] = deque(maxlen=MOST_CANCELLED)  # lately, and not here: they may be on their way
-        self.settler = Settler(db, wakes, self._settled)
+        self.settler = Settler(db, wakes, self._settled, retry=retry)
         self.abandon = Abandon(db, executors, pools=self.pools, every=poll)
         self._db, self._wakes = db, wakes
         self._line = Reserved(db)
-        self._office = Office(db, wakes, recorder, Post(db, wakes), depot or Depot(db, home, "", largest=LARGEST))
+        depot = depot or Depot(db, home, "", largest=LARGEST)
+        self._office = Office(db, wakes, recorder, Post(db, wakes), depot, retry=retry)
         self._executors = executors
         self._url, self._home, self._vault = url, home, vault
-        self._lease, self._poll, self._patience = lease, poll, ask_again_after(lease)
+        self._lease, self._poll, self._patience = lease, poll, patience or ask_again_after(lease)
+        self._last_outcomes = last_outcomes.total_seconds()
         self._beginnings = Beginnings(self._carry_out)
         self._tokens = Tokens()
         self._clock = Clock()
@@ -334,7 +343,7 @@ class Worker:
         """Not before all is written, also of what is being claimed just now; but where the database is away, and nobody
         can tell for how long, those who follow take over what is left here when its lease has ended."""
         try:
-            async with asyncio.timeout(LAST_OUTCOMES_SECONDS):
+            async with asyncio.timeout(self._last_outcomes):
                 async with self._claiming:
                     await self._beginnings.ended()
                 await self.settler.finish()
