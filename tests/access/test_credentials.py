@@ -16,6 +16,7 @@ from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.model.redaction import Redactor
 from support import api_client
 from support.api_client import Api, Office, assert_ok, assert_refused, example
+from support.run_state import PRESENT, from_now
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -245,10 +246,10 @@ async def test_a_lost_lease_an_earlier_attempt_and_an_ended_run_get_nothing(offi
     assert await resolved(office, work) == {"API_KEY": VALUE}
     with pytest.raises(Lost):
         await resolved(office, work, attempt=2)
-    await office.execute("UPDATE runs SET lease_until = clock_timestamp() WHERE id = %s", work.id)
+    await office.set_run(work.id, lease_until=from_now())
     with pytest.raises(Lost):
         await resolved(office, work)
-    await office.execute("UPDATE runs SET lease_until = now() + interval '1 hour' WHERE id = %s", work.id)
+    await office.set_run(work.id, lease_until=from_now(hours=1))
     await office.fail(work)
     with pytest.raises(Lost):
         await resolved(office, work)
@@ -277,7 +278,7 @@ async def test_an_attempt_gets_what_its_own_revision_names(office: Office, api: 
     await save(api)
     await save(api, "github", value=VALUE[::-1])
     work = await at_work(office, api)
-    automation = await office.value("SELECT automation_id FROM runs WHERE id = %s", work.id)
+    automation = (await office.run(work.id))["automation_id"]
     assert_ok(await api.patch(f"/automations/{automation}", {"credentials": {"GITHUB": "github"}}), 200)
     assert await resolved(office, work) == {"API_KEY": VALUE}
     await office.fail(work)
@@ -314,7 +315,7 @@ async def test_a_value_that_does_not_open_fails_the_run_in_words(office: Office,
 async def run_to_its_end(office: Office, api: Api, automation: dict[str, Any]) -> dict[str, Any]:
     run = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     await office.work()
-    await until(lambda: office.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", run["id"]))
+    await until(lambda: office.has_runs(1, id=run["id"], finished_at=PRESENT))
     ended: dict[str, Any] = (await api.get(f"/runs/{run['id']}")).json()
     return ended
 

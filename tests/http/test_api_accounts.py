@@ -106,8 +106,7 @@ async def test_of_sixteen_reports_at_once_those_after_the_cap_are_refused_and_do
     async def report(number: int) -> Any:
         return await agent.post(f"/runs/{work.id}/desk/usage", {"unit": "tokens", "amount": 60}, key=f"report-{number}")
 
-    async with office.db.transaction() as conn:
-        await conn.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", [run["id"]])
+    async with office.locked_runs(id=run["id"]):
         reports = [asyncio.create_task(report(number)) for number in range(16)]
         await until(lambda: office.value(f"SELECT ({WAITING}) >= 8"))
     answers = await asyncio.gather(*reports)

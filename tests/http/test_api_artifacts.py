@@ -294,7 +294,7 @@ async def test_an_agent_that_lost_its_lease_leaves_nothing(office: Office, api: 
     async with office.db.transaction() as conn:
         kept = await artifacts.link(conn, author, named("x"), "https://example.org/")
     assert (kept["run_id"], kept["attempt"]) == (at_work.id, 1)
-    await office.execute("UPDATE runs SET lease_until = now() - interval '1 second' WHERE id = %s", at_work.id)
+    await office.take_away("lease", at_work)
     with pytest.raises(Lost):
         async with office.db.transaction() as conn:
             await artifacts.link(conn, author, named("y"), "https://example.org/")

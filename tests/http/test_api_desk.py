@@ -20,8 +20,9 @@ from rota.model.session import MOST_ROLES, MOST_TASKS
 from rota.sessions import approvals
 from rota.sessions import seat as desk
 from rota.watch.prune import Prune
-from support import api_client
+from support import api_client, run_state
 from support.api_client import Api, AtWork, Office, assert_ok, assert_refused, example
+from support.run_state import from_now
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -75,7 +76,7 @@ async def test_what_it_said_last_over_http_sums_up_the_run(seat: Seat, office: O
     await finished(seat)
     assert (await seat.post("say", {"text": "All plants are watered.\n\n"})).status_code == 204
     await office.settle(seat.at_work, Succeeded())
-    assert await office.value("SELECT summary FROM runs WHERE id = %s", seat.at_work.id) == "All plants are watered."
+    assert (await office.run(seat.at_work.id))["summary"] == "All plants are watered."
 
 
 async def test_a_secret_that_is_cut_in_two_requests_is_found_all_the_same(office: Office, api: Api) -> None:
@@ -121,7 +122,7 @@ async def test_an_attempt_speaks_on_and_hides_what_it_was_given_whatever_became_
     automation = assert_ok(await api.post("/automations", example(credentials={"KEY": "of-old"})))
     assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     seat = Seat(office, api, await office.claim())
-    await office.execute("UPDATE runs SET started_at = started_at - interval '1 hour' WHERE id = %s", seat.at_work.id)
+    await office.set_run(seat.at_work.id, started_at=from_now(hours=-1))
     if fate == "replaced":
         for value in ("marmalade-on-toast", "marmalade-and-butter"):
             assert_ok(await api.patch("/credentials/of-old", {"value": value}), 200)
@@ -352,10 +353,11 @@ async def test_it_does_not_become_whom_it_gives_a_task(seat: Seat, office: Offic
 
 
 async def test_a_session_has_only_so_many_roles(seat: Seat, office: Office, api: Api) -> None:
+    run = await office.run(seat.at_work.id)
     await office.execute(
-        "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) SELECT workspace_id, session_id, "
-        "'helper-' || n, agent_id, grant_id FROM runs, generate_series(2, %s) AS n WHERE id = %s",
-        MOST_ROLES, seat.at_work.id,
+        "INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id) "
+        "SELECT %s, %s, 'helper-' || n, %s, %s FROM generate_series(2, %s) AS n",
+        run["workspace_id"], run["session_id"], run["agent_id"], run["grant_id"], MOST_ROLES,
     )  # fmt: skip
     both = {"tasks": [{"role": role, "prompt": "Sweep."} for role in ("first", "second")]}
     assert_refused(await seat.post("task", both), 409, "too_many_roles")
@@ -389,7 +391,7 @@ async def test_a_role_that_it_named_in_an_earlier_turn_is_not_its_own_in_the_nex
     await office.settle(first.at_work)
     await office.settle(await office.claim())  # who swept
     await office.execute(
-        "UPDATE grants SET expires_at = now() WHERE id = (SELECT grant_id FROM runs WHERE id = %s)", first.at_work.id
+        "UPDATE grants SET expires_at = now() WHERE id = %s", (await office.run(first.at_work.id))["grant_id"]
     )
     assert_ok(await api.post(f"/sessions/{session['id']}/messages", {"prompt": "Once more."}))
     second = Seat(office, api, await office.claim())
@@ -502,7 +504,7 @@ async def test_while_an_event_waits_for_an_automation_its_run_is_free(seat: Seat
         await conn.execute("SELECT FROM automations WHERE id = %s FOR NO KEY UPDATE", [heard])
         posting = asyncio.create_task(seat.post("event", {"event": "swept"}))
         await office.site.waiting_for_a_lock(1)
-        await conn.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", [seat.at_work.id])
+        await run_state.find_run(conn, "FOR UPDATE", id=seat.at_work.id)
     assert len(assert_ok(await posting, 202)["runs"]) == 1
 
 
@@ -560,16 +562,9 @@ async def test_only_the_attempt_itself_sits_at_its_desk(seat: Seat, office: Offi
     assert await office.count(*WRITTEN) == before
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        "UPDATE runs SET lease_until = clock_timestamp() - interval '1 second' WHERE id = %s",
-        "UPDATE runs SET attempt = attempt + 1 WHERE id = %s",
-        "UPDATE grants SET revoked_at = now() WHERE id = (SELECT grant_id FROM runs WHERE id = %s)",
-    ],
-)
+@pytest.mark.parametrize("loss", ["lease", "attempt", "grant"])
 async def test_a_zombie_is_refused_at_every_verb_and_leaves_nothing(seat: Seat, office: Office, loss: str) -> None:
-    await office.execute(loss, seat.at_work.id)
+    await office.take_away(loss, seat.at_work)
     before = await office.count(*WRITTEN)
     for method, verb, body in VERBS:
         assert_refused(await seat.send(method, verb, body), 401, "attempt_over")
@@ -585,7 +580,7 @@ async def test_an_attempt_that_is_lost_between_its_token_and_its_write_writes_no
 
     async def then_lost(*given: Any) -> Any:
         found = await of_attempt(*given)
-        await office.execute("UPDATE runs SET lease_until = now() - interval '1 s' WHERE id = %s", seat.at_work.id)
+        await office.take_away("lease", seat.at_work)
         return found
 
     monkeypatch.setattr(desk, "of_attempt", then_lost)

@@ -40,6 +40,11 @@ def running(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def ended(status: str = "succeeded", **changes: Any) -> dict[str, Any]:
+    """The columns that change when a run at work ends."""
+    return {"status": status, "finished_at": from_now(), "lease_until": None, **changes}
+
+
 # Statements
 
 
@@ -116,6 +121,11 @@ async def add_run(conn: AsyncConnection[Any], columns: Mapping[str, Any]) -> Run
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(*insert(columns))
         return only(await cursor.fetchall())
+
+
+async def lock_table(conn: AsyncConnection[Any], mode: str) -> None:
+    """Hold a lock on all runs until the transaction ends, such as `SHARE`, which lets nothing be written."""
+    await conn.execute(f"LOCK TABLE {RUNS} IN {mode} MODE".encode())
 
 
 def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:
