@@ -110,8 +110,7 @@ async def test_a_new_value_takes_the_place_of_the_old_and_the_rest_changes_by_it
     assert await office.value("SELECT sealed FROM credentials WHERE id = %s", saved["id"]) == sealed
     assert_refused(await api.patch("/credentials/openai", {"name": "other"}), 422, "invalid", "name")
     assert_refused(await api.patch("/credentials/openai", {"value": "short"}), 422, "invalid_value", "value")
-    told = assert_refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
-    assert told["detail"] == "value: Give text, in quotes."
+    assert_refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
 
 
 def _place(office: Office, saved: dict[str, Any]) -> str:
@@ -143,7 +142,7 @@ async def test_agents_and_automations_name_credentials_and_it_cannot_be_deleted_
         ("automation", "morning-digest"),
     ]
     told = assert_refused(await api.delete("/credentials/openai"), 409, "credential_in_use")
-    assert "agent worker-bee, automation morning-digest" in told["detail"]
+    assert all(name in told["detail"] for name in ("worker-bee", "morning-digest"))
     spec = (await api.get(f"/automations/{automation['id']}/revisions")).json()["items"][0]["spec"]
     assert (spec["credentials"], spec["agent"]["credentials"]) == ({"OTHER_KEY": "openai"}, {"API_KEY": "openai"})
     assert_ok(await api.patch("/agents/worker-bee", {"credentials": {}}), 200)
@@ -290,7 +289,7 @@ async def test_a_credential_that_is_missing_fails_the_run_once_and_says_which(of
     await office.execute("DELETE FROM credentials WHERE workspace_id = %s", office.caller.workspace_id)
     ended = await run_to_its_end(office, api, saved)
     assert (ended["status"], ended["error_class"], ended["tries"]) == ("failed", "executor_error", 1)
-    assert ended["error_detail"] == "There is no credential 'openai' for API_KEY."
+    assert all(name in ended["error_detail"] for name in ("'openai'", "API_KEY"))
 
 
 async def test_a_credential_closed_to_the_grants_holder_fails_the_run(office: Office, api: Api) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from rota.access import grants
 from rota.db import attempts
-from rota.db.listener import CANCELS
 from rota.model.ids import AgentId, new_id
 from rota.model.outcome import Cancelled
 from rota.scheduler.tick import Scheduler
@@ -134,8 +133,7 @@ async def test_revoking_ends_what_waits_and_what_is_parked_and_asks_what_runs_to
 async def test_an_agent_at_work_is_stopped_as_soon_as_its_grant_is_revoked(office: Office, api: Api) -> None:
     saved = assert_ok(await api.post("/automations", example(max_attempts=3)))
     begun = await at_work(office, api, f"/automations/{saved['id']}")
-    assert office._hired
-    office.site.web.listener.on(CANCELS, office._hired.cancel)
+    office.hear_cancels()
     assert_ok(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
     await until(lambda: office.has_runs(1, id=begun.id, finished_at=PRESENT))
     assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")

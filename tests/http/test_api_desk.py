@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -429,7 +430,7 @@ async def test_requests_at_the_same_moment_do_not_add_more_tasks_together_than_o
     assert found["refused_tasks"] == {"too_many_tasks_of_run": 5}
     [told] = [each["data"] for each in await seat.log("run") if "tasks_refused" in each["data"]]
     assert told["tasks_refused"] == "too_many_tasks_of_run"
-    assert told["reason"].startswith("One run may add 3 tasks")
+    assert re.findall(r"\d+", told["reason"])[:1] == ["3"]
     lines = (await api.get(f"{seat.session}/transcript")).json()["items"]
     assert [each["text"] for each in lines if "refused" in each["text"]] == [f"Tasks were refused: {told['reason']}"]
 
@@ -475,10 +476,11 @@ async def waits(api: Api, name: str, *triggers: Any) -> str:
 
 
 async def test_agents_do_not_start_each_other_in_a_circle(office: Office, api: Api) -> None:
-    """A's agent posts x, which starts B; B's end starts C; the agent of a task of C's posts what A and B wait for."""
-    a = await waits(api, "A", {"event": "y"}, {"event": "self"})
-    await waits(api, "B", {"event": "x"})
-    await waits(api, "C", {"after": "b"})
+    """Alpha's agent posts x, which starts Beta; Beta's end starts Gamma; the agent of a task of Gamma's posts what the others
+    wait for."""
+    a = await waits(api, "Alpha", {"event": "y"}, {"event": "self"})
+    await waits(api, "Beta", {"event": "x"})
+    await waits(api, "Gamma", {"after": "beta"})
     assert_ok(await api.post(f"/automations/{a}/run"))
     first = Seat(office, api, await office.claim())
     assert_refused(await first.post("event", {"event": "self"}), 422, "event_cycle", "event")
@@ -491,9 +493,9 @@ async def test_agents_do_not_start_each_other_in_a_circle(office: Office, api: A
     await office.settle(third.at_work, Succeeded())
     helper = Seat(office, api, await office.claim())
     before = await office.count(*WRITTEN)
-    for event, again in (("x", "b"), ("y", "a")):
+    for event, again in (("x", "beta"), ("y", "alpha")):
         circle = assert_refused(await helper.post("event", {"event": event}), 422, "event_cycle", "event")
-        assert circle["detail"].startswith(f"{again} led to this run")
+        assert again in circle["detail"]
     assert await office.count(*WRITTEN) == before
 
 

@@ -275,6 +275,7 @@ async def test_an_odd_name_is_only_a_name(wire: Wire, step: str) -> None:
 
 async def test_all_that_is_wrong_is_told_at_once(wire: Wire) -> None:
     told = await wire.assert_refused("create_automation", agent="worker-bee", max_attempts=0, max_rescues=-1)
+    assert {each["field"] for each in told["errors"]} >= {"name", "max_attempts", "max_rescues"}
     assert all(name in told["text"] for name in ("name", "max_attempts", "max_rescues"))
 
 

@@ -18,7 +18,7 @@ from rota.access import signing_in
 from rota.access.vault import Vault
 from rota.daemon import bind
 from rota.db import people
-from rota.db.listener import Listener, Wakes
+from rota.db.listener import CANCELS, Listener, Wakes
 from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
@@ -215,7 +215,7 @@ class Office(House):
     async def claim(self) -> "AtWork":
         """The next run of this workspace, as a worker takes it."""
         await self.work()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._at_work.get()
 
     async def settle(self, at_work: "AtWork", outcome: Outcome | None = None) -> None:
@@ -247,6 +247,11 @@ class Office(House):
             web.db, web.wakes, Recorder(web.db, web.wakes), {"command": executor}, url="http://rota.test",
             home=Path("/nowhere"), pools=[self.pool], lease=HOUR, vault=web.vault,
         )  # fmt: skip
+
+    def hear_cancels(self) -> None:
+        """Let the worker stop the agents of runs that are to be cancelled."""
+        assert self._hired, "nothing was claimed yet"
+        self.site.web.listener.on(CANCELS, self._hired.cancel)
 
     async def leave(self) -> None:
         if self._hired:
