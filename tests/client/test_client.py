@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rota.cli import _told
+from rota.cli import refusal_lines
 from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, rota, wire
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
@@ -165,7 +165,7 @@ def test_a_refusal_of_somebody_else_may_say_anything() -> None:
     ):
         client.request("GET", "/agents")
     assert (refused.value.field, refused.value.facts["message"]) == (None, "Not at all.")
-    assert list(_told(refused.value)) == ["rota: No."]
+    assert list(refusal_lines(refused.value)) == ["rota: No."]
 
 
 def test_a_write_that_broke_off_is_repeated_with_its_key() -> None:

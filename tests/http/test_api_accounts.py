@@ -173,9 +173,9 @@ async def test_usage_is_told_by_day_and_automation_and_pages_on(office: Office, 
     told = assert_refused(
         await api.get("/usage", since=str(today), until=before["until"]), 422, "invalid_span", "since"
     )
-    assert before["until"] in told["detail"]
+    assert (before["until"] in told["detail"], "366" in told["detail"]) == (True, False)
     told = assert_refused(await api.get("/usage", since="1999-01-01"), 422, "invalid_span", "since")
-    assert re.findall(r"\d+", told["detail"]) == ["366"]
+    assert "366" in told["detail"]
     assert_refused(await api.get("/usage", cursor="bm9uZQ"), 422, "invalid_cursor", "cursor")
 
 

@@ -97,7 +97,7 @@ async def _listening(site: Site, path: str, wanted: int = 1) -> None:
     channel = session_channel(UUID(path.split("/")[2]))
 
     async def check() -> bool:
-        return len(site.web.listener._handlers.get(channel, ())) >= wanted
+        return site.web.listener.handler_counts().get(channel, 0) >= wanted
 
     await until(check)
 

@@ -49,7 +49,7 @@ async def followed(office: Office, session_id: str, *, expected: bool = True) ->
     """Wait until this process listens for the session; or does so no more."""
 
     async def check() -> bool:
-        return (session_channel(UUID(session_id)) in office.site.web.listener._handlers) is expected
+        return (session_channel(UUID(session_id)) in office.site.web.listener.handler_counts()) is expected
 
     await until(check)
 

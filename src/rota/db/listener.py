@@ -162,6 +162,10 @@ class Listener:
             del self._handlers[channel]
             self._changed.set()
 
+    def handler_counts(self) -> dict[str, int]:
+        """How many handlers wait for each channel."""
+        return {channel: len(handlers) for channel, handlers in self._handlers.items()}
+
     @asynccontextmanager
     async def subscribed(self, channel: str, handler: Handler) -> AsyncIterator[None]:
         self.on(channel, handler)
@@ -232,7 +236,7 @@ class Listener:
         assert self._conn
         self._unwatch()
         self._changed.clear()
-        wanted = set(self._handlers)
+        wanted = set(self.handler_counts())
         now, before = {_channel(topic) for topic in wanted}, {_channel(topic) for topic in self._listening}
         for channel in now - before:
             await self._conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
