@@ -432,7 +432,7 @@ async def test_a_cursor_of_another_list_is_refused_or_harmless(api: Api) -> None
 
 async def test_a_parameter_that_the_address_does_not_take_is_refused(api: Api) -> None:
     told = assert_refused(await api.get("/runs", staus="failed"), 422, "invalid", "staus")
-    assert "automation, cursor, limit, session, status" in told["detail"]
+    assert all(name in told["detail"] for name in ("automation", "cursor", "limit", "session", "status"))
     assert_refused(await api.get("/workers", limit=1), 422, "invalid", "limit")
     assert_refused(await api.send("GET", "/runs?limit=1&limit=2"), 422, "invalid", "limit")
     assert_refused(await api.get(f"/sessions/{UNKNOWN}/trace", since=1), 422, "invalid", "since")
@@ -578,7 +578,8 @@ async def test_an_instant_from_before_there_was_a_limit_is_shown_and_not_moved(o
     await office.execute("UPDATE triggers SET at = '9999-12-31T23:59:00Z' WHERE id = %s", trigger["id"])
     path = f"/automations/{saved['slug']}/triggers/{trigger['id']}"
     moved = await api.patch(path, {"timezone": "Pacific/Kiritimati"})
-    assert "1970 to 9998" in assert_clearly_refused(moved, 422)["detail"]
+    told = assert_clearly_refused(moved, 422)
+    assert all(year in told["detail"] for year in ("1970", "9998"))
     await office.execute("UPDATE triggers SET timezone = 'Pacific/Kiritimati' WHERE id = %s", trigger["id"])
     shown = assert_ok(await api.get(f"/automations/{saved['slug']}"), 200)
     assert shown["schedule_text"] == "Once, on 31 December 9999 at 23:59, UTC"
