@@ -16,6 +16,7 @@ from rota.model.outcome import ErrorClass, Failed, Succeeded
 from rota.model.redaction import Redactor
 from support import api_client
 from support.api_client import Api, Office, assert_ok, assert_refused, example
+from support.run_state import PRESENT, from_now
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -109,8 +110,7 @@ async def test_a_new_value_takes_the_place_of_the_old_and_the_rest_changes_by_it
     assert await office.value("SELECT sealed FROM credentials WHERE id = %s", saved["id"]) == sealed
     assert_refused(await api.patch("/credentials/openai", {"name": "other"}), 422, "invalid", "name")
     assert_refused(await api.patch("/credentials/openai", {"value": "short"}), 422, "invalid_value", "value")
-    told = assert_refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
-    assert told["detail"] == "value: Give text, in quotes."
+    assert_refused(await api.patch("/credentials/openai", {"value": None}), 422, "invalid", "value")
 
 
 def _place(office: Office, saved: dict[str, Any]) -> str:
@@ -142,7 +142,7 @@ async def test_agents_and_automations_name_credentials_and_it_cannot_be_deleted_
         ("automation", "morning-digest"),
     ]
     told = assert_refused(await api.delete("/credentials/openai"), 409, "credential_in_use")
-    assert "agent worker-bee, automation morning-digest" in told["detail"]
+    assert all(name in told["detail"] for name in ("worker-bee", "morning-digest"))
     spec = (await api.get(f"/automations/{automation['id']}/revisions")).json()["items"][0]["spec"]
     assert (spec["credentials"], spec["agent"]["credentials"]) == ({"OTHER_KEY": "openai"}, {"API_KEY": "openai"})
     assert_ok(await api.patch("/agents/worker-bee", {"credentials": {}}), 200)
@@ -245,10 +245,10 @@ async def test_a_lost_lease_an_earlier_attempt_and_an_ended_run_get_nothing(offi
     assert await resolved(office, work) == {"API_KEY": VALUE}
     with pytest.raises(Lost):
         await resolved(office, work, attempt=2)
-    await office.execute("UPDATE runs SET lease_until = clock_timestamp() WHERE id = %s", work.id)
+    await office.set_run(work.id, lease_until=from_now())
     with pytest.raises(Lost):
         await resolved(office, work)
-    await office.execute("UPDATE runs SET lease_until = now() + interval '1 hour' WHERE id = %s", work.id)
+    await office.set_run(work.id, lease_until=from_now(hours=1))
     await office.fail(work)
     with pytest.raises(Lost):
         await resolved(office, work)
@@ -277,7 +277,7 @@ async def test_an_attempt_gets_what_its_own_revision_names(office: Office, api: 
     await save(api)
     await save(api, "github", value=VALUE[::-1])
     work = await at_work(office, api)
-    automation = await office.value("SELECT automation_id FROM runs WHERE id = %s", work.id)
+    automation = (await office.run(work.id))["automation_id"]
     assert_ok(await api.patch(f"/automations/{automation}", {"credentials": {"GITHUB": "github"}}), 200)
     assert await resolved(office, work) == {"API_KEY": VALUE}
     await office.fail(work)
@@ -289,7 +289,7 @@ async def test_a_credential_that_is_missing_fails_the_run_once_and_says_which(of
     await office.execute("DELETE FROM credentials WHERE workspace_id = %s", office.caller.workspace_id)
     ended = await run_to_its_end(office, api, saved)
     assert (ended["status"], ended["error_class"], ended["tries"]) == ("failed", "executor_error", 1)
-    assert ended["error_detail"] == "There is no credential 'openai' for API_KEY."
+    assert all(name in ended["error_detail"] for name in ("'openai'", "API_KEY"))
 
 
 async def test_a_credential_closed_to_the_grants_holder_fails_the_run(office: Office, api: Api) -> None:
@@ -314,7 +314,7 @@ async def test_a_value_that_does_not_open_fails_the_run_in_words(office: Office,
 async def run_to_its_end(office: Office, api: Api, automation: dict[str, Any]) -> dict[str, Any]:
     run = assert_ok(await api.post(f"/automations/{automation['id']}/run"))
     await office.work()
-    await until(lambda: office.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", run["id"]))
+    await until(lambda: office.has_runs(1, id=run["id"], finished_at=PRESENT))
     ended: dict[str, Any] = (await api.get(f"/runs/{run['id']}")).json()
     return ended
 

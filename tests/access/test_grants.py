@@ -7,13 +7,13 @@ import pytest
 
 from rota.access import grants
 from rota.db import attempts
-from rota.db.listener import CANCELS
 from rota.model.ids import AgentId, new_id
 from rota.model.outcome import Cancelled
 from rota.scheduler.tick import Scheduler
 from rota.watch.rescue import Rescue
 from support import api_client
 from support.api_client import DAILY, UNKNOWN, Api, AtWork, Office, assert_ok, assert_refused, example
+from support.run_state import PRESENT, from_now
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -77,10 +77,7 @@ async def test_a_run_that_waits_is_skipped_when_it_is_claimed(office: Office, ap
 async def test_a_run_that_had_begun_fails_when_it_would_go_on(office: Office, api: Api) -> None:
     saved = assert_ok(await api.post("/automations", example(max_attempts=3)))
     begun = await at_work(office, api, f"/automations/{saved['id']}")
-    await office.execute(
-        "UPDATE runs SET status = 'queued', lease_until = NULL, worker_id = NULL, ready_at = now() WHERE id = %s",
-        begun.id,
-    )
+    await office.set_run(begun.id, status="queued", lease_until=None, worker_id=None, ready_at=from_now())
     await end(office, saved["grant_id"], "expired")
     assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "Sweep."}))
     await office.claim()
@@ -112,22 +109,21 @@ async def test_a_run_by_hand_has_a_short_grant_of_the_caller(office: Office, api
 
 async def test_revoking_ends_what_waits_and_what_is_parked_and_asks_what_runs_to_stop(office: Office, api: Api) -> None:
     saved = assert_ok(await api.post("/automations", example()))
-    directly, ours = "/agents/worker-bee/runs", "UPDATE runs SET grant_id = %s WHERE workspace_id = %s"
+    directly = "/agents/worker-bee/runs"
     for _ in range(3):
         assert_ok(await api.post(directly, {"prompt": "Sweep."}))
     parked, again, running = [await office.claim() for _ in range(3)]
     waiting = assert_ok(await api.post(directly, {"prompt": "Sweep."}))
-    await office.execute(ours, saved["grant_id"], office.caller.workspace_id)
-    loose = "lease_until = NULL, worker_id = NULL WHERE id = %s"
-    await office.execute(f"UPDATE runs SET status = 'awaiting_approval', {loose}", parked.id)
-    await office.execute(f"UPDATE runs SET status = 'queued', {loose}", again.id)
+    await office.set_runs({"workspace_id": office.caller.workspace_id}, grant_id=saved["grant_id"])
+    await office.set_run(parked.id, status="awaiting_approval", lease_until=None, worker_id=None)
+    await office.set_run(again.id, status="queued", lease_until=None, worker_id=None)
     stranger = assert_ok(await api.post(directly, {"prompt": "Sweep."}))
     told = assert_ok(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
     assert (told["status"], told["revoked_by"]) == ("revoked", str(office.caller.user_id))
     assert await outcome(api, waiting["id"]) == ("skipped", "grant_revoked", None)
     assert await outcome(api, parked.id) == ("failed", None, "grant_invalid")
     assert await outcome(api, again.id) == ("failed", None, "grant_invalid")
-    assert await office.value("SELECT cancel_requested_at IS NOT NULL FROM runs WHERE id = %s", running.id)
+    assert (await office.run(running.id))["cancel_requested_at"]
     await office.settle(running, Cancelled())
     assert await outcome(api, running.id) == ("failed", None, "grant_invalid")
     assert (await outcome(api, stranger["id"]))[0] == "queued", "another grant's"
@@ -137,10 +133,9 @@ async def test_revoking_ends_what_waits_and_what_is_parked_and_asks_what_runs_to
 async def test_an_agent_at_work_is_stopped_as_soon_as_its_grant_is_revoked(office: Office, api: Api) -> None:
     saved = assert_ok(await api.post("/automations", example(max_attempts=3)))
     begun = await at_work(office, api, f"/automations/{saved['id']}")
-    assert office._hired
-    office.site.web.listener.on(CANCELS, office._hired.cancel)
+    office.hear_cancels()
     assert_ok(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
-    await until(lambda: office.value("SELECT finished_at IS NOT NULL FROM runs WHERE id = %s", begun.id))
+    await until(lambda: office.has_runs(1, id=begun.id, finished_at=PRESENT))
     assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")
     assert begun.outcome.cancelled(), "it was stopped, it did not end by itself"
 
@@ -151,7 +146,7 @@ async def test_a_run_whose_worker_is_lost_after_its_grant_was_revoked_is_not_que
     saved = assert_ok(await api.post("/automations", example(max_attempts=3)))
     begun = await at_work(office, api, f"/automations/{saved['id']}")
     assert_ok(await api.post(f"/grants/{saved['grant_id']}/revoke"), 200)
-    await office.execute("UPDATE runs SET lease_until = now() WHERE id = %s", begun.id)
+    await office.set_run(begun.id, lease_until=from_now())
     await Rescue(office.db, office.site.web.wakes).once()
     assert await outcome(api, begun.id) == ("failed", None, "grant_invalid")
 

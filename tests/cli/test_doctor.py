@@ -26,7 +26,7 @@ def home(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def examined() -> dict[str, Finding]:
-    return {each.about: each for each in await doctor._examine(None)}
+    return {each.about: each for each in await doctor.examine(None)}
 
 
 async def test_it_makes_no_key_and_hears_what_is_notified(home: Path) -> None:
@@ -90,7 +90,7 @@ async def test_what_was_found_before_the_database_failed_is_told_too(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "EXAMINE", "SELECT 1/0, %(now)s, %(dead_after)s")
-    found = await doctor._examine(None)
+    found = await doctor.examine(None)
     assert [each.about for each in found][:4] == ["settings", "sandbox", "database", "row-level security"]
     assert found[-1] == (False, "database", "division by zero")
 

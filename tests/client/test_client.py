@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rota.cli import _told
+from rota.cli import refusal_lines
 from rota.client import AsyncClient, AsyncDesk, Client, Desk, Unreachable, rota, wire
 from rota.client.events import Events
 from rota.client.rota import LONGEST_WAIT, waiting
@@ -102,10 +103,11 @@ def test_a_refusal_is_the_error_it_tells() -> None:
     with (
         serving(told(409, **PROBLEM)) as server,
         Client(server.url, token="t") as client,
-        pytest.raises(Conflict, match="Full") as refused,
+        pytest.raises(Conflict) as refused,
     ):
         client.request("PUT", "/automations/a/memory/k", {"value": 1})
     assert (refused.value.code, refused.value.field, refused.value.facts) == ("memory_full", "key", {"limit": 3})
+    assert str(refused.value) == PROBLEM["detail"]
 
 
 def page(request: BaseHTTPRequestHandler) -> None:
@@ -122,8 +124,9 @@ def test_a_page_of_somebody_else_is_no_answer_and_no_trace() -> None:
         with pytest.raises(Unreachable, match=r"/agents is not Rota: it gives text/html. Is ROTA_URL right") as told:
             client.request("GET", "/agents", params={"limit": 1})
         assert told.value.code == "not_rota"
-        with pytest.raises(Unreachable, match="not Rota"):
+        with pytest.raises(Unreachable) as followed:
             next(client.follow("s"))
+        assert followed.value.code == "not_rota"
 
 
 def plain(content: bytes, status: int = 200) -> Answer:
@@ -140,7 +143,7 @@ def plain(content: bytes, status: int = 200) -> Answer:
 @pytest.mark.parametrize("content", [b"[]", b"{}", b"null", b'"ok"', b"17", b'{"status": "ok"}', b""])
 def test_json_of_somebody_else_is_no_answer_either(content: bytes) -> None:
     with serving(plain(content)) as server, Client(server.url, token="t") as client:
-        with pytest.raises(Unreachable, match=r"/messages is not Rota.*Is ROTA_URL right") as told:
+        with pytest.raises(Unreachable) as told:
             client.messages("s")
         assert told.value.code == "not_rota"
 
@@ -158,11 +161,11 @@ def test_a_refusal_of_somebody_else_may_say_anything() -> None:
     with (
         serving(told(409, **strange)) as server,
         Client(server.url, token="t") as client,
-        pytest.raises(Conflict, match="No") as refused,
+        pytest.raises(Conflict) as refused,
     ):
         client.request("GET", "/agents")
     assert (refused.value.field, refused.value.facts["message"]) == (None, "Not at all.")
-    assert list(_told(refused.value)) == ["rota: No."]
+    assert list(refusal_lines(refused.value)) == ["rota: No."]
 
 
 def test_a_write_that_broke_off_is_repeated_with_its_key() -> None:
@@ -197,22 +200,25 @@ def test_a_key_that_no_header_can_hold_is_refused_at_once(key: str) -> None:
     """Nobody waits for a server that was never asked, and nothing is done under another key."""
     with (
         Client("http://127.0.0.1:9", token="t", patience=60.0) as client,
-        pytest.raises(Invalid, match="1 to 200 printable ASCII characters") as refused,
+        pytest.raises(Invalid) as refused,
     ):
         client.request("POST", "/automations/a/run", key=key)
     assert (refused.value.code, refused.value.field) == ("invalid_key", "key")
 
 
 def test_what_no_header_can_hold_is_not_tried_again_and_again() -> None:
-    with serving() as server, Client(server.url, token="t") as client, pytest.raises(Invalid, match="cannot be sent"):
+    with serving() as server, Client(server.url, token="t") as client, pytest.raises(Invalid) as refused:
         client.add_artifact("s", "a.md", b"x", media_type="text/plain\n")
+    assert refused.value.code == "invalid"
+    assert server.tokens == []
 
 
 def test_patience_ends() -> None:
     with serving() as server:
         gone = server.url
-    with Client(gone, token="t", patience=0.1) as client, pytest.raises(Unreachable, match="Nobody answers"):
+    with Client(gone, token="t", patience=0.1) as client, pytest.raises(Unreachable, match="Nobody answers") as ended:
         client.request("GET", "/runs")
+    assert ended.value.code == "unreachable"
     with (
         serving(*[told(503, code="busy", detail="Later.")] * 50) as server,
         Client(server.url, token="t", patience=0.1) as client,
@@ -226,8 +232,9 @@ def test_where_nobody_ever_answered_a_trace_and_an_export_end() -> None:
         gone = server.url
     with Client(gone, token="t", patience=0.1) as client:
         for asked in (client.follow("s"), client.export("s")):
-            with pytest.raises(Unreachable, match="Nobody answers"):
+            with pytest.raises(Unreachable) as ended:
                 next(asked)
+            assert ended.value.code == "unreachable"
     with (
         serving(*[told(503, code="busy", detail="Later.")] * 50) as server,
         Client(server.url, token="t", patience=0.1) as client,
@@ -238,16 +245,16 @@ def test_where_nobody_ever_answered_a_trace_and_an_export_end() -> None:
 
 @pytest.mark.parametrize("url", ["", "nonsense", "127.0.0.1:7682", "ftp://x", "http://", "http://x:port"])
 def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
-    with pytest.raises(Invalid, match="no address") as refused:
+    with pytest.raises(Invalid) as refused:
         Client(url, token="t")
-    assert refused.value.field == "url"
+    assert (refused.value.code, refused.value.field) == ("invalid", "url")
 
 
 @pytest.mark.parametrize("token", ["rota_ü", "rota_x\n", "rota_x y"])
 def test_a_token_that_no_header_can_hold_is_refused_at_once(token: str) -> None:
-    with pytest.raises(Invalid, match="no token") as refused:
+    with pytest.raises(Invalid) as refused:
         Client("http://127.0.0.1:1", token=token)
-    assert refused.value.field == "token"
+    assert (refused.value.code, refused.value.field) == ("invalid", "token")
     assert token not in str(refused.value)
 
 
@@ -293,9 +300,10 @@ def test_a_trace_that_is_refused_ends() -> None:
     with (
         serving(told(401, code="attempt_over", detail="Over.")) as server,
         Client(server.url, token="t") as client,
-        pytest.raises(Unauthenticated, match="Over"),
+        pytest.raises(Unauthenticated) as refused,
     ):
         next(client.follow("s"))
+    assert refused.value.code == "attempt_over"
 
 
 def test_events_come_whole_whatever_the_pieces() -> None:
@@ -308,8 +316,10 @@ def test_events_come_whole_whatever_the_pieces() -> None:
 
 def test_there_is_no_desk_outside_of_a_run() -> None:
     for kind in (Desk, AsyncDesk):
-        with pytest.raises(NoDesk, match="ROTA_RUN_ID, ROTA_TOKEN are not set"):
+        with pytest.raises(NoDesk) as refused:
             kind.here({"ROTA_URL": "http://x", "ROTA_WORKSPACE": "w"})
+        assert refused.value.code == "no_desk"
+        assert set(re.findall(r"ROTA_\w+", str(refused.value))) >= {"ROTA_RUN_ID", "ROTA_TOKEN"}
 
 
 OVER = {"code": "attempt_over", "detail": "over"}
@@ -351,8 +361,9 @@ def test_any_other_refusal_of_a_token_is_told_at_once(tmp_path: Path) -> None:
     file.write_text("first")
     with serving(told(401, code="unauthenticated", detail="who?")) as server:
         desk = Desk(server.url, token_file=file, workspace="w", run_id="r")
-        with desk, pytest.raises(Unauthenticated, match="who"):
+        with desk, pytest.raises(Unauthenticated) as refused:
             desk.say("Hello")
+        assert refused.value.code == "unauthenticated"
 
 
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:

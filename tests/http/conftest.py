@@ -332,11 +332,11 @@ class Proxy:
         self._tasks.add(task)
         there, back = await asyncio.open_connection("127.0.0.1", self._to)
         self._open |= {writer, back}
-        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        await asyncio.gather(pump(reader, back), pump(there, writer))
         self._open -= {writer, back}
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(65536):
             writer.write(data)

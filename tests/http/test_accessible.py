@@ -9,7 +9,7 @@ from support.axe import grave
 
 from .test_browser import LIST
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_axe_finds_nothing_serious_in_the_editor_the_palette_and_the_keys(rota: Any, sit: Any) -> None:

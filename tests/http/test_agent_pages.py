@@ -170,7 +170,7 @@ async def test_it_is_run_with_a_prompt_and_leads_to_the_session(admin: AsyncClie
     home = f"{HOME}/worker-bee"
     assert "None yet" in (await admin.get(HOME)).text
     ran = await submit(admin, f"{home}/run", prompt=f"Say {NASTY}")
-    session = await house.value("SELECT session_id FROM runs")
+    session = (await house.run())["session_id"]
     assert (ran.status_code, ran.headers["Location"]) == (303, f"/w/default/sessions/{session}")
     for path in (HOME, home):
         assert f"/w/default/sessions/{session}" in (await admin.get(path)).text
@@ -186,7 +186,7 @@ async def test_it_is_run_with_a_prompt_and_leads_to_the_session(admin: AsyncClie
         assert paused.status_code == 409
         assert "This agent is paused." in paused.text
         assert "As typed" in paused.text
-    assert await house.value("SELECT count(*) FROM runs") == 1
+    assert await house.has_runs(1)
 
 
 async def test_each_level_sees_what_it_may_do(admin: AsyncClient, house: Any) -> None:

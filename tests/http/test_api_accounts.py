@@ -1,6 +1,7 @@
 """Accounts and usage over HTTP: budgets, what was spent by day and automation, the forecast, and the hard stop."""
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -106,8 +107,7 @@ async def test_of_sixteen_reports_at_once_those_after_the_cap_are_refused_and_do
     async def report(number: int) -> Any:
         return await agent.post(f"/runs/{work.id}/desk/usage", {"unit": "tokens", "amount": 60}, key=f"report-{number}")
 
-    async with office.db.transaction() as conn:
-        await conn.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", [run["id"]])
+    async with office.locked_runs(id=run["id"]):
         reports = [asyncio.create_task(report(number)) for number in range(16)]
         await until(lambda: office.value(f"SELECT ({WAITING}) >= 8"))
     answers = await asyncio.gather(*reports)
@@ -115,7 +115,7 @@ async def test_of_sixteen_reports_at_once_those_after_the_cap_are_refused_and_do
     for number, answer in enumerate(answers):
         if answer.status_code == 409:
             told = assert_refused(answer, 409, "budget_exceeded")
-            assert told["detail"].startswith("It has spent 120 tokens of the 100 that one run may.")
+            assert re.findall(r"\d+", told["detail"]) == ["120", "100"]
             assert_refused(await report(number), 409, "budget_exceeded")  # a repeat has the same answer
     found = assert_ok(await api.get(f"/runs/{run['id']}"), 200)
     assert found["usage"]["tokens"] == 120
@@ -173,10 +173,9 @@ async def test_usage_is_told_by_day_and_automation_and_pages_on(office: Office, 
     told = assert_refused(
         await api.get("/usage", since=str(today), until=before["until"]), 422, "invalid_span", "since"
     )
-    assert f"after {before['until']}" in told["detail"]
+    assert (before["until"] in told["detail"], "366" in told["detail"]) == (True, False)
     told = assert_refused(await api.get("/usage", since="1999-01-01"), 422, "invalid_span", "since")
-    assert "at most 366" in told["detail"]
-    assert "after" not in told["detail"]
+    assert "366" in told["detail"]
     assert_refused(await api.get("/usage", cursor="bm9uZQ"), 422, "invalid_cursor", "cursor")
 
 

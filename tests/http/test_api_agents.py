@@ -53,7 +53,7 @@ async def test_a_url_that_no_run_would_call_is_refused_when_it_is_saved(api: Api
     told = assert_refused(
         await api.post("/agents", {**SERVICE, "config": PRIVATE}), 422, "target_not_allowed", "config.url"
     )
-    assert "port 8700 is not open" in told["detail"]
+    assert "8700" in told["detail"]
     assert "ROTA_HTTP_ALLOW" in told["detail"]
     for url in ("http://169.254.169.254/", "http://localhost/", "https://example.com:22/", "http://[::ffff:10.0.0.1]/"):
         wrong = {**SERVICE, "config": {"url": url}}

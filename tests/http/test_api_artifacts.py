@@ -1,6 +1,7 @@
 """Artifacts: in and out in pieces, kept by hash, never mistaken for a page, cleared away when nobody needs them."""
 
 import asyncio
+import errno
 import hashlib
 import os
 import resource
@@ -63,7 +64,7 @@ async def test_who_uploads_is_told_where_the_disk_takes_no_more(office: Office, 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert_refused(answer, 500, "content_unkept")
-    assert "File too large" in answer.json()["detail"]
+    assert os.strerror(errno.EFBIG) in answer.json()["detail"]
     assert files(office) == []
     assert assert_ok(await api.get(path), 200)["items"] == []
 
@@ -154,7 +155,7 @@ async def test_who_gives_nothing_to_keep_or_no_hash_is_told_what_would_be_right(
     told = assert_refused(await api.send("POST", path), 422, "invalid", "name")
     assert "`uri`" in told["detail"]
     told = assert_refused(await api.send("POST", path, params={"name": "a", "sha256": "00"}), 422, "invalid", "sha256")
-    assert "64 hexadecimal digits" in told["detail"]
+    assert "64" in told["detail"]
 
 
 async def test_content_that_was_damaged_on_its_way_is_refused(office: Office, api: Api, path: str) -> None:
@@ -294,7 +295,7 @@ async def test_an_agent_that_lost_its_lease_leaves_nothing(office: Office, api: 
     async with office.db.transaction() as conn:
         kept = await artifacts.link(conn, author, named("x"), "https://example.org/")
     assert (kept["run_id"], kept["attempt"]) == (at_work.id, 1)
-    await office.execute("UPDATE runs SET lease_until = now() - interval '1 second' WHERE id = %s", at_work.id)
+    await office.take_away("lease", at_work)
     with pytest.raises(Lost):
         async with office.db.transaction() as conn:
             await artifacts.link(conn, author, named("y"), "https://example.org/")

@@ -11,7 +11,7 @@ from rota.db.pool import PatientConnection
 from rota.http.shapes.pages import cursor_of
 from rota.scheduler.tick import Scheduler
 from rota.watch.rescue import Rescue
-from support import api_client
+from support import api_client, run_state
 from support.api_client import DAILY, UNKNOWN, Api, Office, assert_ok, assert_refused, example
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -704,7 +704,7 @@ async def test_a_change_that_postgresql_ends_for_anothers_sake_is_made_again(off
     assert_ok(await api.post("/events", {"event": "paid"}), 202)
     async with office.db.connection() as other, other.transaction():
         await other.execute("SET LOCAL deadlock_timeout = '1min'")  # so that it is the request that finds out
-        await other.execute("SELECT FROM runs WHERE automation_id = %s FOR UPDATE", [saved["id"]])
+        assert await run_state.find_runs(other, "FOR UPDATE", automation_id=saved["id"])
         pausing = asyncio.create_task(api.post(f"/automations/{saved['id']}/pause"))
         await office.site.waiting_for_a_lock(1)
         await other.execute("SELECT FROM automations WHERE id = %s FOR UPDATE", [saved["id"]])
@@ -726,7 +726,7 @@ async def test_a_failure_is_written_in_the_order_of_locks_in_which_others_fire(o
         await other.execute("SELECT FROM automations WHERE id = %s FOR NO KEY UPDATE", [saved["id"]])
         failing = asyncio.create_task(office.fail(claimed))
         await office.site.waiting_for_a_lock(1)
-        await other.execute("SELECT FROM runs WHERE id = %s FOR SHARE NOWAIT", [claimed.id])
+        await run_state.find_run(other, "FOR SHARE NOWAIT", id=claimed.id)
     await failing
     assert assert_ok(await api.get(f"/runs/{claimed.id}"), 200)["status"] == "failed"
 
@@ -744,7 +744,7 @@ async def test_a_success_that_ends_a_row_of_failures_is_written_in_that_order_to
         await other.execute("SELECT FROM automations WHERE id = %s FOR NO KEY UPDATE", [saved["id"]])
         succeeding = asyncio.create_task(office.settle(claimed))
         await office.site.waiting_for_a_lock(1)
-        await other.execute("SELECT FROM runs WHERE id = %s FOR SHARE NOWAIT", [claimed.id])
+        await run_state.find_run(other, "FOR SHARE NOWAIT", id=claimed.id)
     await succeeding
     assert await office.value("SELECT failures FROM automations WHERE id = %s", saved["id"]) == 0
 

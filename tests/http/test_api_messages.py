@@ -97,7 +97,7 @@ async def _listening(site: Site, path: str, wanted: int = 1) -> None:
     channel = session_channel(UUID(path.split("/")[2]))
 
     async def check() -> bool:
-        return len(site.web.listener._handlers.get(channel, ())) >= wanted
+        return site.web.listener.handler_counts().get(channel, 0) >= wanted
 
     await until(check)
 
@@ -126,8 +126,7 @@ async def test_what_cannot_be_sent_is_refused(
 async def test_a_prompt_and_a_body_are_two_things_to_send(api: Api, path: str) -> None:
     for more in ({"prompt": "x"}, {"input": [1]}):
         told = assert_refused(await api.post(path, {"body": "x", **more}), 422, "invalid", "body")
-        assert "not both" in told["detail"]
-        assert next(iter(more)) in told["detail"]
+        assert all(name in told["detail"] for name in ("body", *more))
 
 
 @pytest.mark.parametrize(

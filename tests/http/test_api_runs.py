@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from rota.model.outcome import Cancelled, Succeeded
 from rota.model.webhook import sign
-from support import api_client
+from support import api_client, run_state
 from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -90,7 +91,7 @@ async def test_pages_of_runs_neither_repeat_nor_lose_what_was_queued_at_the_same
     office: Office, api: Api
 ) -> None:
     runs = [assert_ok(await api.post("/agents/worker-bee/runs", SWEEP))["id"] for _ in range(7)]
-    await office.execute("UPDATE runs SET queued_at = '2026-01-01'")
+    await office.set_runs(queued_at=datetime(2026, 1, 1, tzinfo=UTC))
     for limit in (1, 3, 7):
         assert [each["id"] for each in await api.pages("/runs", limit)] == runs[::-1]
 
@@ -154,7 +155,7 @@ async def told_to_stop(office: Office, run: dict[str, Any]) -> AsyncIterator[Non
         async with asyncio.timeout(10):
             while await heard.get() != run["id"]:
                 pass
-    assert await office.value("SELECT cancel_requested_at IS NOT NULL FROM runs WHERE id = %s", run["id"])
+    assert (await office.run(run["id"]))["cancel_requested_at"]
 
 
 async def test_the_worker_of_a_running_run_is_told_once_the_asking_is_committed(office: Office, api: Api) -> None:
@@ -284,7 +285,7 @@ async def test_what_failed_was_cancelled_or_skipped_can_be_retried_and_nothing_e
     await api.post(f"/runs/{cancelled['id']}/cancel")
     assert_ok(await api.post(f"/runs/{cancelled['id']}/retry"))
     skipped = await started(api)
-    await office.execute("UPDATE runs SET trigger_id = id WHERE id = %s", skipped["id"])
+    await office.set_run(skipped["id"], trigger_id=skipped["id"])
     await api.post(f"/automations/{skipped['automation_id']}/pause")
     assert_ok(await api.post(f"/runs/{skipped['id']}/retry"))
 
@@ -335,7 +336,7 @@ async def test_two_direct_runs_with_one_key_at_the_same_moment_make_one_run(offi
     """Nothing but the key's own lock keeps these apart."""
     async with office.db.connection() as holder:
         async with holder.transaction():
-            await holder.execute("LOCK TABLE runs IN SHARE MODE")
+            await run_state.lock_table(holder, "SHARE")
             both = [asyncio.create_task(api.post("/agents/worker-bee/runs", SWEEP, key="both")) for _ in range(2)]
             await office.site.waiting_for_a_lock(2)
         first, second = [assert_ok(await each) for each in both]

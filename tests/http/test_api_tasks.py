@@ -80,7 +80,7 @@ async def test_a_conversation_is_opened_with_its_first_turn_and_each_turn_sees_w
 async def test_a_turn_has_priority_and_a_short_grant_of_the_caller(office: Office, api: Api) -> None:
     session = assert_ok(await api.post("/sessions", {"agent": "worker-bee"}))["id"]
     run = assert_ok(await api.post(f"/sessions/{session}/messages", {"prompt": "Hello."}))
-    assert await office.value("SELECT priority FROM runs WHERE id = %s", run["id"]) == 0
+    assert (await office.run(run["id"]))["priority"] == 0
     lasts = (
         "SELECT expires_at BETWEEN now() + '23 hours' AND now() + '25 hours' FROM grants WHERE id = %s AND user_id = %s"
     )
@@ -124,9 +124,7 @@ async def test_what_is_said_while_an_automation_is_at_work_waits_for_it_and_the_
     ]
     assert [(each["status"], each["ready_at"]) for each in turns] == [("queued", None)] * 2
     at_work = await office.claim()
-    assert (
-        await office.value("SELECT count(ready_at) FROM runs WHERE session_id = %s AND status = 'queued'", session) == 0
-    )
+    assert [each["ready_at"] for each in await office.runs(session_id=session, status="queued")] == [None, None]
     await at_work.desk.say("Watered.")
     await office.settle(at_work)
     assert (await api.get(f"/sessions/{session}")).json()["status"] == "active"

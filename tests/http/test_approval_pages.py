@@ -7,16 +7,10 @@ from httpx import AsyncClient
 from psycopg.types.json import Jsonb
 
 from rota.model.approval import Option, Question
-from rota.model.ids import AutomationId
-from rota.roster import running
 from rota.sessions import approvals
 
 from .test_pages import UNKNOWN, live
 
-CLAIM = """
-UPDATE runs SET status = 'running', attempt = 1, worker_id = 'w1', started_at = now(), lease_until = now() + interval '1 hour'
-RETURNING workspace_id, id, session_id
-"""
 NASTY = "<script>alert('?')</script>"
 ROOT = "/w/default"
 
@@ -24,14 +18,12 @@ ROOT = "/w/default"
 @pytest.fixture
 async def asked(house: Any) -> tuple[str, str]:
     """The ids of a question and of its session; the agent waits in its process."""
-    automation_id = AutomationId(await house.automation())
+    run = await house.running_run(await house.automation())
     options = [Option("now", f"Now {NASTY}", approves=True), Option("never", "Never", approves=False)]
     async with house.db.transaction() as conn:
-        await running.run_now(conn, house.caller, automation_id)
-        workspace_id, run_id, session_id = await (await conn.execute(CLAIM)).fetchone()
         question = Question(f"Send it? {NASTY}", options, {"to": NASTY})
-        approval = await approvals.ask(conn, workspace_id, run_id, 1, question, keeps_process=True)
-    return str(approval.id), str(session_id)
+        approval = await approvals.ask(conn, run["workspace_id"], run["id"], 1, question, keeps_process=True)
+    return str(approval.id), str(run["session_id"])
 
 
 async def test_a_question_stands_in_its_session_and_among_the_approvals_with_a_plain_form(
@@ -52,7 +44,7 @@ async def test_the_form_answers_and_leads_back(admin: AsyncClient, house: Any, a
     form = {"answer": "never", "text": " Not now. ", "next": f"{ROOT}/approvals"}
     answer = await admin.post(f"{ROOT}/approvals/{approval_id}", data=form)
     assert (answer.status_code, answer.headers["location"]) == (303, f"{ROOT}/approvals")
-    assert await house.value("SELECT status FROM runs") == "running"
+    assert (await house.run())["status"] == "running"
     assert await house.value("SELECT answer_text FROM approvals WHERE status = 'refused'") == "Not now."
     assert "Nothing waits for an answer." in (await admin.get(f"{ROOT}/approvals")).text
     shown = (await admin.get(f"{ROOT}/approvals?status=refused")).text
@@ -106,7 +98,7 @@ async def test_who_may_not_answer_sees_the_question_without_the_form(
     page = (await admin.get(f"{ROOT}/approvals")).text
     assert "The owner of the automation or an admin can answer." in page
     assert 'name="answer"' not in page
-    await house.execute("UPDATE runs SET automation_id = NULL")  # as a chat's
+    await house.set_run(automation_id=None)  # as a chat's
     assert "The owner of the session or an admin can answer." in (await admin.get(f"{ROOT}/approvals")).text
     assert (await admin.post(f"{ROOT}/approvals/{asked[0]}", data={"answer": "now"})).status_code == 403
 
@@ -120,13 +112,14 @@ async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, 
     assert answer.headers["content-type"].startswith("text/html")
 
 
-@pytest.mark.parametrize(("lease", "told"), [("lease_until", "asked to stop"), ("NULL", "The run is cancelled.")])
+@pytest.mark.parametrize(("parked", "told"), [(False, "asked to stop"), (True, "The run is cancelled.")])
 async def test_who_cancels_is_told_whether_somebody_has_to_stop_first(
-    admin: AsyncClient, house: Any, asked: tuple[str, str], lease: str, told: str
+    admin: AsyncClient, house: Any, asked: tuple[str, str], parked: bool, told: str
 ) -> None:
     """One waits in its process, the other is parked."""
-    await house.execute(f"UPDATE runs SET lease_until = {lease}")
-    run_id = await house.value("SELECT id FROM runs")
+    if parked:
+        await house.set_run(lease_until=None)
+    run_id = (await house.run())["id"]
     headers = {"HX-Request": "true", "Origin": "http://rota.test"}
     answer = await admin.post(f"{ROOT}/runs/{run_id}/cancel", headers=headers)
     assert told in answer.text

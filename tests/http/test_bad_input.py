@@ -56,7 +56,7 @@ EVERYTHING = ("agents", "automations", "triggers", "revisions", "grants", "runs"
 JSON = {"Content-Type": "application/json"}
 
 
-def clearly(answer: Any, *statuses: int) -> dict[str, Any]:
+def assert_clearly_refused(answer: Any, *statuses: int) -> dict[str, Any]:
     """A refusal in the form that all have."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     told: dict[str, Any] = answer.json()
@@ -100,7 +100,7 @@ def clearly(answer: Any, *statuses: int) -> dict[str, Any]:
 async def test_what_would_be_right_is_told_in_words_of_the_house(
     api: Api, given: dict[str, Any], told: str | None
 ) -> None:
-    refusal = clearly(await api.post("/automations", example(**given)), 422)
+    refusal = assert_clearly_refused(await api.post("/automations", example(**given)), 422)
     assert told in {None, refusal["detail"]}, refusal
     words = json.dumps(refusal)
     assert not any(each in words for each in ("Input should", "should be", "should have", "valid ")), refusal
@@ -127,8 +127,8 @@ async def test_every_trap_of_the_vectors_is_refused_wherever_it_stands_and_leave
     for method, path, frame in WRITES:
         for body in TRAPS[trap["body"]]:
             head, tail = frame.encode().split(b"%s")
-            clearly(await api.send(method, path, content=body, headers=JSON), *wanted)
-            clearly(await api.send(method, path, content=head + body + tail, headers=JSON), *wanted)
+            assert_clearly_refused(await api.send(method, path, content=body, headers=JSON), *wanted)
+            assert_clearly_refused(await api.send(method, path, content=head + body + tail, headers=JSON), *wanted)
     assert await office.count(*EVERYTHING) == before
 
 
@@ -144,8 +144,8 @@ async def test_a_number_of_over_64_bits_is_refused_and_not_changed_in_silence(
 ) -> None:
     before = await office.count(*EVERYTHING)
     for path, body in (("/automations", example(input=[number])), ("/agents/worker-bee/runs", {"input": number})):
-        assert clearly(await api.post(path, body), 400)["code"] == "number_too_large"
-        assert clearly(await api.post(path, body, key="k"), 400)["code"] == "number_too_large"
+        assert assert_clearly_refused(await api.post(path, body), 400)["code"] == "number_too_large"
+        assert assert_clearly_refused(await api.post(path, body, key="k"), 400)["code"] == "number_too_large"
     assert await office.count(*EVERYTHING) == before
 
 
@@ -205,7 +205,7 @@ async def test_size_is_taken_up_to_its_limit(office: Office, api: Api) -> None:
 
 async def test_a_body_full_of_mistakes_is_answered_with_as_many_as_a_person_would_read(api: Api) -> None:
     answer = await api.post("/automations", {f"field{number}": number for number in range(20_000)})
-    assert len(clearly(answer, 422)["errors"]) == 20
+    assert len(assert_clearly_refused(answer, 422)["errors"]) == 20
     assert len(answer.content) < 5000
 
 
@@ -227,7 +227,7 @@ async def test_a_body_without_end_is_cut_off_at_the_limit(office: Office, api: A
     "body", [b"", b" ", b"{", b"{'name': 1}", b"name=x", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"{}{}"]
 )
 async def test_what_is_not_json_is_refused(api: Api, body: bytes) -> None:
-    told = clearly(await api.send("POST", "/automations", content=body, headers=JSON), 400, 422)
+    told = assert_clearly_refused(await api.send("POST", "/automations", content=body, headers=JSON), 400, 422)
     assert told["code"] == ("not_json" if body else "invalid")
     assert "JSON" in told["detail"]
 
@@ -235,7 +235,7 @@ async def test_what_is_not_json_is_refused(api: Api, body: bytes) -> None:
 @pytest.mark.parametrize("body", ["null", "[]", "5", '"text"', "true", '[{"name": "x"}]'])
 async def test_json_that_is_no_object_is_refused(api: Api, body: str) -> None:
     for path in ("/agents", "/automations", "/agents/worker-bee/runs", "/events"):
-        told = clearly(await api.send("POST", path, content=body.encode(), headers=JSON), 422)
+        told = assert_clearly_refused(await api.send("POST", path, content=body.encode(), headers=JSON), 422)
         assert "JSON object" in told["detail"]
 
 
@@ -379,13 +379,13 @@ async def test_an_odd_name_in_an_address_is_not_found_or_refused(office: Office,
         f"/agents/{odd}", f"/agents/{odd}/runs", f"/automations/{odd}", f"/automations/{odd}/revisions", f"/runs/{odd}",
         f"/sessions/{odd}", f"/sessions/{odd}/trace", f"/sessions/{odd}/events",
     ):  # fmt: skip
-        clearly(await api.send("GET", path), 400, 404, 422)
+        assert_clearly_refused(await api.send("GET", path), 400, 404, 422)
     for path in (f"/automations/{odd}/run", f"/automations/{odd}/pause", f"/runs/{odd}/retry", f"/runs/{odd}/cancel"):
-        clearly(await api.send("POST", path), 400, 404, 422)
+        assert_clearly_refused(await api.send("POST", path), 400, 404, 422)
     for path in (f"/agents/{odd}", f"/automations/{odd}", f"/automations/{UNKNOWN}/triggers/{odd}"):
-        clearly(await api.send("PATCH", path, json={}), 400, 404, 422)
-        clearly(await api.send("DELETE", path), 400, 404, 422)
-    clearly(await Api(api.client, odd, api.token).get("/agents"), 400, 404)
+        assert_clearly_refused(await api.send("PATCH", path, json={}), 400, 404, 422)
+        assert_clearly_refused(await api.send("DELETE", path), 400, 404, 422)
+    assert_clearly_refused(await Api(api.client, odd, api.token).get("/agents"), 400, 404)
     assert await office.count(*EVERYTHING) == before
 
 
@@ -401,14 +401,14 @@ async def test_an_odd_query_is_refused_or_finds_nothing(api: Api, odd: str) -> N
         f"/sessions/{session}/events",
     ):
         for name in ("limit", "cursor"):
-            told = clearly(await api.send("GET", f"{path}?{name}={odd}"), 400, 422)
+            told = assert_clearly_refused(await api.send("GET", f"{path}?{name}={odd}"), 400, 422)
             assert told.get("field") == (None if "%00" in odd else name)
     for query in ("status", "session"):
-        clearly(await api.send("GET", f"/runs?{query}={odd}"), 400, 422)
-    clearly(await api.send("GET", f"/automations?deleted={odd}"), 400, 422)
-    clearly(await api.send("GET", f"/sessions?kind={odd}"), 400, 422)
+        assert_clearly_refused(await api.send("GET", f"/runs?{query}={odd}"), 400, 422)
+    assert_clearly_refused(await api.send("GET", f"/automations?deleted={odd}"), 400, 422)
+    assert_clearly_refused(await api.send("GET", f"/sessions?kind={odd}"), 400, 422)
     answer = await api.send("GET", f"/runs?automation={odd}")
-    assert clearly(answer, 400, 404, 422)
+    assert assert_clearly_refused(answer, 400, 404, 422)
 
 
 @pytest.mark.parametrize("cursor", ["AA", "MTI", "////", "----", "e30", "a" * 200, "bnVsbA==", "MDFhMWUwZGI"])
@@ -432,7 +432,7 @@ async def test_a_cursor_of_another_list_is_refused_or_harmless(api: Api) -> None
 
 async def test_a_parameter_that_the_address_does_not_take_is_refused(api: Api) -> None:
     told = assert_refused(await api.get("/runs", staus="failed"), 422, "invalid", "staus")
-    assert "automation, cursor, limit, session, status" in told["detail"]
+    assert all(name in told["detail"] for name in ("automation", "cursor", "limit", "session", "status"))
     assert_refused(await api.get("/workers", limit=1), 422, "invalid", "limit")
     assert_refused(await api.send("GET", "/runs?limit=1&limit=2"), 422, "invalid", "limit")
     assert_refused(await api.get(f"/sessions/{UNKNOWN}/trace", since=1), 422, "invalid", "since")
@@ -458,14 +458,14 @@ async def test_an_odd_header_is_refused_or_does_no_harm(office: Office, api: Api
     run = assert_ok(await api.post("/agents/worker-bee/runs", {"prompt": "x"}))
     before = await office.count("runs", "start_keys")
     client, path = office.site.client(), api.url("/agents")
-    told = clearly(await client.get(path, headers={b"Authorization": value}), 401)
+    told = assert_clearly_refused(await client.get(path, headers={b"Authorization": value}), 401)
     assert told["code"] == "unauthenticated"
-    clearly(await client.get(path, headers={b"Authorization": b"Bearer " + value}), 401)
-    clearly(await client.get(path, headers={b"Cookie": b"rota_80_login=" + value}), 401)
+    assert_clearly_refused(await client.get(path, headers={b"Authorization": b"Bearer " + value}), 401)
+    assert_clearly_refused(await client.get(path, headers={b"Cookie": b"rota_80_login=" + value}), 401)
     if value:
         trace = f"/sessions/{run['session_id']}/trace"
         answer = await api.send("GET", trace, headers={"Last-Event-ID": value})
-        assert clearly(answer, 422)["field"] == "Last-Event-ID"
+        assert assert_clearly_refused(answer, 422)["field"] == "Last-Event-ID"
     for header in (value, b"k" * 201):
         if 1 <= len(header) <= 200 and header.decode("latin-1").isprintable():
             continue
@@ -560,15 +560,15 @@ async def test_an_extreme_date_is_refused_or_kept_and_never_breaks_what_shows_it
     for name in ("starts_at", "ends_at"):
         for schedule in ({"cron": "0 9 * * *"}, {"every": "3653d"}, {"every": "1s"}, {"at": "9999-12-31T23:59:59Z"}):
             answer = await api.post("/automations", example(triggers=[{**schedule, name: instant}]))
-            assert answer.status_code == 201 or clearly(answer, 422)["field"].startswith("triggers.0.")
+            assert answer.status_code == 201 or assert_clearly_refused(answer, 422)["field"].startswith("triggers.0.")
     for zone in ("UTC", "Pacific/Kiritimati", "America/New_York"):
         once = {"at": instant, "timezone": zone}
         answer = await api.post("/automations", example(schedule=once))
-        assert answer.status_code == 201 or clearly(answer, 422)["field"] == "schedule.at"
+        assert answer.status_code == 201 or assert_clearly_refused(answer, 422)["field"] == "schedule.at"
         answer = await api.post("/automations/preview", {"schedule": once})
-        assert answer.status_code == 200 or clearly(answer, 422)["field"] == "schedule.at"
+        assert answer.status_code == 200 or assert_clearly_refused(answer, 422)["field"] == "schedule.at"
     answer = await api.post("/automations/preview", {"schedule": DAILY, "after": instant, "count": 100})
-    assert answer.status_code == 200 or clearly(answer, 422)
+    assert answer.status_code == 200 or assert_clearly_refused(answer, 422)
     assert_ok(await api.get("/automations", limit=100), 200)
 
 
@@ -578,7 +578,8 @@ async def test_an_instant_from_before_there_was_a_limit_is_shown_and_not_moved(o
     await office.execute("UPDATE triggers SET at = '9999-12-31T23:59:00Z' WHERE id = %s", trigger["id"])
     path = f"/automations/{saved['slug']}/triggers/{trigger['id']}"
     moved = await api.patch(path, {"timezone": "Pacific/Kiritimati"})
-    assert "1970 to 9998" in clearly(moved, 422)["detail"]
+    told = assert_clearly_refused(moved, 422)
+    assert all(year in told["detail"] for year in ("1970", "9998"))
     await office.execute("UPDATE triggers SET timezone = 'Pacific/Kiritimati' WHERE id = %s", trigger["id"])
     shown = assert_ok(await api.get(f"/automations/{saved['slug']}"), 200)
     assert shown["schedule_text"] == "Once, on 31 December 9999 at 23:59, UTC"
@@ -720,12 +721,12 @@ async def test_whatever_an_automation_says_it_is_saved_or_refused_and_what_was_s
         changed = await api.send(
             "PATCH", f"/automations/{answer.json()['id']}", content=json.dumps(patch), headers=JSON
         )
-        assert changed.status_code == 200 or clearly(changed, 400, 409, 422)
+        assert changed.status_code == 200 or assert_clearly_refused(changed, 400, 409, 422)
         assert_ok(await api.get(f"/automations/{answer.json()['id']}"), 200)
         assert_ok(await api.get("/automations", limit=100), 200)
         assert (await api.delete(f"/automations/{answer.json()['id']}")).status_code == 204
     else:
-        clearly(answer, 400, 409, 422)
+        assert_clearly_refused(answer, 400, 409, 422)
         assert await office.count(*EVERYTHING) == before
 
 

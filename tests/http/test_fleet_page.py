@@ -10,24 +10,20 @@ from httpx import AsyncClient
 from rota.db import runs
 from rota.model.ids import id_at
 
-RUN = """
-INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, slot, queue, pool,
-                  executor, timeout, trace_id, queued_at, started_at, finished_at)
-SELECT a.workspace_id, %s, a.id, s.id, a.agent_id, a.grant_id, 1, 'succeeded', 'schedule', %s, a.workspace_id, 'p', 'e', '1 h', 't', %s,
-       %s, %s FROM automations a JOIN sessions s ON s.workspace_id = a.workspace_id LIMIT 1
-"""
-
 
 async def test_lateness_is_told_for_every_stretch_of_the_day_from_its_newest_runs(
     admin: AsyncClient, house: Any
 ) -> None:
-    await house.ended_run(await house.automation())  # by hand: it has no slot, so it cannot be late
+    ended = await house.ended_run(await house.automation())  # by hand: it has no slot, so it cannot be late
     now = await house.value("SELECT date_bin('10 minutes', now(), 'epoch')")
     for hours, lates in ((23, (9.0, 1.0, 1.0, 1.0)), (2, (4.0,))):
         for number, late in enumerate(lates):
             slot = now - timedelta(hours=hours) + timedelta(seconds=number + 1)
             started = slot + timedelta(seconds=late)
-            await house.execute(RUN, UUID(int=id_at(slot).int + 1), slot, slot, started, started)
+            await house.add_run(
+                id=UUID(int=id_at(slot).int + 1), session_id=ended["session_id"], status="succeeded", slot=slot, ready_at=None,
+                queued_at=slot, started_at=started, finished_at=started,
+            )  # fmt: skip
     span = {"start": now - timedelta(hours=24), "end": now + timedelta(minutes=9), "bucket": timedelta(minutes=10)}
     async with house.db.connection() as conn:
         found = await runs.lateness(conn, house.caller.workspace_id, **span, limit=3)

@@ -187,10 +187,7 @@ async def test_the_stream_of_a_session_tells_its_top_too_and_leaves_its_place_al
     await house.write_event(run, text="Hello.")
     while not mark(await anext(feed)).isdigit():
         pass
-    await house.execute(
-        "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, expires_at) "
-        "SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', now() + interval '1 hour' FROM runs"
-    )
+    await house.add_question(run)
     while b'class="count">1<' not in (told := await anext(feed)):
         pass
     assert told.startswith(b"data: ")

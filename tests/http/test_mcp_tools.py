@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
@@ -105,8 +106,7 @@ class Journey:
         return await self.wire.assert_done(tool, **arguments)
 
     async def status(self, run: str) -> str:
-        found: str = await self.office.value("SELECT status FROM runs WHERE id = %s", run)
-        return found
+        return str((await self.office.run(UUID(run)))["status"])
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def save_and_change(model: Journey, office: Office) -> None:
 
 async def run_and_cancel(model: Journey, office: Office) -> None:
     run = await model("run_automation", automation="morning-digest", payload={"folder": "work"})
-    assert await office.value("SELECT payload FROM runs WHERE id = %s", run["id"]) == {"folder": "work"}
+    assert (await office.run(run["id"]))["payload"] == {"folder": "work"}
     assert (await model("cancel_run", run_id=run["id"]))["status"] == "cancelled"
     again = await model("retry_run", run_id=run["id"])
     assert again["retry_of"] == run["id"]
@@ -275,6 +275,7 @@ async def test_an_odd_name_is_only_a_name(wire: Wire, step: str) -> None:
 
 async def test_all_that_is_wrong_is_told_at_once(wire: Wire) -> None:
     told = await wire.assert_refused("create_automation", agent="worker-bee", max_attempts=0, max_rescues=-1)
+    assert {each["field"] for each in told["errors"]} >= {"name", "max_attempts", "max_rescues"}
     assert all(name in told["text"] for name in ("name", "max_attempts", "max_rescues"))
 
 
@@ -342,7 +343,7 @@ async def test_another_workspaces_things_are_told_as_missing_ones(office: Office
     for name, argument, there in pairs:
         assert await wire.call(name, **{argument: there}) == await wire.call(name, **{argument: UNKNOWN}), name
     assert (await wire.assert_done("list_runs"))["items"] == []
-    assert await theirs.value("SELECT status FROM runs WHERE id = %s", run["id"]) == "queued"
+    assert (await theirs.run(run["id"]))["status"] == "queued"
     await theirs.leave()
 
 

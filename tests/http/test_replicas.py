@@ -10,7 +10,7 @@ from playwright.async_api import expect
 
 from support.rota_process import Rota
 
-from .conftest import Running, _pump
+from .conftest import Running, pump
 from .test_browser import LIST, remembers, was_never_reloaded
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
@@ -52,7 +52,7 @@ class RoundRobin:
         try:
             there, back, number = await self._next()
             try:
-                await asyncio.gather(self._forward(reader, back, number), _pump(there, writer))
+                await asyncio.gather(self._forward(reader, back, number), pump(there, writer))
             finally:
                 back.close()
         except ConnectionError:

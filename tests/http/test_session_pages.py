@@ -19,6 +19,8 @@ from rota.model.artifact import preview_of
 from rota.model.ids import AutomationId
 from rota.model.memory import Remembered
 from rota.sessions import memory
+from support import run_state
+from support.run_state import from_now
 
 from .test_pages import NASTY, Page, live, submit
 
@@ -263,11 +265,11 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
     assert (await told()).startswith(wanted)
     await house.execute("UPDATE workers SET pools = '{gpu,default}'")
     assert await told() == "Waits for a free place"
-    await house.execute("UPDATE runs SET tries = 1, ready_at = now() + interval '1 hour 1 minute'")
+    await house.set_run(tries=1, ready_at=from_now(hours=1, minutes=1))
     assert await told() == "Tries again in 1 h"
-    await house.execute("UPDATE runs SET ready_at = now()")
+    await house.set_run(ready_at=from_now())
     assert await told() == "Waits for a free place"
-    await house.execute("UPDATE runs SET tries = 0, ready_at = NULL")
+    await house.set_run(tries=0, ready_at=None)
     assert await told() == "Waits for the run before it"
     assert (
         f'<a href="{ROOT}/automations/{automation_id}">the run before it</a>'
@@ -278,10 +280,7 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
 async def test_a_session_says_how_many_tasks_of_its_run_were_refused(admin: AsyncClient, house: Any) -> None:
     run = await house.running_run(await house.automation())
     assert "refused" not in Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
-    await house.execute(
-        """UPDATE runs SET refused_tasks = '{"task_depth": 3, "too_many_tasks_of_run": 1200}' WHERE id = %s""",
-        run["id"],
-    )
+    await house.set_run(run["id"], refused_tasks={"task_depth": 3, "too_many_tasks_of_run": 1200})
     shown = Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
     told = "1,203 tasks were refused: 3 too deep below the first task and 1,200 more than one run may add."
     assert told in shown
@@ -292,7 +291,7 @@ async def test_a_session_is_about_the_run_at_work_whatever_came_after_it(admin: 
     run = await house.running_run(await house.automation())
     session = f"{ROOT}/sessions/{run['session_id']}"
     await submit(admin, f"{session}/messages", prompt="And then?")
-    waiting = await house.value("SELECT id FROM runs WHERE source = 'chat'")
+    waiting = (await house.run(source="chat"))["id"]
 
     async def head() -> str:
         return (await admin.get(session)).text.split('<div id="live">')[1].split('<div id="tasks">')[0]
@@ -303,10 +302,8 @@ async def test_a_session_is_about_the_run_at_work_whatever_came_after_it(admin: 
     assert at_work(await head())
     await submit(admin, f"{ROOT}/runs/{waiting}/cancel")
     assert at_work(await head())
-    assert await house.value("SELECT status FROM runs WHERE id = %s", waiting) == "cancelled"
-    await house.execute(
-        "UPDATE runs SET status = 'succeeded', finished_at = now(), lease_until = NULL WHERE id = %s", run["id"]
-    )
+    assert (await house.run(waiting))["status"] == "cancelled"
+    await house.set_run(run["id"], **run_state.ended())
     assert f"/runs/{waiting}/retry" in await head()  # with nobody at work, it is about the newest
 
 
@@ -316,13 +313,9 @@ async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient,
     await submit(admin, f"{session}/messages", prompt="Two")
     page = (await admin.get(session)).text
     assert "Waits for a worker" in page
-    first = await house.value("SELECT id FROM runs ORDER BY id LIMIT 1")
-    assert f"/runs/{first}/cancel" in page
-    await house.execute(
-        "UPDATE runs SET status = 'running', started_at = now(), attempt = 1, worker_id = 'w', "
-        "lease_until = now() + interval '1 hour' WHERE id = %s",
-        first,
-    )
+    first, _ = await house.runs()
+    assert f"/runs/{first['id']}/cancel" in page
+    await house.set_run(first["id"], **run_state.running())
     assert Page(await admin.get(f"{ROOT}/sessions")).text.count("Running") == 1  # so it stands in the list
 
 
@@ -387,7 +380,7 @@ async def test_a_goal_is_begun_with_its_roles_and_first_tasks(admin: AsyncClient
 async def test_a_draft_starts_nothing(admin: AsyncClient, house: Any) -> None:
     page = await admin.get(await goal(admin, house, draft="on"))
     assert "Draft" in page.text
-    assert await house.value("SELECT count(*) FROM runs") == 0
+    assert await house.runs() == []
 
 
 WRONG = [
@@ -459,7 +452,7 @@ async def test_a_message_that_is_refused_comes_back_with_what_was_typed(admin: A
         assert re.search(f'role="alert">[^<]*{told}', answer.text)
         assert NASTY in Page(answer).text
         assert NASTY not in answer.text
-    assert await house.value("SELECT count(*) FROM runs") == 1
+    assert await house.has_runs(1)
     told = "SELECT count(*) FROM audit WHERE action = 'message.create' AND status >= 400"
     assert await house.value(told) == 4
     in_place = await admin.post(f"{address}/messages", data={"prompt": " "}, headers=live())
@@ -503,18 +496,10 @@ async def test_only_who_may_is_offered_to_add_anything(admin: AsyncClient, house
     assert [each.status_code for each in refused] == [403] * 4
 
 
-WAITS = "UPDATE runs SET status = 'awaiting_approval', started_at = now(), attempt = 1 WHERE status = 'queued'"
-ASKS = """
-INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
-SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', 'pending', now() + interval '1 day' FROM runs
-"""
-
-
 async def test_a_task_that_waits_for_an_answer_says_so_and_leads_to_it(admin: AsyncClient, house: Any) -> None:
     address = await goal(admin, house)
-    await house.execute(WAITS)
-    await house.execute(ASKS)
-    asked = await house.value("SELECT id FROM approvals")
+    run = await house.set_run(status="awaiting_approval", started_at=from_now(), attempt=1)
+    asked = await house.add_question(run)
     text = (await admin.get(address)).text
     page = Page(await admin.get(address))
     assert "1 waits for an answer, 1 waiting" in text
@@ -523,7 +508,7 @@ async def test_a_task_that_waits_for_an_answer_says_so_and_leads_to_it(admin: As
     assert f"{address}#a-{asked}" in [each.get("href") for each in page.all("a")]
     assert f"a-{asked}" in [each.get("id") for each in page.all("section")]
     assert 'class="node running"' not in text
-    await house.execute("UPDATE runs SET status = 'running', worker_id = 'w', lease_until = now() + interval '1 hour'")
+    await house.set_run(**run_state.running())
     text = (await admin.get(address)).text
     assert 'class="node running"' in text
     assert "1 running, 1 waiting" in text

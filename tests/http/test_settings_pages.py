@@ -6,6 +6,7 @@ import pytest
 from httpx import AsyncClient
 
 from rota.roster import running
+from support.run_state import from_now
 
 from .test_pages import NASTY, Page, live, submit
 from .test_people_pages import member
@@ -103,7 +104,7 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
         await conn.execute(
             "INSERT INTO usage SELECT workspace_id, %s, 1, 'money', 0.25, %s FROM accounts", [run_id, account]
         )
-        await conn.execute("UPDATE runs SET status = 'succeeded', finished_at = now(), attempt = 1")
+    await house.set_run(run_id, status="succeeded", finished_at=from_now(), attempt=1)
     page = await admin.get(home)
     assert NASTY in Page(page).text
     assert NASTY not in page.text
@@ -260,11 +261,7 @@ async def test_a_session_of_an_automation_says_what_became_of_its_run(admin: Asy
 async def test_pages_count_what_waits_for_an_answer(admin: AsyncClient, house: Any) -> None:
     assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text
     run = await house.running_run(await house.automation())
-    await house.execute(
-        "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, expires_at) "
-        "SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[]', now() + interval '1 hour' FROM runs WHERE id = %s",
-        run["id"],
-    )
+    await house.add_question(run)
     assert '<span class="count">1<span class="unseen"> waiting' in (await admin.get(f"{ROOT}/runs")).text
     await house.execute("UPDATE approvals SET expires_at = now()")
     assert 'class="count"' not in (await admin.get(f"{ROOT}/runs")).text

@@ -444,4 +444,4 @@ async def test_an_agent_that_waits_too_often_has_asked_nothing(site: Site, offic
 
 
 async def _is_listened_to(site: Site, session_id: str) -> bool:
-    return session_channel(SessionId(UUID(session_id))) in site.web.listener._handlers
+    return session_channel(SessionId(UUID(session_id))) in site.web.listener.handler_counts()

@@ -101,7 +101,7 @@ async def test_whoever_asks_by_head_is_told_what_get_would_send(api: Api, addres
 async def test_a_stream_that_is_asked_for_by_head_ends_with_its_headers(office: Office, api: Api, address: str) -> None:
 
     def heard() -> dict[str, int]:
-        return {channel: len(each) for channel, each in office.site.web.listener._handlers.items()}
+        return office.site.web.listener.handler_counts()
 
     session = await session_of(api)
     before = heard()

@@ -24,10 +24,7 @@ async def test_a_process_ends_in_order_when_a_newer_one_has_changed_the_schema(
     try:
         older.url()
 
-        async def runs() -> bool:
-            return bool(await house.value("SELECT status = 'running' FROM runs"))
-
-        await until(runs, within=60)
+        await until(lambda: house.has_runs(1, status="running"), within=60)
         added = Migration(newest() + 1, "change_something", "-- Why: a test.\n-- Locks: none.\nSELECT 1")
         chained = [*chain.migrations(), added]
         monkeypatch.setattr(chain, "migrations", lambda: chained)
@@ -38,7 +35,7 @@ async def test_a_process_ends_in_order_when_a_newer_one_has_changed_the_schema(
         newest.cache_clear()
         older.stop()
     assert f"The database is at schema {added.number}, this Rota knows {added.number - 1}" in older.said[-1]
-    assert await house.value("SELECT status FROM runs") == "queued"
+    assert (await house.run())["status"] == "queued"
     assert await house.value("SELECT data ->> 'reason' FROM events ORDER BY seq DESC LIMIT 1") == (
         "handed back by a worker that stopped"
     )

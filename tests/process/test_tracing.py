@@ -25,6 +25,7 @@ from rota.runs import cancelling, sweeping
 from rota.scheduler.tick import Scheduler
 from support.house import NOON, Clock, House
 from support.rota_process import Rota, furnished, until
+from support.run_state import from_now
 
 AGENT = {"name": "Tracer", "executor": "command", "config": {"argv": ["sh", "-c", "echo $TRACEPARENT"]}}
 
@@ -111,10 +112,7 @@ async def test_a_run_that_no_worker_settles_has_its_span_once_its_end_is_committ
     async with db.transaction() as conn:
         lost = await running.run_now(conn, house.caller, automation_id)
     await Scheduler(db, wakes, clock=clock).once()  # a run is in flight, so the slot is skipped
-    await house.execute(
-        "UPDATE runs SET status = 'running', attempt = 3, rescues = 2, worker_id = 'gone', lease_until = now() WHERE id = %s",
-        lost,
-    )
+    await house.set_run(lost, status="running", attempt=3, rescues=2, worker_id="gone", lease_until=from_now())
     async with db.transaction() as conn:
         await sweeping.rescue(conn, 10)
     async with db.transaction() as conn:

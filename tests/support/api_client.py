@@ -18,7 +18,7 @@ from rota.access import signing_in
 from rota.access.vault import Vault
 from rota.daemon import bind
 from rota.db import people
-from rota.db.listener import Listener, Wakes
+from rota.db.listener import CANCELS, Listener, Wakes
 from rota.db.pool import Database
 from rota.http.app import create_app
 from rota.http.context import Web
@@ -34,6 +34,7 @@ from rota.trace.record import Recorder
 from rota.worker.worker import Worker
 from support.databases import database
 from support.house import House
+from support.run_state import from_now
 from support.waiting import until
 
 HOUR = timedelta(hours=1)
@@ -214,13 +215,27 @@ class Office(House):
     async def claim(self) -> "AtWork":
         """The next run of this workspace, as a worker takes it."""
         await self.work()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._at_work.get()
 
     async def settle(self, at_work: "AtWork", outcome: Outcome | None = None) -> None:
         """Let the agent end so, and wait until it is written."""
         at_work.outcome.set_result(outcome or Succeeded("Done."))
-        await until(lambda: self.value("SELECT lease_until IS NULL FROM runs WHERE id = %s", at_work.id))
+        await until(lambda: self.has_runs(1, id=at_work.id, lease_until=None))
+
+    async def take_away(self, what: str, at_work: "AtWork") -> None:
+        """End the hold of an attempt on its run: its lease, its number, or its grant, revoked or by its time."""
+        match what:
+            case "lease":
+                await self.set_run(at_work.id, lease_until=from_now(seconds=-1))
+            case "attempt":
+                await self.set_run(at_work.id, attempt=at_work.assignment.attempt + 1)
+            case "grant" | "time of grant":
+                column = {"grant": "revoked_at", "time of grant": "expires_at"}[what]
+                grant_id = (await self.run(at_work.id))["grant_id"]
+                await self.execute(f"UPDATE grants SET {column} = now() WHERE id = %s", grant_id)
+            case _:
+                raise AssertionError(f"an attempt does not hold a {what}")
 
     async def fail(self, at_work: "AtWork") -> None:
         await self.settle(at_work, Failed(ErrorClass.AGENT_ERROR, "The tap was closed.", retryable=False))
@@ -232,6 +247,11 @@ class Office(House):
             web.db, web.wakes, Recorder(web.db, web.wakes), {"command": executor}, url="http://rota.test",
             home=Path("/nowhere"), pools=[self.pool], lease=HOUR, vault=web.vault,
         )  # fmt: skip
+
+    def hear_cancels(self) -> None:
+        """Let the worker stop the agents of runs that are to be cancelled."""
+        assert self._hired, "nothing was claimed yet"
+        self.site.web.listener.on(CANCELS, self._hired.cancel)
 
     async def leave(self) -> None:
         if self._hired:

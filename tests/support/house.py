@@ -125,7 +125,7 @@ class House:
         run = await self.running_run(automation_id)
         if status in {"failed", "cancelled"}:
             columns = {"error_class": "agent_error", **columns}
-        return await self.set_run(run["id"], status=status, finished_at=from_now(), lease_until=None, **columns)
+        return await self.set_run(run["id"], **run_state.ended(status, **columns))
 
     async def skip_slot(self, automation_id: UUID, reason: SkipReason, **facts: Any) -> None:
         """Write a slot that did not run."""
@@ -195,6 +195,16 @@ class House:
         event = NewEvent(self.caller.workspace_id, run["session_id"], kind, data, run["id"], run["attempt"] or None)
         async with self.db.transaction() as conn:
             await events.append(conn, [event])
+
+    async def add_question(self, run: Run, question: str = "May I?") -> UUID:
+        """Insert a question that an agent asked at work and nobody has answered."""
+        approval_id = uuid4()
+        await self.execute(
+            "INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, expires_at) "
+            "VALUES (%s, %s, %s, %s, 1, %s, '[]', now() + interval '1 hour')",
+            run["workspace_id"], approval_id, run["id"], run["session_id"], question,
+        )  # fmt: skip
+        return approval_id
 
     async def ledger(self, automation_id: UUID | None = None) -> list[dict[str, Any]]:
         """Runs, oldest first."""

@@ -60,6 +60,11 @@ def cancel_requested() -> dict[str, Any]:
     return {"cancel_requested_at": from_now(), "cancel_reason": "cancelled_by_user"}
 
 
+def ended(status: str = "succeeded", **changes: Any) -> dict[str, Any]:
+    """The columns that change when a run at work ends."""
+    return {"status": status, "finished_at": from_now(), "lease_until": None, **changes}
+
+
 # Statements
 
 
@@ -202,6 +207,11 @@ async def _value(conn: AsyncConnection[Any], query: str, values: Sequence[Any] =
     row = await (await conn.execute(query.encode(), values)).fetchone()
     assert row
     return row[0]
+
+
+async def lock_table(conn: AsyncConnection[Any], mode: str) -> None:
+    """Hold a lock on all runs until the transaction ends, such as `SHARE`, which lets nothing be written."""
+    await conn.execute(f"LOCK TABLE {RUNS} IN {mode} MODE".encode())
 
 
 def find_runs_now(conn: Connection[Any], /, **where: Any) -> list[Run]:

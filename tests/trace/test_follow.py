@@ -197,7 +197,7 @@ async def test_it_ends_when_the_server_closes_and_listens_no_more(
     reader.until.set()
     with pytest.raises(StopAsyncIteration):
         await waiting
-    assert not listener.follows(session_channel(session))
+    assert session_channel(session) not in listener.handler_counts()
 
 
 async def test_another_workspaces_session_shows_nothing(house: House, listener: Listener, session: SessionId) -> None:
@@ -214,7 +214,7 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     readers = Readers(house.db, listener, asyncio.Event(), limits)
     crowd = [Follower(house, listener, session, after=1, readers=readers) for _ in range(50)]
     waiting = [asyncio.create_task(each.page()) for each in crowd]
-    await until(lambda: _true(listener.hears(session_channel(session)) and rests(readers)))
+    await until(lambda: _true(listener.listens_to(session_channel(session)) and rests(readers)))
     looks: list[int] = []
     look = events.pages
 
@@ -231,7 +231,7 @@ async def test_however_many_read_a_session_a_change_costs_one_query(
     assert looks == [1]
     for each in crowd:
         await each.close()
-    assert not listener.follows(session_channel(session))
+    assert session_channel(session) not in listener.handler_counts()
 
 
 def rests(readers: Readers) -> bool:

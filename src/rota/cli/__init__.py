@@ -79,7 +79,7 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except RotaError as refused:
-            for line in _told(refused):
+            for line in refusal_lines(refused):
                 click.secho(line, fg="red", err=True)
             sys.exit(BROKE_OFF if isinstance(refused, BrokeOff) else REFUSED)
         except KeyboardInterrupt:  # somebody's own wish, so nothing went wrong
@@ -88,7 +88,7 @@ class Commands(click.Group):
             sys.exit(INTERRUPTED)
 
 
-def _told(refused: RotaError) -> Iterator[str]:
+def refusal_lines(refused: RotaError) -> Iterator[str]:
     """What was wrong; of several fields, each. A refusal repeats what people typed, which no terminal may obey."""
     wrong = refused.facts.get("errors")
     if isinstance(wrong, list) and len(wrong) > 1 and all(_is_field(each) for each in wrong):

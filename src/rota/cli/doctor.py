@@ -40,14 +40,14 @@ class Finding(NamedTuple):
 @options.home
 def command(home: Path | None) -> None:
     """Check the settings, the database and the fleet; changes nothing. Ends with 1 if something is wrong."""
-    findings = asyncio.run(_examine(home))
+    findings = asyncio.run(examine(home))
     for finding in findings:
         mark = click.style("ok  ", fg="green") if finding.good else click.style("look", fg="yellow")
         click.echo(f"{mark}  {finding.about}: {finding.told}")
     sys.exit(0 if all(finding.good for finding in findings) else 1)
 
 
-async def _examine(home: Path | None) -> list[Finding]:
+async def examine(home: Path | None) -> list[Finding]:
     """What was found, up to where it could not go on."""
     found: list[Finding] = []
     try:

@@ -169,13 +169,9 @@ class Listener:
             del self._handlers[channel]
             self._changed.set()
 
-    def follows(self, channel: str) -> bool:
-        """Whether somebody in this process wants to hear of this channel."""
-        return channel in self._handlers
-
-    def hears(self, channel: str) -> bool:
-        """Whether the database notifies this process of this channel."""
-        return channel in self._listening
+    def handler_counts(self) -> dict[str, int]:
+        """How many handlers wait for each channel."""
+        return {channel: len(handlers) for channel, handlers in self._handlers.items()}
 
     @asynccontextmanager
     async def subscribed(self, channel: str, handler: Handler) -> AsyncIterator[None]:
@@ -195,7 +191,7 @@ class Listener:
 
     def hear(self, channel: str, names: Collection[str]) -> None:
         """Something happened to each of these."""
-        if self.follows(channel):
+        if channel in self._handlers:
             for name in names:
                 self.dispatch(channel, name)
         if self._named[channel]:
@@ -247,7 +243,7 @@ class Listener:
         assert self._conn
         self._unwatch()
         self._changed.clear()
-        wanted = set(self._handlers)
+        wanted = set(self.handler_counts())
         now, before = {_channel(topic) for topic in wanted}, {_channel(topic) for topic in self._listening}
         for channel in now - before:
             await self._conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))

@@ -29,12 +29,22 @@ LATE = "The input has ended, and the server has not answered since. Look whether
 class Bridge:
     """One client's way to one server. Requests are answered as the server answers them, in any order."""
 
-    def __init__(self, url: str, token: str, *, write: Callable[[bytes], None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        write: Callable[[bytes], None],
+        warn: Callable[[str], None],
+        patience: float = PATIENCE,
+        last_words_within: float = LAST_WORDS_WITHIN,
+    ) -> None:
         headers = {**bearer(token), "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         self._http = httpx.AsyncClient(
             base_url=address(url), headers=headers, timeout=ANSWERS_WITHIN, limits=httpx.Limits(keepalive_expiry=KEPT)
         )
         self._url, self._write, self._warn = url, write, warn
+        self._patience, self._last_words_within = patience, last_words_within
         self._free = asyncio.Semaphore(AT_ONCE)
         self._version: str | None = None  # what `initialize` agreed on
         self._under_way: dict[str, asyncio.Task[None]] = {}
@@ -52,7 +62,7 @@ class Bridge:
                     task.add_done_callback(tasks.discard)
                     task.add_done_callback(lambda _: self._free.release())
             if tasks:
-                _, late = await asyncio.wait(tasks, timeout=LAST_WORDS_WITHIN)
+                _, late = await asyncio.wait(tasks, timeout=self._last_words_within)
                 self._ending = True
                 for task in late:
                     task.cancel()
@@ -111,7 +121,7 @@ class Bridge:
 
     async def _send(self, message: Any) -> httpx.Response:
         """Again while the server is busy, unless that might do it twice."""
-        until, tries = time.monotonic() + PATIENCE, 0
+        until, tries = time.monotonic() + self._patience, 0
         while True:
             answered = await self._http.post("/mcp", content=orjson.dumps(message), headers=self._headers(message))
             status, wait = _busy(answered)
