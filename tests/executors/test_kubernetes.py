@@ -475,6 +475,33 @@ async def test_an_attempt_that_finds_a_job_going_away_waits_and_begins_anew(
     assert job(cluster, run_id)["metadata"]["uid"] != before["metadata"]["uid"]
 
 
+async def test_an_attempt_that_finds_a_job_on_a_lost_node_does_not_wait_for_it_for_ever(
+    cluster: Cluster,
+    executor: KubernetesExecutor,
+    run: Run,
+    run_id: RunId,
+    directory: Path,
+    behave: Any,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "LINGER", timedelta(seconds=0.1))
+    config = behave(TWO_WORDS)
+    first = run(config)
+    [pid] = await until(lambda: read_pids(directory), "the agent works")
+    desk.handed_on = True
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    cluster.act("lose", run=str(run_id))
+    await executor.abandon(lost(run_id, ended=True))
+    second = run(config, attempt=2)
+    await until(lambda: read_pids(directory) not in (None, [pid]), "another agent works")
+    await let_go(directory)
+    async with asyncio.timeout(30):
+        assert await second == Succeeded()
+
+
 # ── Cancelling, and cleaning up ──────────────────────────────────────────────────────────────────────────────────────
 
 
