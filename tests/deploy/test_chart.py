@@ -13,6 +13,7 @@ import yaml
 
 from rota.http.hosts import allowed_hosts
 from rota.settings import read_settings
+from support import clusters
 from support.cluster_double import check
 from support.deploy_files import CHART, MARGIN
 
@@ -99,6 +100,11 @@ def test_only_workers_may_do_something_in_the_cluster_and_then_without_programs_
     [binding] = [each for each in rendered(KUBERNETES) if each["kind"] == "RoleBinding"]
     assert binding["metadata"]["namespace"] == "agents"
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "rota", "namespace": "duty"}]
+
+
+def test_rota_may_do_with_agents_what_the_page_says() -> None:
+    [role] = [each for each in rendered(KUBERNETES) if each["kind"] == "Role"]
+    assert role["rules"] == clusters.rules()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 import os
 import signal
@@ -21,6 +22,10 @@ import pytest
 from rota.errors import Lost
 from rota.executors.kubernetes import KubernetesExecutor, gateway, manifest, words
 from rota.executors.kubernetes import attempt as attempt_of_a_job
+from rota.executors.kubernetes import cluster as client_of_clusters
+from rota.executors.kubernetes import node as node_of_a_pod
+from rota.executors.kubernetes import starting as start_of_a_job
+from rota.executors.kubernetes.attempt import Attempt
 from rota.executors.kubernetes.cluster import JOBS, PODS
 from rota.executors.kubernetes.cluster import Cluster as ClusterClient
 from rota.executors.kubernetes.log import Stamped, Told, read_told
@@ -470,6 +475,33 @@ async def test_an_attempt_that_finds_a_job_going_away_waits_and_begins_anew(
     assert job(cluster, run_id)["metadata"]["uid"] != before["metadata"]["uid"]
 
 
+async def test_an_attempt_that_finds_a_job_on_a_lost_node_does_not_wait_for_it_for_ever(
+    cluster: Cluster,
+    executor: KubernetesExecutor,
+    run: Run,
+    run_id: RunId,
+    directory: Path,
+    behave: Any,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "LINGER", timedelta(seconds=0.1))
+    config = behave(TWO_WORDS)
+    first = run(config)
+    [pid] = await until(lambda: read_pids(directory), "the agent works")
+    desk.handed_on = True
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    cluster.act("lose", run=str(run_id))
+    await executor.abandon(lost(run_id, ended=True))
+    second = run(config, attempt=2)
+    await until(lambda: read_pids(directory) not in (None, [pid]), "another agent works")
+    await let_go(directory)
+    async with asyncio.timeout(30):
+        assert await second == Succeeded()
+
+
 # ── Cancelling, and cleaning up ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -541,6 +573,11 @@ async def test_abandoning_says_so_when_the_cluster_does_not_answer(
     [
         ({"image": "missing/agent:1"}, "'missing/agent:1' cannot be pulled (ImagePullBackOff): Back-off", False),
         ({"image": "unreachable/agent:1"}, "'unreachable/agent:1' cannot be pulled (ImagePullBackOff): Back-off", True),
+        (
+            {"image": "missing-old/agent:1"},
+            "'missing-old/agent:1' cannot be pulled (ImagePullBackOff): failed to",
+            False,
+        ),
         ({"image": "Agents/agent:1"}, "'Agents/agent:1' is not the name of an image", False),
         ({"image": "rootful/agent:1"}, "(CreateContainerConfigError): container has runAsNonRoot", False),
         (
@@ -561,6 +598,112 @@ async def test_an_agent_that_does_not_begin_says_why_and_leaves_nothing(
     assert (name, waiting["job"]) == ("kubernetes", f"rota-{run_id}")
     assert waiting["waiting"] in outcome.detail  # it was in the trace while it lasted
     assert kinds(cluster, run_id) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"service_account": "nobody"}, 'serviceaccount "nobody" not found'),
+        ({"priority_class": "none"}, "no PriorityClass with name none was found"),
+        ({"runtime_class": "none"}, 'RuntimeClass "none" not found'),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+)
+async def test_a_pod_that_cannot_be_created_says_why(
+    cluster: Cluster,
+    run: Run,
+    run_id: RunId,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+    config: Any,
+    words: str,
+) -> None:
+    monkeypatch.setattr(start_of_a_job, "EVENT_SECONDS", 0.05)
+    outcome = await run({"image": IMAGE, "start_timeout": "20s", **config})
+    assert isinstance(outcome, Failed)
+    assert words in outcome.detail
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert desk.events == [("tool", "kubernetes", {"job": f"rota-{run_id}", "waiting": outcome.detail})]
+    assert kinds(cluster, run_id) == []
+
+
+async def test_a_pod_waits_for_room_in_a_quota_and_says_so(
+    cluster: Cluster, run: Run, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_of_a_job, "EVENT_SECONDS", 0.05)
+    cluster.act("full", kind="pods")
+    try:
+        attempt = run(behave("completes"))
+        await until(lambda: desk.events, "the trace says why there is no pod")
+        [(_, _, told)] = desk.events
+        assert "exceeded quota: small" in told["waiting"]
+    finally:
+        cluster.act("room")
+    assert isinstance(await attempt, Succeeded)
+
+
+@pytest.mark.parametrize("kind", ["secrets", "jobs"])
+async def test_what_a_full_quota_refuses_is_tried_until_there_is_room(
+    cluster: Cluster, run: Run, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "QUOTA_SECONDS", 0.05)
+    cluster.act("full", kind=kind)
+    try:
+        attempt = run(behave("completes"))
+        await until(lambda: desk.events or attempt.done(), "the trace says why it does not begin")
+    finally:
+        cluster.act("room")
+    assert isinstance(await attempt, Succeeded)
+    [(_, _, told)] = desk.events
+    assert "exceeded quota: small" in told["waiting"]
+
+
+async def test_a_quota_that_stays_full_ends_the_wait_and_may_be_tried_again(
+    cluster: Cluster, run: Run, run_id: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "QUOTA_SECONDS", 0.05)
+    cluster.act("full", kind="secrets")
+    try:
+        outcome = await run({"image": IMAGE, "start_timeout": "0.2s"})
+    finally:
+        cluster.act("room")
+    assert isinstance(outcome, Failed)
+    assert "exceeded quota: small" in outcome.detail
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, True)
+    assert kinds(cluster, run_id) == []
+
+
+async def test_warnings_about_a_pod_are_told_while_it_does_not_begin(
+    cluster: Cluster, run: Run, run_id: RunId, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_of_a_job, "EVENT_SECONDS", 0.05)
+    attempt = run({"image": "stuck/agent:1", "start_timeout": "1s"})
+    await until(lambda: cluster.objects(run_id, "Pod"), "there is a pod")
+    cluster.act("warn", run=str(run_id), reason="FailedCreatePodSandBox", message="no runtime for gvisor: 1")
+    await until(lambda: desk.events, "the trace says so")
+    cluster.act("warn", run=str(run_id), reason="FailedCreatePodSandBox", message="no runtime for gvisor: 2")
+    outcome = await attempt
+    assert isinstance(outcome, Failed)
+    assert "within 1s: the pod does not begin (FailedCreatePodSandBox): no runtime for gvisor" in outcome.detail
+    assert len(desk.events) == 1  # the same warning comes again and again, with other words
+
+
+async def test_a_role_without_events_is_named_where_they_would_say_more(
+    cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_of_a_job, "EVENT_SECONDS", 0.05)
+    old = [rule for rule in clusters.rules() if "events" not in rule["resources"]]
+    cluster.act("rules", rules=json.dumps(old))
+    cluster.act("full", kind="pods")
+    try:
+        outcome = await run({"image": IMAGE, "start_timeout": "0.5s"})
+    finally:
+        cluster.act("room")
+        cluster.act("rules", rules=json.dumps(clusters.rules()))
+    assert isinstance(outcome, Failed)
+    assert outcome.detail.endswith(
+        "the cluster has made no pod; Rota may not read the events of the namespace, which would say why"
+    )
 
 
 async def test_a_program_that_the_image_lacks_is_named(run: Run) -> None:
@@ -613,6 +756,134 @@ async def test_what_somebody_else_deleted_is_missed(
     assert outcome.retryable
 
 
+async def test_a_run_whose_node_is_lost_ends_and_leaves_nothing(
+    cluster: Cluster,
+    run: Run,
+    run_id: RunId,
+    directory: Path,
+    behave: Any,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Node object stays, so that the cluster never ends the pod; a retry finds the name free."""
+    monkeypatch.setattr(attempt_of_a_job, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(node_of_a_pod, "DELETED_SECONDS", 0.1)
+    attempt = run(behave("hangs"))
+    await until(lambda: read_pids(directory), "the agent hangs")
+    cluster.act("lose", run=str(run_id))
+    await until(lambda: desk.events, "the trace says that the node is silent")
+    assert "does not answer" in desk.events[0][2]["waiting"]
+    cluster.act("give_up", run=str(run_id))
+    async with asyncio.timeout(30):
+        outcome = await attempt
+    assert outcome == Failed(ErrorClass.EXECUTOR_ERROR, "the node of the pod does not answer any more (node-1)")
+    assert kinds(cluster, run_id) == []
+
+
+async def test_a_silent_node_is_lost_after_a_while_also_if_the_cluster_waits_for_ever(
+    cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(node_of_a_pod, "SILENT_SECONDS", 0.1)
+    attempt = run(behave("hangs"))
+    await until(lambda: read_pids(directory), "the agent hangs")
+    cluster.act("lose", run=str(run_id))
+    async with asyncio.timeout(30):
+        outcome = await attempt
+    assert isinstance(outcome, Failed)
+    assert "does not answer any more" in outcome.detail
+    assert outcome.retryable
+    assert kinds(cluster, run_id) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "silent"),
+    [
+        ({"status": "Unknown"}, True),
+        ({"status": "False"}, True),
+        ({"status": "False", "reason": "ContainersNotReady"}, False),
+        ({"status": "False", "reason": "ReadinessGatesNotReady"}, False),
+        ({"status": "True"}, False),
+    ],
+)
+def test_a_node_is_silent_if_its_pod_is_unready_and_the_kubelet_gave_no_reason(condition: Any, silent: bool) -> None:
+    states = [{"name": "agent", "state": {"running": {}}}]
+    pod = {"status": {"conditions": [{"type": "Ready", **condition}], "containerStatuses": states}}
+    assert words.node_is_silent(pod) is silent
+
+
+def test_a_node_that_answers_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = [0.0]
+    monkeypatch.setattr(node_of_a_pod, "time", SimpleNamespace(monotonic=lambda: 1.0 + passed[0]))
+    silent = {
+        "metadata": {},
+        "spec": {},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{"name": "agent", "state": {"running": {}}}],
+        },
+    }
+    answers = {**silent, "status": {**silent["status"], "conditions": [{"type": "Ready", "status": "True"}]}}
+    watch = node_of_a_pod.NodeWatch()
+    for pod, lost in [(silent, False), (answers, False), (silent, False), (silent, True)]:
+        assert watch.is_lost(pod) is lost
+        passed[0] += 340.0
+
+
+def test_a_pod_may_tolerate_a_silent_node_for_longer() -> None:
+    tolerations = [{"key": "node.kubernetes.io/unreachable", "tolerationSeconds": 900}, {"operator": "Exists"}]
+    assert words.tolerated_silence({"spec": {"tolerations": tolerations}}) == 900
+    assert words.tolerated_silence({"spec": {}}) == 0
+
+
+async def test_a_suspended_job_is_deleted_with_the_end_of_its_attempt(
+    cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspended, it would never end, nor be deleted by the cluster."""
+    monkeypatch.setattr(attempt_of_a_job, "VERDICT_SECONDS", 0.2)
+    attempt = run(behave("hangs"))
+    await until(lambda: read_pids(directory), "the agent hangs")
+    cluster.act("suspend", run=str(run_id))
+    assert await attempt == Failed(ErrorClass.EXECUTOR_ERROR, "somebody suspended the Job")
+    assert kinds(cluster, run_id) == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_a_container_that_something_has_added_ends_with_the_agent(
+    cluster: Cluster, run: Run, run_id: RunId, behave: Any, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "LAST_WORDS_SECONDS", 0.2)
+    config = behave(f"sys.exit({code})", annotations={"example.com/inject": "proxy"})
+    outcome = await run(config)
+    if code:
+        assert outcome == Failed(ErrorClass.AGENT_ERROR, f"exited with code {code}")
+        assert kinds(cluster, run_id) == []
+        return
+    assert outcome == Succeeded()
+    await until(lambda: cluster.objects(run_id, "Pod") == [], "the pod has ended")
+    assert kinds(cluster, run_id) == ["Job"]  # for an attempt that finds no outcome stored
+    assert await run(config, attempt=2) == Succeeded()
+
+
+async def test_a_second_pod_of_a_job_is_not_a_second_try_of_the_agent(
+    cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, desk: RecordingDesk
+) -> None:
+    """Controllers before 1.25 make another pod in place of one that was deleted."""
+    attempt = run(behave(TWO_WORDS))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    cluster.act("repeat_pods", on="true")
+    try:
+        [found] = cluster.objects(run_id, "Pod")
+        cluster.delete("pods", found["metadata"]["name"])
+        outcome = await attempt
+    finally:
+        cluster.act("repeat_pods", on="false")
+    assert isinstance(outcome, Failed)
+    assert outcome.detail.startswith("somebody deleted the pod")
+    assert desk.text == "one\n"
+    assert kinds(cluster, run_id) == []
+
+
 async def test_the_deadline_moves_on_while_a_worker_attends(
     cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any
 ) -> None:
@@ -645,7 +916,7 @@ async def test_a_job_that_is_over_before_its_pod_is_heard_to_be_is_judged_by_the
 ) -> None:
     over, told_in_time = asyncio.Event(), ClusterClient.watch
 
-    async def told_late(self: ClusterClient, kind: str, version: str, **query: str) -> AsyncIterator[Any]:
+    async def told_late(self: ClusterClient, kind: str, version: str, **query: Any) -> AsyncIterator[Any]:
         async with aclosing(told_in_time(self, kind, version, **query)) as events:
             async for event in events:
                 if kind == PODS and words.ended(event["object"]):
@@ -671,7 +942,7 @@ async def test_a_log_is_heard_to_its_end_however_long_that_takes(
     begun, over, passed = asyncio.Event(), asyncio.Event(), [0.0]
     watch, hear, say = ClusterClient.watch, ClusterClient.log, desk.say
 
-    async def watched(self: ClusterClient, kind: str, version: str, **query: str) -> AsyncIterator[Any]:
+    async def watched(self: ClusterClient, kind: str, version: str, **query: Any) -> AsyncIterator[Any]:
         async with aclosing(watch(self, kind, version, **query)) as events:
             async for event in events:
                 yield event
@@ -750,7 +1021,216 @@ async def test_a_token_that_ran_out_is_read_anew(
     assert desk.text == "one\ntwo\n"
 
 
-async def test_what_rota_may_not_do_is_told_and_not_tried_again(cluster: Cluster, run: Run) -> None:
+@pytest.mark.parametrize("code", [401, 403, 429])
+async def test_runs_survive_what_a_server_that_has_just_started_refuses(
+    cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, desk: RecordingDesk, code: int
+) -> None:
+    """One that works already, and one that begins."""
+    attempt = run(behave(TWO_WORDS))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    before, created = cluster.refused(), cluster.requests().count("create secrets")
+    cluster.act("refuse", code=str(code), count="-1")
+    try:
+        cluster.act("cut")
+        other = run(behave("completes"), run_id=RunId(new_id()))
+        await until(lambda: cluster.requests().count("create secrets") > created, "the one that begins was refused")
+        await until(lambda: cluster.refused() >= before + 6, "both were refused again and again")
+    finally:
+        cluster.act("refuse", code=str(code), count="0")
+    await let_go(directory)
+    assert await attempt == Succeeded()
+    assert isinstance(await other, Succeeded)
+    assert {"one\n", "two\n"} <= {each[1] for each in desk.calls if each[0] == "say"}
+    assert "Secret" not in kinds(cluster, run_id)
+
+
+async def test_refusals_that_were_followed_by_an_answer_do_not_add_up(
+    cluster: Cluster, run: Run, directory: Path, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = [0.0]
+    monkeypatch.setattr(client_of_clusters, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    attempt = run(behave(TWO_WORDS))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    for _ in range(2):
+        refused = cluster.refused()
+        cluster.act("refuse", code="403", count="4", only="watch")
+        cluster.act("finish")
+        await until(functools.partial(has_refused, cluster, refused + 4), "watches were refused")
+        watched = watches(cluster)
+        cluster.act("finish")  # both watches begin once more, and are accepted
+        await until(functools.partial(is_watched_again, cluster, watched), "both are watched again")
+        passed[0] += 100.0
+    await let_go(directory)
+    assert await attempt == Succeeded()
+
+
+def has_refused(cluster: Cluster, count: int) -> bool:
+    return cluster.refused() >= count
+
+
+def watches(cluster: Cluster) -> list[int]:
+    return [cluster.requests().count(each) for each in ("watch jobs", "watch pods")]
+
+
+def is_watched_again(cluster: Cluster, before: list[int]) -> bool:
+    return all(now > then for now, then in zip(watches(cluster), before, strict=True))
+
+
+async def test_a_run_that_fails_for_a_refusal_deletes_its_job_and_its_secret(
+    cluster: Cluster,
+    run: Run,
+    run_id: RunId,
+    directory: Path,
+    behave: Any,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when the first deletion is refused as well."""
+    monkeypatch.setattr(attempt_of_a_job, "PAUSE_SECONDS", 0.05)
+    attempt = run(behave("hangs"))
+    [pid] = await until(lambda: read_pids(directory), "the agent hangs")
+    stop = Attempt._stop
+
+    async def stop_while_refused(self: Attempt) -> None:
+        monkeypatch.setattr(client_of_clusters, "DOUBT_SECONDS", 30.0)
+        cluster.act("refuse", code="403", count="3")
+        await stop(self)
+
+    monkeypatch.setattr(Attempt, "_stop", stop_while_refused)
+    monkeypatch.setattr(client_of_clusters, "DOUBT_SECONDS", 0.0)
+    cluster.act("refuse", code="403", count="-1", only="watch")
+    try:
+        cluster.act("finish")
+        outcome = await attempt
+    finally:
+        cluster.act("refuse", code="403", count="0")
+    assert isinstance(outcome, Failed)
+    assert "403" in outcome.detail
+    assert kinds(cluster, run_id) == []
+    assert not lives(pid)
+
+
+async def test_a_full_quota_that_changes_meanwhile_is_asked_again(cluster: Cluster, run: Run, behave: Any) -> None:
+    """A quota is counted with a version, which two creations at once dispute."""
+    cluster.act("refuse", code="409", count="2", only="create")
+    assert isinstance(await run(behave("completes")), Succeeded)
+
+
+REPORTS_ERROR = """
+        open("pids.new", "w").write(str(os.getpid()))
+        os.rename("pids.new", "pids")
+        print("one", flush=True)
+        open("go").read()
+        event(type="error", detail="no ink", retryable=False)
+"""
+
+
+@pytest.mark.parametrize("trouble", ["403", "500", "a node that has lost the log"])
+async def test_an_error_that_was_reported_is_found_when_the_log_can_be_read_again(
+    cluster: Cluster,
+    run: Run,
+    run_id: RunId,
+    directory: Path,
+    behave: Any,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: str,
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "PAUSE_SECONDS", 0.05)
+    attempt = run(behave(REPORTS_ERROR))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    before = cluster.requests().count("get pods/log")
+    cannot_be_read(cluster, trouble)
+    try:
+        cluster.act("cut")
+        await let_go(directory)
+        await until(lambda: words.is_over(job(cluster, run_id)), "the Job has ended")
+        await until(lambda: cluster.requests().count("get pods/log") >= before + 4, "it was tried again and again")
+    finally:
+        can_be_read(cluster)
+    assert await attempt == Failed(ErrorClass.AGENT_ERROR, "no ink", retryable=False)
+
+
+@pytest.mark.parametrize("trouble", ["403", "500", "a node that has lost the log"])
+async def test_without_its_log_no_agent_has_succeeded(
+    cluster: Cluster,
+    run: Run,
+    directory: Path,
+    behave: Any,
+    desk: RecordingDesk,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: str,
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(attempt_of_a_job, "LOG_SECONDS", 0.1)
+    attempt = run(behave(REPORTS_ERROR))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    cannot_be_read(cluster, trouble)
+    try:
+        cluster.act("cut")
+        await let_go(directory)
+        outcome = await attempt
+    finally:
+        can_be_read(cluster)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, True)
+    assert "the end of its log could not be read" in outcome.detail
+    assert "could not be read" in desk.events[-1][2]["unread"]
+    assert desk.text == "one\n"  # what the node says is not the agent's word
+
+
+async def test_an_agent_that_said_that_it_is_done_has_succeeded_without_the_rest_of_its_log(
+    cluster: Cluster, run: Run, directory: Path, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_of_a_job, "LOG_SECONDS", 0.1)
+    body = TWO_WORDS.replace('print("one", flush=True)', 'event(type="done", summary="Ink"); print("one", flush=True)')
+    attempt = run(behave(body))
+    await until(lambda: desk.text == "one\n", "the agent is done, and works on")
+    cannot_be_read(cluster, "500")
+    try:
+        cluster.act("cut")
+        await let_go(directory)
+        assert await attempt == Succeeded("Ink")
+    finally:
+        can_be_read(cluster)
+    assert "could not be read" in desk.events[-1][2]["unread"]
+
+
+def cannot_be_read(cluster: Cluster, trouble: str) -> None:
+    if trouble.isdecimal():
+        cluster.act("refuse", code=trouble, count="-1", only="get pods/log")
+    else:
+        cluster.act("complain", words="unable to retrieve container logs for containerd://0f3a")
+
+
+def can_be_read(cluster: Cluster) -> None:
+    cluster.act("refuse", code="500", count="0")
+    cluster.act("complain", words="")
+
+
+async def test_an_error_that_a_lost_attempt_was_told_is_not_forgotten(
+    cluster: Cluster, run: Run, run_id: RunId, directory: Path, behave: Any, desk: RecordingDesk
+) -> None:
+    """The adopting attempt does not hear the line again."""
+    reports = REPORTS_ERROR.replace('        open("go").read()\n', "") + '        open("go").read()\n'
+    first = run(behave(reports))
+    await until(lambda: desk.text == "one\n", "the agent works")
+    verdict = '"detail": "no ink"'
+    await until(lambda: verdict in str(cluster.objects(run_id, "Secret")), "the error is noted")
+    desk.handed_on = True
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = run(behave(reports), attempt=2)
+    await until(lambda: desk.events, "the Job is adopted")
+    await let_go(directory)
+    assert await second == Failed(ErrorClass.AGENT_ERROR, "no ink", retryable=False)
+
+
+async def test_what_rota_may_not_do_is_told_and_not_tried_again(
+    cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_of_clusters, "DOUBT_SECONDS", 0.1)
     allowed = [rule for rule in clusters.rules() if "jobs" not in rule["resources"]]
     cluster.act("rules", rules=json.dumps(allowed))
     try:
@@ -763,8 +1243,9 @@ async def test_what_rota_may_not_do_is_told_and_not_tried_again(cluster: Cluster
 
 
 async def test_a_right_that_is_taken_away_while_an_agent_works_ends_its_attempt(
-    cluster: Cluster, run: Run, run_id: RunId, behave: Any, desk: RecordingDesk
+    cluster: Cluster, run: Run, run_id: RunId, behave: Any, desk: RecordingDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_of_clusters, "DOUBT_SECONDS", 0.1)
     blind = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "watch"]} for rule in clusters.rules()]
     attempt = run(behave(TWO_WORDS))
     await until(lambda: desk.text == "one\n", "the agent works")
@@ -784,7 +1265,7 @@ async def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path, desk: Rec
     executor = KubernetesExecutor(kubeconfig=str(tmp_path / "nowhere"))
     outcome = await executor.execute(assignment({"image": IMAGE}, tmp_path), desk)
     assert isinstance(outcome, Failed)
-    assert outcome.detail.startswith("ROTA_KUBERNETES_CONFIG: no way to a cluster was found")
+    assert outcome.detail.startswith("ROTA_KUBERNETES_CONFIG: no cluster is configured: there is no kubeconfig")
     assert not outcome.retryable
 
 
@@ -819,6 +1300,36 @@ def test_a_line_without_end_does_not_fill_the_worker() -> None:
     lines = Stamped(Told())
     assert lines.feed(b"2026-11-16T02:00:00Z " + b"x" * 2_000_000) == b"x" * 2_000_000
     assert lines.feed(b"y\n2026-11-16T02:00:01Z next\n") == b"y\nnext\n"
+
+
+def test_a_long_line_goes_on_behind_the_part_that_was_told() -> None:
+    begin, end = b"2026-11-16T02:00:00Z " + b"x" * 1_500_000, b"yyy\n2026-11-16T02:00:00Z next\n"
+    first = Stamped(Told(b"2026-11-16T02:00:00Z", 0))
+    assert first.feed(begin) == b"x" * 1_500_000
+    broken = read_told(str(first.told))
+    assert broken == first.told
+    for size in (1_000_001, 1_500_001, 5_000_000):
+        again = Stamped(broken)
+        whole = begin + end
+        text = b"".join(again.feed(whole[at : at + size]) for at in range(0, len(whole), size))
+        assert text == b"yyy\nnext\n"
+        assert again.told == Told(b"2026-11-16T02:00:00Z", 2)
+
+
+def test_a_long_line_that_was_told_is_not_told_again_in_part() -> None:
+    line = b"2026-11-16T02:00:00Z " + b"x" * 1_500_000 + b"yyy\n"
+    first = Stamped(Told())
+    first.feed(line)
+    again = Stamped(first.told)
+    assert again.feed(line[:1_400_000]) + again.feed(line[1_400_000:]) == b""
+    assert again.feed(b"2026-11-16T02:00:01Z next\n") == b"next\n"
+
+
+@pytest.mark.parametrize("told", [Told(), Told(b"2026-11-16T02:00:00Z", 1)])
+def test_a_line_without_a_time_is_the_complaint_of_a_node(told: Told) -> None:
+    lines = Stamped(told)
+    lines.feed(b"2026-11-16T02:00:00Z one\nfailed to open the log: no such file")
+    assert (lines.rest(), lines.complaint) == (b"", "failed to open the log: no such file")
 
 
 def test_the_time_since_which_a_log_is_asked_for_is_in_whole_seconds() -> None:

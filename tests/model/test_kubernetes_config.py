@@ -92,6 +92,11 @@ def test_the_rest_is_read() -> None:
     assert read.tolerations == (Toleration(None, "Exists", None, None, None),)
 
 
+@pytest.mark.parametrize("keep", [0, 0.0, "0", "0s", "0d"])
+def test_a_job_that_has_ended_may_go_at_once(keep: object) -> None:
+    assert read_kubernetes({**IMAGE, "keep_finished": keep}).keep_finished == timedelta()
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [

@@ -102,3 +102,13 @@ async def test_an_image_that_does_not_exist_is_told_in_words() -> None:
     assert isinstance(outcome, Failed)
     assert "cannot be pulled" in outcome.detail
     assert await left(run_id) == []
+
+
+async def test_a_pod_that_cannot_be_created_is_told_in_words() -> None:
+    run_id, desk = RunId(new_id()), RecordingDesk()
+    given = assignment({"image": IMAGE, "service_account": "no-such-account"}, Path("/unused"), run_id=run_id)
+    outcome = await KubernetesExecutor(**WHERE, patience=timedelta(seconds=5)).execute(given, desk)
+    assert isinstance(outcome, Failed)
+    assert "no-such-account" in outcome.detail
+    assert not outcome.retryable
+    assert await left(run_id) == []

@@ -33,9 +33,10 @@ from rota.executors.process import Exited, Killed, Program, Spec, Unstarted, att
 from rota.model.agent_config import Limits
 
 VERSION = "1.37"
-KINDS = {"jobs": ("batch/v1", "Job"), "pods": ("v1", "Pod"), "secrets": ("v1", "Secret")}
+KINDS = {"jobs": ("batch/v1", "Job"), "pods": ("v1", "Pod"), "secrets": ("v1", "Secret"), "events": ("v1", "Event")}
 LARGEST_SECRET = 1_048_576
 SYNC_SECONDS = 60.0  # how long a kubelet may take to notice a changed Secret by itself
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 DELETE_OPTIONS = {"apiVersion", "kind", "gracePeriodSeconds", "propagationPolicy", "preconditions"}
 
 Object = dict[str, Any]
@@ -138,13 +139,22 @@ class Store:
         self.changed = asyncio.Event()
 
 
-def chosen(found: Object, query: Any) -> bool:
+FIELDS = {
+    "jobs": {"metadata.name"},
+    "pods": {"metadata.name"},
+    "events": {"involvedObject.kind", "involvedObject.uid", "type"},
+}
+
+
+def chosen(kind: str, found: Object, query: Any) -> bool:
     labels = found["metadata"].get("labels", {})
     wanted = [each.split("=") for each in query.get("labelSelector", "").split(",") if each]
     fields = [each.split("=") for each in query.get("fieldSelector", "").split(",") if each]
-    assert all(name == "metadata.name" for name, _ in fields), "other fields are not known here"
+    for name, _ in fields:
+        if name not in FIELDS[kind]:
+            raise Refusal(400, "BadRequest", f'"{name}" is not a known field selector')
     return all(labels.get(name) == value for name, value in wanted) and all(
-        found["metadata"]["name"] == value for _, value in fields
+        functools.reduce(lambda part, key: part[key], name.split("."), found) == value for name, value in fields
     )
 
 
@@ -159,6 +169,7 @@ class Container:
         self.over = False
         self.program: Program | None = None
         self.running: asyncio.Task[Any] | None = None
+        self.is_cut_off = False  # its node does not answer
         self.reason: str | None = None  # why it was ended, if the cluster ended it
 
     async def run(self, argv: list[str], env: dict[str, str], cwd: Path, grace: float) -> Any:
@@ -204,6 +215,10 @@ class Double:
         self.watches, self.expiring, self.babbling = 0, False, False
         self.down = False
         self.refused = 0
+        self.refusals: list[Object] = []  # for the next requests, each with how often
+        self.full: set[str] = set()  # kinds of which a quota allows no more
+        self.complaint = b""  # what a node says in place of a log, behind an answer that has begun with 200
+        self.repeats_pods = False  # as the controllers of Kubernetes before 1.25
 
     def spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -240,7 +255,8 @@ class Double:
                 self._admit(request)
             return await handler(request)  # type: ignore[no-any-return]
         except Refusal as refusal:
-            return web.json_response(refusal.status, status=refusal.code)
+            later = {"Retry-After": "1"} if refusal.code == 429 else {}
+            return web.json_response(refusal.status, status=refusal.code, headers=later)
 
     def _admit(self, request: web.Request) -> None:
         if self.down:
@@ -255,11 +271,36 @@ class Double:
         resource = request.match_info["kind"] + (f"/{sub}" if sub else "")
         group = "batch" if request.path.startswith("/apis/batch") else ""
         self.requests.append(f"{verb} {resource}")
+        forbidden = (
+            f'{resource} is forbidden: User "rota" cannot {verb} resource "{resource}" in API group "{group}" '
+            'in the namespace "agents"'
+        )
+        self._refuse(f"{verb} {resource}", forbidden)
         if not any(
             group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
             for rule in self.rules
         ):
-            raise Refusal(403, "Forbidden", f'{resource} is forbidden: User "rota" cannot {verb} resource "{resource}"')
+            raise Refusal(403, "Forbidden", forbidden)
+
+    def _refuse(self, asked: str, forbidden: str) -> None:
+        """As a server that has just started (401, 403), that is busy (429), or whose node does not answer (500)."""
+        for each in self.refusals:
+            if each["count"] and asked.startswith(each["only"]):
+                each["count"] -= 1
+                self.refused += 1
+                words = {
+                    401: ("Unauthorized", "Unauthorized"),
+                    403: ("Forbidden", forbidden),
+                    409: ("Conflict", f'Operation cannot be fulfilled on resourcequotas "small": {MODIFIED}'),
+                    429: ("TooManyRequests", "Too many requests, please try again later."),
+                    500: ("InternalError", "Get https://10.0.0.5:10250/containerLogs: dial tcp: connection refused"),
+                }[each["code"]]
+                raise Refusal(each["code"], *words)
+
+    def _check_quota(self, kind: str, name: str) -> None:
+        if kind in self.full:
+            used = f"requested: count/{kind}=1, used: count/{kind}=5, limited: count/{kind}=5"
+            raise Refusal(403, "Forbidden", f'{kind} "{name}" is forbidden: exceeded quota: small, {used}')
 
     async def _body(self, request: web.Request) -> tuple[str, Object]:
         kind = request.match_info["kind"]
@@ -275,6 +316,7 @@ class Double:
 
     async def _create(self, request: web.Request) -> web.Response:
         kind, body = await self._body(request)
+        self._check_quota(kind, body["metadata"]["name"])
         found = self.store.add(kind, body)
         if kind == "jobs":
             self.spawn(self._control(found["metadata"]["name"]))
@@ -302,16 +344,16 @@ class Double:
         changed = self.store.put(kind, changed)
         if kind == "pods":
             self._refresh(name)
-        elif kind == "jobs" and changed["status"].get("conditions"):
+        elif kind == "jobs":
+            self.spawn(self._time_out(name))
+        if kind == "jobs" and changed["status"].get("conditions"):
             self.spawn(self._forget(name, changed["metadata"]["uid"], changed["spec"]["ttlSecondsAfterFinished"]))
         return web.json_response(changed)
 
     def _same_version(self, found: Object, given: Object) -> None:
         version = given.get("metadata", {}).get("resourceVersion")
         if version not in (None, found["metadata"]["resourceVersion"]):
-            raise Refusal(
-                409, "Conflict", "the object has been modified; please apply your changes to the latest version"
-            )
+            raise Refusal(409, "Conflict", f"Operation cannot be fulfilled: {MODIFIED}")
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         kind = request.match_info["kind"]
@@ -319,7 +361,7 @@ class Double:
             if int(request.query["resourceVersion"]) < self.store.compacted:
                 raise self._too_old(request.query["resourceVersion"])
             return await self._stream(request, self._events(request, kind))
-        items = [found for found in self.store.of(kind) if chosen(found, request.query)]
+        items = [found for found in self.store.of(kind) if chosen(kind, found, request.query)]
         version, name = KINDS[kind]
         about = {"resourceVersion": str(self.store.version)}
         return web.json_response({"apiVersion": version, "kind": f"{name}List", "metadata": about, "items": items})
@@ -330,7 +372,7 @@ class Double:
         while time.monotonic() < until and watches == self.watches:
             changed = self.store.changed
             for version, event, what, found in self.store.history:
-                if version > after and what == kind and chosen(found, request.query):
+                if version > after and what == kind and chosen(kind, found, request.query):
                     yield json.dumps({"type": event, "object": found}).encode() + b"\n"
             after = self.store.version
             with contextlib.suppress(TimeoutError):
@@ -353,11 +395,16 @@ class Double:
         name = request.match_info["name"]
         self.store.get("pods", name)
         assert request.query["container"] == "agent"
+        if self.complaint:
+            return await self._stream(request, self._complain())
         container = self.containers.get(name)
         if container is None or (container.program is None and not container.over):
             waits = f'container "agent" in pod "{name}" is waiting to start: ContainerCreating'
             raise Refusal(400, "BadRequest", waits)
         return await self._stream(request, self._lines(container, request.query))
+
+    async def _complain(self) -> AsyncIterator[bytes]:
+        yield self.complaint
 
     async def _lines(self, container: Container, query: Any) -> AsyncIterator[bytes]:
         since, stamped = query.get("sinceTime", "").removesuffix("Z").encode(), query["timestamps"] == "true"
@@ -453,6 +500,8 @@ class Double:
 
     async def _end_pod(self, name: str, *, at_once: bool) -> None:
         container = self.containers.get(name)
+        if container and container.is_cut_off and not at_once:
+            return
         if container and container.running and not container.running.done():
             container.running.cancel()
             if at_once:
@@ -464,7 +513,11 @@ class Double:
             self.store.remove("pods", name)
             owner = pod["metadata"]["ownerReferences"][0]
             self._finish_deletion(owner["uid"])
-            self._settle(owner["name"], owner["uid"], failed="the pod was deleted")
+            job = self.store.objects.get(("jobs", owner["name"]), {"spec": {}})
+            if self.repeats_pods and "deletionTimestamp" not in job.get("metadata", {"deletionTimestamp": ""}):
+                self.spawn(self._control(owner["name"]))
+            elif not job["spec"].get("suspend"):
+                self._settle(owner["name"], owner["uid"], failed="the pod was deleted")
 
     async def _control(self, name: str) -> None:
         """The Job's controller, the scheduler and the kubelet of its one pod."""
@@ -484,9 +537,55 @@ class Double:
             "ownerReferences": [owner],
         }
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
+        self.spawn(self._time_out(name))
+        while refusal := self._admit_pod(about["name"], pod["spec"]):
+            if self.store.objects.get(("jobs", name), {"metadata": {}})["metadata"].get("uid") != owner["uid"]:
+                return
+            self._warn(job, "FailedCreate", f"Error creating: {refusal}")
+            await asyncio.sleep(0.2)
         self.store.add("pods", {**pod, "status": {"phase": "Pending"}})
         if await self._place(about["name"]):
             await self._work(about["name"])
+
+    def _admit_pod(self, name: str, spec: Object) -> Refusal | None:
+        """What admission says of a pod: it is created by the Job's controller, and nobody but that hears it."""
+        known = {"serviceAccountName": "default", "priorityClassName": None, "runtimeClassName": None}
+        words = {
+            "serviceAccountName": 'error looking up service account agents/{0}: serviceaccount "{0}" not found',
+            "priorityClassName": "no PriorityClass with name {0} was found",
+            "runtimeClassName": 'pod rejected: RuntimeClass "{0}" not found',
+        }
+        for field, only in known.items():
+            if spec.get(field, only) != only:
+                return Refusal(403, "Forbidden", f'pods "{name}" is forbidden: {words[field].format(spec[field])}')
+        try:
+            self._check_quota("pods", name)
+        except Refusal as refusal:
+            return refusal
+        return None
+
+    def _warn(self, about: Object, reason: str, message: str) -> None:
+        """One event for all that is alike, as recorders write them."""
+        kind, uid = about["kind"], about["metadata"]["uid"]
+        name = f"{about['metadata']['name']}.{uid[:8]}.{reason.lower()}"
+        event = self.store.objects.get(("events", name)) or self.store.add("events", {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name}, "type": "Warning", "count": 0,
+            "reason": reason, "message": message, "firstTimestamp": now(), "source": {"component": "job-controller"},
+            "involvedObject": {"kind": kind, "name": about["metadata"]["name"], "namespace": "agents", "uid": uid},
+        })  # fmt: skip
+        self.store.put("events", {**event, "message": message, "count": event["count"] + 1, "lastTimestamp": now()})
+
+    async def _time_out(self, name: str) -> None:
+        """End a Job at its deadline, which may be moved: each change comes here anew."""
+        job = self.store.get("jobs", name)
+        started = datetime.fromisoformat(job["status"]["startTime"])
+        left = job["spec"]["activeDeadlineSeconds"] - (datetime.now(UTC) - started).total_seconds()
+        await asyncio.sleep(max(left, 0))
+        found = self.store.objects.get(("jobs", name), {"metadata": {"uid": None}, "spec": {}})
+        is_moved = found["spec"].get("activeDeadlineSeconds") != job["spec"]["activeDeadlineSeconds"]
+        is_gone = found["metadata"]["uid"] != job["metadata"]["uid"] or "deletionTimestamp" in found["metadata"]
+        if not is_moved and not is_gone and not found["spec"].get("suspend"):
+            self._deadline(name.removeprefix("rota-"))
 
     def _pod(self, name: str) -> Object | None:
         pod = self.store.objects.get(("pods", name))
@@ -499,8 +598,23 @@ class Double:
                 "name": "agent", "state": state, "ready": "running" in state, "restartCount": 0,
                 "image": pod["spec"]["containers"][0]["image"], "imageID": "",
             }  # fmt: skip
-            pod["status"] = {**pod["status"], "phase": phase, "containerStatuses": [status], **more}
+            statuses = [status]
+            if self._has_sidecar(pod) and phase != "Pending":
+                runs = {"running": {"startedAt": now()}}
+                statuses.append({**status, "name": "proxy", "state": runs, "ready": True})
+                phase = "Running"
+            is_ready = "running" in state
+            reason = {} if is_ready else {"reason": "ContainersNotReady"}
+            kinds = [{"type": kind, "status": str(is_ready), **reason} for kind in ("Ready", "ContainersReady")]
+            kept = [each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"]
+            conditions = {"conditions": [*kept, *kinds]}
+            pod["status"] = {**pod["status"], "phase": phase, "containerStatuses": statuses, **conditions, **more}
             self.store.put("pods", pod)
+
+    def _has_sidecar(self, pod: Object) -> bool:
+        """A container that something in the cluster adds to pods with this annotation, and that never ends."""
+        annotations: Object = pod["metadata"].get("annotations", {})
+        return annotations.get("example.com/inject") == "proxy"
 
     async def _place(self, name: str) -> bool:
         pod = self._pod(name)
@@ -512,16 +626,21 @@ class Double:
             self.store.put("pods", pod)
             return False
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        pod["spec"] = {**pod["spec"], "nodeName": "node-1"}
         self.store.put("pods", pod)
         if image != image.lower():
             self._say(name, {"waiting": {"reason": "InvalidImageName", "message": f"couldn't parse image {image}"}})
             return False
-        if image.startswith(("missing/", "unreachable/")) or ":no-such-" in image:
+        if image.startswith(("missing/", "unreachable/", "missing-old/")) or ":no-such-" in image:
             error = "dial tcp: i/o timeout" if image.startswith("unreachable/") else "not found"
-            self._say(name, {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull "{image}": {error}'}})
-            self._say(
-                name, {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling "{image}": {error}'}}
-            )
+            failed, backs_off = f'failed to pull "{image}": {error}', f'Back-off pulling image "{image}"'
+            if not image.startswith("missing-old/"):  # kubelets before 1.32 forget the cause
+                backs_off += f": ErrImagePull: {failed}"
+            self._say(name, {"waiting": {"reason": "ErrImagePull", "message": failed}})
+            self._say(name, {"waiting": {"reason": "ImagePullBackOff", "message": backs_off}})
+            return False
+        if image.startswith("stuck/"):
+            self._say(name, {"waiting": {"reason": "ContainerCreating"}})
             return False
         if image.startswith("rootful/"):
             message = "container has runAsNonRoot and image will run as root"
@@ -611,7 +730,7 @@ class Double:
         ends = {"exitCode": code, "reason": reason, "finishedAt": now(), **message}
         self._say(name, {"terminated": ends}, "Succeeded" if code == 0 else "Failed", **more)
         pod = self._pod(name)
-        if pod is not None:
+        if pod is not None and not self._has_sidecar(pod):
             owner = pod["metadata"]["ownerReferences"][0]
             self._settle(
                 owner["name"], owner["uid"], failed="" if code == 0 else "Job has reached the specified backoff limit"
@@ -651,18 +770,54 @@ class Double:
             "down": lambda query: setattr(self, "down", query["down"] == "true"),
             "end": lambda query: self._befall(query["run"], query["reason"]),
             "deadline": lambda query: self._deadline(query["run"]),
+            "refuse": lambda query: self._refuse_next(int(query["code"]), int(query["count"]), query.get("only", "")),
+            "full": lambda query: self.full.add(query["kind"]),
+            "room": lambda _: self.full.clear(),
+            "complain": lambda query: setattr(self, "complaint", query["words"].encode()),
+            "suspend": lambda query: self._suspend(query["run"]),
+            "lose": lambda query: self._lose_node(query["run"]),
+            "give_up": lambda query: self._give_up(query["run"]),
+            "repeat_pods": lambda query: setattr(self, "repeats_pods", query["on"] == "true"),
+            "warn": lambda query: self._warn(self._pods_of(query["run"])[0], query["reason"], query["message"]),
             "rules": lambda query: setattr(self, "rules", json.loads(query["rules"])),
         }
         acts[request.match_info["what"]](request.query)
         return web.json_response({})
 
+    def _pods_of(self, run: str) -> list[Object]:
+        return [pod for pod in self.store.of("pods") if pod["metadata"]["labels"].get("rota/run") == run]
+
+    def _refuse_next(self, code: int, count: int, only: str) -> None:
+        """The next `count` requests, or all of them if it is -1; none if it is 0."""
+        self.refusals = [{"code": code, "count": count, "only": only}] if count else []
+
     def _befall(self, run: str, reason: str) -> None:
-        for pod in self.store.of("pods"):
-            if pod["metadata"]["labels"].get("rota/run") == run:
-                container = self.containers[pod["metadata"]["name"]]
-                assert container.running
-                container.reason = reason
-                container.running.cancel()
+        for pod in self._pods_of(run):
+            container = self.containers[pod["metadata"]["name"]]
+            assert container.running
+            container.reason = reason
+            container.running.cancel()
+
+    def _suspend(self, run: str) -> None:
+        """The controller of a suspended Job deletes its pod, and the Job waits to be resumed."""
+        job = self.store.get("jobs", f"rota-{run}")
+        self.store.put("jobs", {**job, "spec": {**job["spec"], "suspend": True}})
+        for pod in self._pods_of(run):
+            self._delete_pod(pod, None)
+
+    def _lose_node(self, run: str) -> None:
+        """The node controller calls the pods of a silent node unready; nothing else is heard of them."""
+        for pod in copy.deepcopy(self._pods_of(run)):
+            self.containers[pod["metadata"]["name"]].is_cut_off = True
+            for condition in pod["status"]["conditions"]:
+                if condition["type"] == "Ready":
+                    condition["status"] = "False"
+            self.store.put("pods", pod)
+
+    def _give_up(self, run: str) -> None:
+        """After five minutes the cluster deletes them, which the node does not confirm."""
+        for pod in self._pods_of(run):
+            self._delete_pod(pod, None)
 
     def _deadline(self, run: str) -> None:
         name = f"rota-{run}"

@@ -6,9 +6,10 @@ from typing import Any
 
 from rota.errors import Invalid
 from rota.executors.ending import misconfigured
-from rota.executors.kubernetes.attempt import Attempt, remove
+from rota.executors.kubernetes.attempt import Attempt
 from rota.executors.kubernetes.cluster import Cluster, Refused, Where
 from rota.executors.kubernetes.gateway import Unreachable
+from rota.executors.kubernetes.removing import remove
 from rota.model import agent_config
 from rota.model.agent_config import read_kubernetes
 from rota.model.executor import Assignment, Desk, LostAttempt
@@ -54,7 +55,7 @@ class KubernetesExecutor:
         except Unreachable as failure:
             return Failed(ErrorClass.EXECUTOR_ERROR, f"the cluster cannot be reached: {failure}")
         except Refused as refusal:
-            return Failed(ErrorClass.EXECUTOR_ERROR, f"the cluster refused: {refusal}", refusal.passing)
+            return Failed(ErrorClass.EXECUTOR_ERROR, f"the cluster refused: {refusal}", refusal.retryable)
 
     async def abandon(self, lost: LostAttempt) -> None:
         """While the run goes on, its next attempt adopts what is there; afterwards nobody does."""

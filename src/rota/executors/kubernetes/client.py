@@ -104,6 +104,7 @@ async def load(where: Mapping[str, str], configuration: Configuration) -> str:
         if inside:
             kube_config.load_incluster_config(configuration)
             return where["namespace"] or _namespace_here()
+        _require_kubeconfig(where["kubeconfig"])
         loader = await kube_config.load_kube_config(
             where["kubeconfig"] or None, where["context"] or None, configuration, persist_config=False
         )
@@ -111,6 +112,18 @@ async def load(where: Mapping[str, str], configuration: Configuration) -> str:
         raise NoWay(str(mistake)) from mistake
     context: Mapping[str, Any] = loader.current_context["context"]
     return str(where["namespace"] or context.get("namespace") or "default")
+
+
+def _require_kubeconfig(path: str) -> None:
+    """Name the missing file; the library calls a file that does not exist invalid."""
+    if path and not Path(path).is_file():
+        raise NoWay(f"there is no kubeconfig {path!r} on this worker; name a file that it can read")
+    named = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    if not path and not any(Path(each).expanduser().is_file() for each in named.split(os.pathsep) if each):
+        raise NoWay(
+            f"this worker does not run in a cluster, and there is no kubeconfig {named!r}; "
+            "set ROTA_KUBERNETES_CONFIG to the path of one"
+        )
 
 
 def _namespace_here() -> str:

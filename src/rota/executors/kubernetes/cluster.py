@@ -6,7 +6,8 @@ they don't know.
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,10 +16,12 @@ from rota.executors.kubernetes.gateway import Answer, Session, Unreachable
 from rota.executors.kubernetes.manifest import Object
 
 JOBS, PODS, SECRETS = "/apis/batch/v1/namespaces/{}/jobs", "/api/v1/namespaces/{}/pods", "/api/v1/namespaces/{}/secrets"
+EVENTS = "/api/v1/namespaces/{}/events"
 JSON, MERGE = "application/json", "application/merge-patch+json"
 WATCH_SECONDS = 240
 LONGEST_REFUSAL = 65536
 LONGEST_EVENT = 16_000_000
+DOUBT_SECONDS = 30.0
 
 
 class Refused(Exception):
@@ -28,6 +31,28 @@ class Refused(Exception):
         super().__init__(words)
         self.status = status
         self.passing = status == 429 or status >= 500
+        self.over_quota = status == 403 and "exceeded quota" in words
+        self.doubtful = status in (401, 403) and not self.over_quota
+        self.retryable = self.passing or self.over_quota or status == 401
+
+
+class Doubt:
+    """Refusals in a row. An API server that has just started refuses with 401 or 403 what it allows a moment later,
+    so these are final only after `DOUBT_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def is_final(self, refusal: Refused) -> bool:
+        if refusal.passing or not refusal.doubtful:
+            return not refusal.passing
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= DOUBT_SECONDS
+
+    def end(self) -> None:
+        """The cluster has allowed something again."""
+        self._since = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +110,9 @@ class Cluster:
     async def list(self, kind: str, **query: str) -> Object:
         return await self._call("GET", kind, query)
 
-    async def watch(self, kind: str, version: str, **query: str) -> AsyncGenerator[Object, None]:
+    async def watch(
+        self, kind: str, version: str, *, on_accept: Callable[[], None] = lambda: None, **query: str
+    ) -> AsyncGenerator[Object, None]:
         """Events after a version, until the server or the line ends them. The last may be of the type ERROR."""
         asked = {
             **query, "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true",
@@ -93,6 +120,7 @@ class Cluster:
         }  # fmt: skip
         held = b""
         async with self._answer("GET", kind, asked, timeout="watch") as answer:
+            on_accept()
             async for piece in answer.pieces():
                 *lines, held = (held + piece).split(b"\n")
                 if len(held) > LONGEST_EVENT:

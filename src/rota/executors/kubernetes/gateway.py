@@ -148,7 +148,7 @@ def _answer(head: Mapping[str, Any] | None, reader: asyncio.StreamReader) -> Ans
     if head is None:
         raise _gone()
     if "no_way" in head:
-        raise Invalid(f"no way to a cluster was found: {head['no_way']}", field="ROTA_KUBERNETES_CONFIG")
+        raise Invalid(f"no cluster is configured: {head['no_way']}", field="ROTA_KUBERNETES_CONFIG")
     if "broken" in head:
         raise Unreachable(head["broken"])
     return Answer(head, reader)

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 CONTAINER = "agent"
 RUN, ATTEMPT = "rota/run", "rota/attempt"  # labels
-TOLD, OUTCOME = "rota/told", "rota/outcome"  # annotations
+TOLD, OUTCOME, VERDICT = "rota/told", "rota/outcome", "rota/verdict"  # annotations
 BRIEFING, HOME = "/rota/briefing", "/rota/home"
 FILES = {"ROTA_TOKEN_FILE": "token", "ROTA_PROMPT_FILE": "prompt", "ROTA_ASSIGNMENT_FILE": "assignment.json"}
 LARGEST_SECRET = 1_048_576

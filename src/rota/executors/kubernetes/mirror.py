@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from rota.executors.kubernetes.cluster import JOBS, PODS, Cluster, Refused
+from rota.executors.kubernetes import words
+from rota.executors.kubernetes.cluster import JOBS, PODS, Cluster, Doubt, Refused
 from rota.executors.kubernetes.gateway import Unreachable
 from rota.executors.kubernetes.manifest import RUN, Object, name_of
 from rota.model.ids import RunId
@@ -24,7 +25,8 @@ class Mirror:
     def __init__(self, cluster: Cluster, run_id: RunId) -> None:
         self._cluster = cluster
         self._labels = {"labelSelector": f"{RUN}={run_id}"}
-        self._field = {"fieldSelector": f"metadata.name={name_of(run_id)}"}
+        self.name = name_of(run_id)
+        self._field = {"fieldSelector": f"metadata.name={self.name}"}
         self._jobs: dict[str, Object] = {}
         self._pods: dict[str, Object] = {}
         self._changed = asyncio.Event()
@@ -32,6 +34,7 @@ class Mirror:
         self._listed: set[str] = set()
         self._seen = 0
         self.last_pod: Object | None = None  # also when it is gone
+        self.pull_failure = ""  # the newest; the state of the pod shows it only for a moment
 
     @property
     def job(self) -> Object | None:
@@ -39,9 +42,19 @@ class Mirror:
 
     @property
     def pod(self) -> Object | None:
-        """The one of this Job; a Job that was replaced may leave others for a while."""
+        """The one of this Job; a Job that was replaced may leave others for a while. Once an agent has begun, a second
+        pod of its Job does not count: it would be a second agent within one attempt."""
+        begun = self.last_pod["metadata"]["uid"] if self.last_pod and words.begun(self.last_pod) else None
+        return next((pod for pod in self._own_pods() if begun in (None, pod["metadata"]["uid"])), None)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the cluster has made a second pod in place of the one whose agent had begun."""
+        return self.pod is None and bool(self._own_pods())
+
+    def _own_pods(self) -> list[Object]:
         uid = self.job["metadata"]["uid"] if self.job else None
-        return next((pod for pod in self._pods.values() if _owner(pod) == uid), None)
+        return [pod for pod in self._pods.values() if uid is not None and _owner(pod) == uid]
 
     @property
     def pods(self) -> list[Object]:
@@ -78,22 +91,28 @@ class Mirror:
 
     def _keep_pod(self) -> None:
         self.last_pod = self.pod or self.last_pod
+        self.pull_failure = words.pull_failure(self.pod) or self.pull_failure
 
     async def _follow(
         self, kind: str, query: dict[str, str], found: dict[str, Object], heard: Callable[[], None] = lambda: None
     ) -> None:
-        pause = FIRST_PAUSE
+        pause, doubt = FIRST_PAUSE, Doubt()
+
+        def accept() -> None:
+            nonlocal pause
+            pause = FIRST_PAUSE
+            doubt.end()
+
         while True:
             try:
                 version = await self._list(kind, query, found, heard)
-                pause = FIRST_PAUSE
                 while True:
-                    version = await self._watch(kind, query, version, found, heard)
+                    version = await self._watch(kind, query, version, found, heard, accept)
                     await asyncio.sleep(FIRST_PAUSE)  # a server that ends every watch at once is not stormed
             except _TooOld:
                 continue
             except Refused as refusal:
-                if not refusal.passing:
+                if doubt.is_final(refusal):
                     self._refusal = refusal
                     self._changed.set()
                     return
@@ -116,11 +135,17 @@ class Mirror:
         return str(listed["metadata"]["resourceVersion"])
 
     async def _watch(
-        self, kind: str, query: dict[str, str], version: str, found: dict[str, Object], heard: Callable[[], None]
+        self,
+        kind: str,
+        query: dict[str, str],
+        version: str,
+        found: dict[str, Object],
+        heard: Callable[[], None],
+        accept: Callable[[], None],
     ) -> str:
         """Hear one answer to its end; a watch ends now and then, and is taken up where it ended."""
         try:
-            async with aclosing(self._cluster.watch(kind, version, **query)) as events:
+            async with aclosing(self._cluster.watch(kind, version, on_accept=accept, **query)) as events:
                 async for event in events:
                     version = _take(event, found)
                     heard()

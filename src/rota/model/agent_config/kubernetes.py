@@ -26,6 +26,7 @@ _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _LABEL_NAME = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_ZERO = re.compile(r"0+[smhd]?")
 _SCALE = {
     "": 1.0,
     "m": 1e-3,
@@ -288,7 +289,7 @@ def _toleration(value: object, at: str) -> Toleration:
 
 
 def _keep(value: object, at: str) -> timedelta:
-    if value == 0 and not isinstance(value, bool):
+    if (value == 0 and not isinstance(value, bool)) or (isinstance(value, str) and _ZERO.fullmatch(value.strip())):
         return timedelta()
     seconds = isinstance(value, int | float) and not isinstance(value, bool)
     keep = parse_duration(f"{value}s" if seconds else str(value), field=at)
