@@ -125,6 +125,8 @@ def _lost(results: Sequence[PGresult]) -> Error:
 
 async def _one(conn: Connection, step: Step) -> list[TupleRow]:
     cursor = await (conn.execute(step.encode()) if isinstance(step, str) else conn.execute(step[0].encode(), step[1]))
+    if step == "BEGIN":
+        await conn.limit_transaction()
     return await cursor.fetchall() if cursor.description else []
 
 

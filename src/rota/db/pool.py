@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -15,10 +16,11 @@ from psycopg import AsyncConnection, AsyncTransaction
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
-from psycopg.types.json import set_json_loads
+from psycopg.types.json import Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import Busy, CannotStart, DatabaseAway
+from rota.timeouts import keepalives, session_limits, transaction_limits
 
 Wake = Callable[[str, Iterable[object]], None]  # a topic, and what happened there
 Tell = Callable[["Connection"], Awaitable[None]]
@@ -30,12 +32,18 @@ FIRST_PLANNED_FOR = 100  # rows
 WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
-LONGEST_SILENCE = 86_400  # seconds: what systems take as a span between keep-alives
-WRITTEN_PLAINLY = """
--- As psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC.
-SELECT set_config(name, given, false) FROM (VALUES ('TimeZone', 'UTC'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres'))
-       AS settings(name, given)
+PREPARE_SESSION = """
+-- Text as psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC. The limits are
+-- set only where this session is the server's own: behind a pooler they would stay with a server connection that anybody
+-- may use next. False: behind a pooler, which tells a number of its own for the server's process.
+SELECT pg_backend_pid() = %(pid)s, count(set_config(name, value, false))
+  FROM (VALUES ('TimeZone', 'UTC', true), ('DateStyle', 'ISO', true), ('IntervalStyle', 'postgres', true)
+        UNION ALL SELECT name, value, false FROM jsonb_each_text(%(limits)s) AS limits(name, value)) AS settings(name, value, always)
+ WHERE always OR pg_backend_pid() = %(pid)s
 """
+LIMIT_TRANSACTION = (
+    "SELECT count(set_config(name, value, true)) FROM jsonb_each_text(%(limits)s) AS limits(name, value)"
+)
 PLAN_ONCE = """
 SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_generic_plan'),
        ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')) AS settings(name, given)
@@ -44,7 +52,9 @@ SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_ge
 _NO_URL = "not a URL like postgresql://user:password@host:5432/database"
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
-PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
+PASSING = (
+    psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout, Busy, OSError,
+)  # fmt: skip
 # Another was first: who looks again sees it, and writes something else.
 OVERTAKEN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
 MOST_OVERTAKEN = 3  # times, of one who does not give up at once
@@ -66,19 +76,35 @@ class PatientConnection(AsyncConnection[TupleRow]):
     if something in between still answers for it."""
 
     patience = ANSWER.total_seconds()
+    hung_up = False
 
     async def wait(self, *args: Any, **options: Any) -> Any:
         # Not by a cancellation: psycopg would first ask the server, through the same silence, to end the statement.
-        alarm = asyncio.get_running_loop().call_later(self.patience, self._hang_up)
+        self._set_alarm()
         try:
             return await super().wait(*args, **options)
         finally:
-            alarm.cancel()
+            self._alarm.cancel()
+
+    def _set_alarm(self) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(self.patience, self._hang_up)
 
     def _hang_up(self) -> None:
-        if not self.closed:
+        """Unless the server has answered, and it is this process that slept."""
+        if self.closed:
+            return
+        if _has_input(self.fileno()):
+            self._set_alarm()
+        else:
+            self.hung_up = True
             with socket.socket(fileno=os.dup(self.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
+
+
+def _has_input(file: int) -> bool:
+    look = select.poll()
+    look.register(file, select.POLLIN)
+    return bool(look.poll(0))
 
 
 class Connection(PatientConnection):
@@ -86,6 +112,7 @@ class Connection(PatientConnection):
     cannot forget it. What is rolled back wakes nobody."""
 
     database: "Database"
+    transaction_limits: Jsonb | None = None  # what each transaction sets for itself behind a pooler
     tells_at_once = True  # other processes, before whoever committed goes on
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -93,6 +120,11 @@ class Connection(PatientConnection):
         self._wakes: list[tuple[str, object]] = []
         self.rollbacks = 0  # with each, psycopg forgets all that is prepared
         self._afterwards: list[Callable[[], None]] = []
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether the server or the network ended it, and not our own patience."""
+        return self.broken and not self.hung_up
 
     async def is_direct(self) -> bool:
         """Whether what is prepared or set here stays here. Behind a pooler the next transaction may be another server's, and
@@ -120,7 +152,10 @@ class Connection(PatientConnection):
     ) -> AsyncIterator[AsyncTransaction]:
         before, kept = (len(self._wakes), len(self._afterwards)), False
         try:
+            outermost = self._idle()
             async with super().transaction(savepoint_name, force_rollback) as transaction:
+                if outermost:
+                    await self.limit_transaction()
                 yield transaction
                 kept = not force_rollback
         except BaseException:
@@ -131,6 +166,11 @@ class Connection(PatientConnection):
                 del self._wakes[before[0] :], self._afterwards[before[1] :]
                 self.rollbacks += 1
         await self.tell()
+
+    async def limit_transaction(self) -> None:
+        """Bound the transaction that has just begun, unless its session is bounded."""
+        if self.transaction_limits:
+            await self.execute(LIMIT_TRANSACTION, {"limits": self.transaction_limits})
 
     async def commit(self) -> None:
         await super().commit()
@@ -165,16 +205,6 @@ class Connection(PatientConnection):
             self.database.waker(topic, [payload for about, payload in sent if about == topic])
 
 
-def _quick_to_notice(answer: timedelta) -> dict[str, int]:
-    """How TCP finds out that the other side is gone: while it is quiet, and while we send."""
-    silence = min(answer.total_seconds(), LONGEST_SILENCE)
-    seconds = max(1, int(silence / 3))
-    return {
-        "keepalives_idle": seconds, "keepalives_interval": seconds, "keepalives_count": 2,
-        "tcp_user_timeout": int(silence * 1000),
-    }  # fmt: skip
-
-
 def _wake_nobody(topic: str, payloads: Iterable[object]) -> None:
     """Polling finds it too."""
 
@@ -199,7 +229,7 @@ class Database:
             "connect_timeout": CONNECT_SECONDS,
             "application_name": "rota",
             "client_encoding": "UTF8",  # else PGCLIENTENCODING or the database's own choice counts
-            **_quick_to_notice(answer),
+            **keepalives(answer),
         }
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url, connection_class=Connection, kwargs=self._options, min_size=1, max_size=max(size, 2),
@@ -239,7 +269,10 @@ class Database:
     async def _prepare(self, conn: Connection) -> None:
         conn.patience = self._answer.total_seconds()
         conn.database = self
-        await conn.execute(WRITTEN_PLAINLY)
+        given = {"pid": conn.info.backend_pid, "limits": Jsonb(session_limits(self._answer))}
+        row = await (await conn.execute(PREPARE_SESSION, given)).fetchone()
+        if row and not row[0]:
+            conn.transaction_limits = Jsonb(transaction_limits(self._answer))
 
 
 class Reserved:

@@ -169,7 +169,9 @@ def of_any(error: BaseException) -> dict[str, Any]:
 
 
 def is_tried_again(request: Request, error: BaseException) -> bool:
-    return isinstance(error, OVERTAKEN) and ENDED in request.scope
+    """Whether nothing of this try is kept, and another may succeed."""
+    uncommitted = isinstance(error, OVERTAKEN) or getattr(request.state, "lost_before_commit", False)
+    return uncommitted and ENDED in request.scope
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
