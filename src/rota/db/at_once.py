@@ -66,7 +66,7 @@ async def _together(conn: Connection, known: Names, steps: Sequence[Step]) -> li
     async with conn.lock:
         results = await conn.wait(_exchange(conn.pgconn, [send for _, send in sends]))
     if failed := next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None):
-        raise error_from_result(failed, encoding=conn.info.encoding)
+        raise conn.note(error_from_result(failed, encoding=conn.info.encoding))
     known |= new
     return [_rows(conn, result) for (shows, _), result in zip(sends, results, strict=True) if shows]
 

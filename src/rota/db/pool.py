@@ -19,6 +19,7 @@ from psycopg.rows import TupleRow
 from psycopg.types.json import Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
+from rota.db.write_health import UNWRITABLE, WriteHealth
 from rota.errors import Busy, CannotStart, DatabaseAway
 from rota.timeouts import keepalives, session_limits, transaction_limits
 
@@ -53,7 +54,8 @@ _NO_URL = "not a URL like postgresql://user:password@host:5432/database"
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
 PASSING = (
-    psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout, Busy, OSError,
+    psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction, Busy, OSError,
 )  # fmt: skip
 # Another was first: who looks again sees it, and writes something else.
 OVERTAKEN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
@@ -133,6 +135,19 @@ class Connection(PatientConnection):
             return False
         row = await (await self.execute("SELECT pg_backend_pid()", prepare=False)).fetchone()
         return row == (self.info.backend_pid,)
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().wait(*args, **options)
+        except UNWRITABLE as failure:
+            self.note(failure)
+            raise
+
+    def note(self, failure: psycopg.Error) -> psycopg.Error:
+        """For `/readyz`, if it is of the kind that other writes would meet too."""
+        if isinstance(failure, UNWRITABLE):
+            self.database.write_health.note(failure)
+        return failure
 
     def afterwards(self, call: Callable[[], None]) -> None:
         """Call this at the end of the transaction if it is kept, or at once if none is open."""
@@ -223,6 +238,7 @@ class Database:
         self.tell: Tell = _tell_nobody
         self.api_role: str | None = None  # found by rota.db.isolation at its first use
         self.knows_api_role = False
+        self.write_health = WriteHealth()
         self._options: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": 5 if prepared else None,
