@@ -233,7 +233,7 @@ class Database:
 
     def __init__(self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER) -> None:
         self.url = url
-        self._answer = answer
+        self.answer = answer  # a connection on which the database says nothing for so long is hung up
         self.waker: Wake = _wake_nobody  # until rota.db.listener.Wakes does
         self.tell: Tell = _tell_nobody
         self.api_role: str | None = None  # found by rota.db.isolation at its first use
@@ -283,12 +283,12 @@ class Database:
         return conn
 
     async def _prepare(self, conn: Connection) -> None:
-        conn.patience = self._answer.total_seconds()
+        conn.patience = self.answer.total_seconds()
         conn.database = self
-        given = {"pid": conn.info.backend_pid, "limits": Jsonb(session_limits(self._answer))}
+        given = {"pid": conn.info.backend_pid, "limits": Jsonb(session_limits(self.answer))}
         row = await (await conn.execute(PREPARE_SESSION, given)).fetchone()
         if row and not row[0]:
-            conn.transaction_limits = Jsonb(transaction_limits(self._answer))
+            conn.transaction_limits = Jsonb(transaction_limits(self.answer))
 
 
 class Reserved:
