@@ -142,14 +142,15 @@ def test_a_url_is_shown_without_its_password() -> None:
 async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.05)
     db = Database(database_url, size=2)
     await db.open()
     try:
         async with db.connection(), db.connection():
+            monkeypatch.setattr(db._pool, "timeout", 0.05)
             with pytest.raises(Busy):
                 async with db.connection():
                     pass
+            monkeypatch.undo()
         async with db.connection() as conn:
             await conn.execute("SELECT 1")
     finally:

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, AsyncTransaction
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
-from psycopg.types.json import Jsonb, set_json_loads
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.db.write_health import UNWRITABLE, WriteHealth
@@ -33,18 +33,8 @@ FIRST_PLANNED_FOR = 100  # rows
 WAIT_SECONDS = 2.0  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
-PREPARE_SESSION = """
--- Text as psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC. The limits are
--- set only where this session is the server's own: behind a pooler they would stay with a server connection that anybody
--- may use next. False: behind a pooler, which tells a number of its own for the server's process.
-SELECT pg_backend_pid() = %(pid)s, count(set_config(name, value, false))
-  FROM (VALUES ('TimeZone', 'UTC', true), ('DateStyle', 'ISO', true), ('IntervalStyle', 'postgres', true)
-        UNION ALL SELECT name, value, false FROM jsonb_each_text(%(limits)s) AS limits(name, value)) AS settings(name, value, always)
- WHERE always OR pg_backend_pid() = %(pid)s
-"""
-LIMIT_TRANSACTION = (
-    "SELECT count(set_config(name, value, true)) FROM jsonb_each_text(%(limits)s) AS limits(name, value)"
-)
+# Text as psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC.
+READABLE = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 PLAN_ONCE = """
 SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_generic_plan'),
        ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')) AS settings(name, given)
@@ -103,6 +93,23 @@ class PatientConnection(AsyncConnection[TupleRow]):
                 line.shutdown(socket.SHUT_RDWR)
 
 
+def _prepare_session(answer: timedelta) -> str:
+    """Set what holds for the session; the limits only where it is the server's own. Behind a pooler, which tells a number
+    of its own for the server's process, they would stay with a server connection that anybody may use next: then the
+    first column is false."""
+    direct = "pg_backend_pid() = %(pid)s"
+    limits = [f"CASE WHEN {direct} THEN {_set(*each, 'false')} END" for each in session_limits(answer).items()]
+    return f"SELECT {direct}, {', '.join([*(_set(*each, 'false') for each in READABLE.items()), *limits])}"
+
+
+def _limit_transaction(answer: timedelta) -> str:
+    return f"SELECT {', '.join(_set(*each, 'true') for each in transaction_limits(answer).items())}"
+
+
+def _set(name: str, value: str, local: str) -> str:
+    return f"set_config('{name}', '{value}', {local})"
+
+
 def _has_input(file: int) -> bool:
     look = select.poll()
     look.register(file, select.POLLIN)
@@ -114,7 +121,7 @@ class Connection(PatientConnection):
     cannot forget it. What is rolled back wakes nobody."""
 
     database: "Database"
-    transaction_limits: Jsonb | None = None  # what each transaction sets for itself behind a pooler
+    transaction_limits = ""  # the statement with which each transaction sets them for itself behind a pooler
     tells_at_once = True  # other processes, before whoever committed goes on
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -185,7 +192,7 @@ class Connection(PatientConnection):
     async def limit_transaction(self) -> None:
         """Bound the transaction that has just begun, unless its session is bounded."""
         if self.transaction_limits:
-            await self.execute(LIMIT_TRANSACTION, {"limits": self.transaction_limits})
+            await self.execute(self.transaction_limits.encode())
 
     async def commit(self) -> None:
         await super().commit()
@@ -234,6 +241,7 @@ class Database:
     def __init__(self, url: str, *, size: int = 10, prepared: bool = True, answer: timedelta = ANSWER) -> None:
         self.url = url
         self.answer = answer  # a connection on which the database says nothing for so long is hung up
+        self._prepare_session = _prepare_session(answer)
         self.waker: Wake = _wake_nobody  # until rota.db.listener.Wakes does
         self.tell: Tell = _tell_nobody
         self.api_role: str | None = None  # found by rota.db.isolation at its first use
@@ -285,10 +293,10 @@ class Database:
     async def _prepare(self, conn: Connection) -> None:
         conn.patience = self.answer.total_seconds()
         conn.database = self
-        given = {"pid": conn.info.backend_pid, "limits": Jsonb(session_limits(self.answer))}
-        row = await (await conn.execute(PREPARE_SESSION, given)).fetchone()
+        cursor = await conn.execute(self._prepare_session.encode(), {"pid": conn.info.backend_pid}, prepare=False)
+        row = await cursor.fetchone()
         if row and not row[0]:
-            conn.transaction_limits = Jsonb(transaction_limits(self.answer))
+            conn.transaction_limits = _limit_transaction(self.answer)
 
 
 class Reserved:
