@@ -48,3 +48,4 @@ PICKUP = Spans("rota_pickup_seconds", "Time from a run's being ready to its atte
 DURATION = Spans("rota_duration_seconds", "Running time of an attempt", ["executor"], buckets=_SPANS)
 BUSY_PLACES = Gauge("rota_places_busy", "Places of this worker that are taken")
 QUEUE_DEPTH = Gauge("rota_queue_depth", "Runs that were ready and waited for a place at the last snapshot")
+OVERDUE_TRIGGERS = Gauge("rota_triggers_overdue", "Triggers due for more than a minute at the last snapshot")

@@ -10,6 +10,11 @@ STOP_AT = 0.85  # of the lease: who could not renew by then stops its agents
 KILL_WITHIN = 0.1  # of the lease, between TERM and KILL: together they end before the lease does
 ASK_AGAIN = 1.2  # of that: who kills its agent in order is not hurried
 ANSWER_WITHIN = 0.5  # of the lease: a statement that got no answer is given up while its worker can still renew
+LONGEST_IDLE = timedelta(seconds=15)  # between two statements of a transaction: its locks keep others waiting
+IDLE_WITHIN = 0.75  # of the answer's time-out: the server ends an idle transaction
+LOCK_WITHIN = 0.75  # of it: the server gives up waiting for a lock
+STATEMENT_WITHIN = 0.9  # of it: the server ends a statement, and only later does the client hang up
+LONGEST_SILENCE = 86_400  # seconds: the longest span between keep-alives that systems accept
 LONGEST_KILL = timedelta(seconds=4)  # so that a cancelled agent is gone within five seconds
 
 
@@ -20,6 +25,39 @@ def kill_after(lease: timedelta) -> timedelta:
 def ask_again_after(lease: timedelta) -> timedelta:
     """An executor that did not end is asked again after so long, which is still before the lease ends."""
     return kill_after(lease) * ASK_AGAIN
+
+
+def keepalives(answer: timedelta) -> dict[str, int]:
+    """How TCP notices that the other side is gone, while nothing is sent and while data is unacknowledged. The names
+    are those of libpq; the server's settings have the prefix `tcp_`."""
+    silence = min(answer.total_seconds(), LONGEST_SILENCE)
+    seconds = max(1, int(silence / 3))
+    return {
+        "keepalives_idle": seconds, "keepalives_interval": seconds, "keepalives_count": 2,
+        "tcp_user_timeout": int(silence * 1000),
+    }  # fmt: skip
+
+
+def transaction_limits(answer: timedelta) -> dict[str, str]:
+    """Settings with which the server bounds a transaction, whatever becomes of its client: a frozen or disconnected
+    process keeps no row locked for longer than a lease."""
+    idle = min(LONGEST_IDLE, answer * IDLE_WITHIN)
+    spans = {
+        "idle_in_transaction_session_timeout": idle,
+        "lock_timeout": answer * LOCK_WITHIN,
+        "statement_timeout": answer * STATEMENT_WITHIN,
+    }
+    return {name: f"{_milliseconds(span)}ms" for name, span in spans.items()}
+
+
+def session_limits(answer: timedelta) -> dict[str, str]:
+    """The same for a whole session, and how the server notices that its client is unreachable."""
+    tcp = {name if name.startswith("tcp_") else f"tcp_{name}": str(value) for name, value in keepalives(answer).items()}
+    return {**transaction_limits(answer), **tcp}
+
+
+def _milliseconds(span: timedelta) -> int:
+    return max(1, min(int(span / timedelta(milliseconds=1)), LONGEST_SILENCE * 1000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`rota doctor`: what keeps a process from starting, or makes it slow, is found before it does."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ from rota.db.migrate import migrations
 from rota.db.pool import Connection
 from rota.errors import Broken
 from rota.settings import read_settings
+from support.house import House
 
 
 @pytest.fixture
@@ -84,6 +86,16 @@ async def test_it_tells_of_a_schema_that_is_newer(home: Path, database_url: str)
     with psycopg.connect(database_url) as conn:
         conn.execute("INSERT INTO migrations (number, name) VALUES (9999, 'from_the_future')")
     assert "it was used by a newer Rota" in (await examined())["start"].told
+
+
+async def test_it_tells_of_triggers_that_are_overdue(home: Path, house: House) -> None:
+    now = await house.value("SELECT now()")
+    await house.automation({"every": "1h"}, next_fire_at=now - timedelta(seconds=50))
+    assert (await examined())["schedule"].good
+    await house.automation({"every": "1h"}, next_fire_at=now - timedelta(seconds=70))
+    schedule = (await examined())["schedule"]
+    assert not schedule.good
+    assert schedule.told.startswith("1 trigger is due for more than a minute")
 
 
 async def test_what_was_found_before_the_database_failed_is_told_too(

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from rota.db import pool
-from rota.db.pool import Connection, Database, Reserved, check, shown
+from rota.db import at_once, pool
+from rota.db.pool import PASSING, Connection, Database, Reserved, check, shown
 from rota.errors import Busy, CannotStart
 from rota.settings import MOST
-from rota.timeouts import Timeouts
+from rota.timeouts import Timeouts, transaction_limits
 from support.postgres_proxy import Proxy
 from support.waiting import until
 
@@ -139,14 +139,18 @@ def test_a_url_is_shown_without_its_password() -> None:
     assert SECRET not in shown(f"postgresql://ada:x@{SECRET}@db.example/rota")
 
 
-async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(database_url: str) -> None:
-    db = Database(database_url, size=2, wait=timedelta(seconds=0.05))
+async def test_a_caller_who_finds_no_free_connection_is_told_to_come_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Database(database_url, size=2)
     await db.open()
     try:
         async with db.connection(), db.connection():
+            monkeypatch.setattr(db._pool, "timeout", 0.05)
             with pytest.raises(Busy):
                 async with db.connection():
                     pass
+            monkeypatch.undo()
         async with db.connection() as conn:
             await conn.execute("SELECT 1")
     finally:
@@ -313,3 +317,58 @@ async def test_a_commit_that_fails_wakes_nobody(db: Database) -> None:
         async with conn.transaction():
             pass
     assert woken.told == []
+
+
+LIMITS = """
+SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout'),
+       current_setting('statement_timeout')
+"""
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+async def test_the_server_bounds_every_transaction_and_nothing_is_left_behind_a_pooler(
+    database_url: str, pooled: bool
+) -> None:
+    limits, none = ("3s", "3s", "3600ms"), ("0", "0", "0")
+    proxy = Proxy(database_url)
+    proxy.hides_the_server = pooled
+    async with proxy.open(database_url) as url:
+        db = Database(url, answer=timedelta(seconds=4))
+        await db.open()
+        async with db.connection() as conn:
+            async with conn.transaction():
+                assert await (await conn.execute(LIMITS)).fetchone() == limits
+            async with at_once.transaction(conn, LIMITS.strip()) as found:
+                assert (found[0][0] if not pooled else await (await conn.execute(LIMITS)).fetchone()) == limits
+            assert await (await conn.execute(LIMITS)).fetchone() == (none if pooled else limits)
+        async with await db.reserve() as own, own.transaction():
+            assert await (await own.execute(LIMITS)).fetchone() == limits
+        await db.close()
+
+
+async def test_a_transaction_that_stays_idle_is_ended_by_the_server_and_its_connection_replaced(db: Database) -> None:
+    quick = Database(db.url, answer=timedelta(seconds=0.4))
+    await quick.open()
+    async with quick.connection() as conn:
+        pid = conn.info.backend_pid
+        await conn.execute("BEGIN")
+        await until(lambda: _is_gone(db, pid))
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+            await conn.execute("SELECT 1")
+    async with quick.connection() as conn:
+        assert await (await conn.execute("SELECT pg_backend_pid()")).fetchone() != (pid,)
+    assert issubclass(psycopg.errors.IdleInTransactionSessionTimeout, PASSING)
+    await quick.close()
+
+
+async def _is_gone(db: Database, pid: int) -> bool:
+    async with db.connection() as conn:
+        return (await conn.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid])).rowcount == 0
+
+
+def test_a_transaction_of_a_frozen_process_ends_long_before_a_lease_does() -> None:
+    for lease in (timedelta(seconds=2), timedelta(seconds=60), timedelta(hours=1)):
+        answer = Timeouts(lease, lease / 6, lease / 4, 2).answer
+        limits = [int(value.removesuffix("ms")) for value in transaction_limits(answer).values()]
+        assert max(limits) < answer / timedelta(milliseconds=1) < lease / timedelta(milliseconds=1)
+        assert limits[0] <= 15_000

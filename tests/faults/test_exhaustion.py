@@ -1,11 +1,14 @@
-"""All connections of a process are taken: callers are told at once, and leases go on."""
+"""Connections to the database or file descriptors run out: callers are told at once, leases and runs go on."""
 
 import asyncio
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 from psycopg import AsyncConnection
 
@@ -53,4 +56,28 @@ async def test_an_exhausted_pool_answers_503_quickly_and_does_not_touch_the_hear
     assert await fleet.ended(run_id) == "succeeded"
     run = await fleet.find_run()
     assert (run["attempt"], run["rescues"]) == (1, 0)
+    await fleet.keeps_its_promises()
+
+
+FEW_FILES = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+
+
+async def test_connections_leave_file_descriptors_to_runs_and_are_paused_quietly(fleet: Fleet) -> None:
+    token = await fleet.token()
+    await fleet.every_second(3, agent=await fleet.agent("quick", "echo Done"))
+    process = fleet.start("api,scheduler,watch,worker", prefix=FEW_FILES)
+    url = await asyncio.to_thread(process.url)
+    there = urlsplit(url)
+    with ExitStack() as open_connections:
+        began, before = time.monotonic(), len(process.said)
+        for _ in range(80):
+            client = open_connections.enter_context(socket.create_connection((there.hostname, there.port)))
+            client.sendall(b"GET / HT")  # and no more
+        await asyncio.to_thread(process.wait_for, "http.accept_paused")
+        await fleet.fired(10)
+        said, elapsed = process.said[before:], time.monotonic() - began
+        assert sum("accept" in line for line in said) <= elapsed + 1
+    status, _, _ = await asyncio.to_thread(get, f"{url}/api/v1/workspaces/default/automations", token)
+    assert status == 200
+    assert await fleet.ask("SELECT count(*) = 0 FROM runs WHERE status = 'failed' OR rescues > 0")
     await fleet.keeps_its_promises()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import Counter
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -9,12 +10,14 @@ import pytest
 from httpx import AsyncClient, Response
 
 from rota.access.signing_in import hashed
-from rota.http import streams
+from rota.http import admitting, streams
 from rota.trace import follow
 from support import api_client
-from support.api_client import Api, Office, assert_ok
+from support.api_client import Api, Office, assert_ok, assert_refused
+from support.waiting import until
 
 from .test_api_sessions import Reader, followed, forgotten, reading, say, session_of
+from .test_slow_clients import server_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 site, office, api, address = api_client.site, api_client.office, api_client.api, api_client.address
@@ -81,6 +84,55 @@ async def test_many_readers_are_told_at_once(office: Office, api: Api, address: 
     await asyncio.gather(*(each.wait() for each in begun))
     await say(office, session, "to", "all")
     assert await asyncio.gather(*crowd) == [[1, 2, 3]] * 60
+
+
+CROWD = 80
+
+
+async def test_streams_that_are_opened_at_once_are_admitted_in_turn(
+    office: Office, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(office.db._pool, "max_waiting", 20)  # fewer than come
+    monkeypatch.setattr(admitting, "ADMIT_SECONDS", 60.0)  # on a busy machine
+    session = await session_of(api)
+    async with server_of(office.site, max_streams=CROWD) as address:
+        answers = await asyncio.gather(*(_status(address, api, session) for _ in range(CROWD)))
+    assert Counter(answers) == {200: CROWD}
+
+
+async def _status(address: str, api: Api, session: str) -> int:
+    there = urlsplit(address)
+    reader, writer = await asyncio.open_connection(there.hostname, there.port)
+    path = api.url(f"/sessions/{session}/trace")
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
+    status = (await reader.readline()).split()[1]
+    writer.close()
+    return int(status)
+
+
+async def test_a_stream_that_is_not_admitted_in_time_is_refused(
+    office: Office, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All turns are taken by streams that wait for a lock; other requests go on."""
+    session = await session_of(api)
+    path = api.url(f"/sessions/{session}/trace")
+    headers = {"Authorization": f"Bearer {api.token}"}
+    async with (
+        server_of(office.site, pool_size=4) as address,
+        AsyncClient(base_url=address, headers=headers) as client,
+        office.db.connection() as conn,
+    ):
+        async with conn.transaction():
+            await conn.execute("LOCK TABLE sessions")
+            waiting = [asyncio.create_task(_status(address, api, session)) for _ in range(2)]
+            await until(lambda: office.value(WAITING_FOR_SESSIONS))
+            monkeypatch.setattr(admitting, "ADMIT_SECONDS", 0.05)
+            assert_refused(await client.get(path), 503, "busy")
+            assert (await client.get(api.url("/agents"))).status_code == 200
+        assert [await each for each in waiting] == [200, 200]
+
+
+WAITING_FOR_SESSIONS = "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted AND relation = 'sessions'::regclass"
 
 
 # HEAD ---------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,9 +51,16 @@ class Fleet:
 
     # ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, parts: str = "scheduler,watch,worker", *, url: str | None = None, **environment: str) -> Rota:
+    def start(
+        self,
+        parts: str = "scheduler,watch,worker",
+        *,
+        url: str | None = None,
+        prefix: Sequence[str] = (),
+        **environment: str,
+    ) -> Rota:
         given = {**QUICK, "ROTA_DATABASE_URL": url or self.url, **environment}
-        self.processes.append(Rota(self.directory / "home", "serve", "--only", parts, **given))
+        self.processes.append(Rota(self.directory / "home", "serve", "--only", parts, prefix=prefix, **given))
         return self.processes[-1]
 
     @asynccontextmanager

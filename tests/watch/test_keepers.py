@@ -5,6 +5,7 @@ import inspect
 from datetime import timedelta
 
 import pytest
+from prometheus_client import REGISTRY
 
 from rota.db import artifacts, memory, pruning
 from rota.db.listener import ANSWERS, CANCELS, RUNS, Listener, Wakes
@@ -71,6 +72,14 @@ async def test_two_processes_of_one_machine_take_one_snapshot(house: House, db: 
         await Snapshot(db, every=timedelta(minutes=1), dead_after=timedelta(seconds=30)).once()
     assert await house.value("SELECT count(*) FROM snapshots") == 1
     assert await house.value("SELECT memory_mb > 1 AND running = 0 AND queued = 0 FROM snapshots")
+
+
+async def test_a_snapshot_counts_the_triggers_that_are_overdue(house: House, db: Database) -> None:
+    now = await house.value("SELECT now()")
+    for late in (50, 70, 80):
+        await house.automation({"every": "1h"}, next_fire_at=now - timedelta(seconds=late))
+    await Snapshot(db, every=timedelta(minutes=1), dead_after=timedelta(seconds=30)).once()
+    assert REGISTRY.get_sample_value("rota_triggers_overdue") == 2
 
 
 @pytest.mark.parametrize(("days", "left"), [(91, 0), (89, 1)])
@@ -182,3 +191,29 @@ async def test_rescue_takes_a_bounded_bite_and_wakes_those_whom_it_concerns(
     await house.execute("UPDATE approvals SET expires_at = now()")
     assert await keeper.once() == 0.0
     assert {(CANCELS, str(started[0])), (RUNS, ""), (ANSWERS, str(asked.id))} <= set(woken)
+
+
+UNREAD = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'"
+
+
+async def test_a_process_that_froze_while_it_was_answered_keeps_nothing_locked(
+    house: House, db: Database, wakes: Wakes
+) -> None:
+    """Its socket is full. PostgreSQL ends an idle transaction, but not one whose answer it cannot send."""
+    await house.automation()
+    frozen = await db.reserve()
+    many = b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
+    frozen.pgconn.send_query(b"BEGIN; SELECT FROM automations FOR UPDATE; " + many)
+    frozen.pgconn.flush()
+    await until(lambda: house.value(f"SELECT ({UNREAD}) = 1"))
+    await Rescue(db, wakes).once()
+    assert await house.value(f"SELECT ({UNREAD}) = 1"), "it may still read"
+    impatient = Database(db.url, answer=timedelta(milliseconds=100))
+    await impatient.open()
+    await until(lambda: house.value(f"SELECT ({UNREAD} AND query_start < clock_timestamp() - interval '100 ms') = 1"))
+    await Rescue(impatient, wakes).once()
+    await until(lambda: house.value(f"SELECT ({UNREAD}) = 0"))
+    async with db.transaction() as conn:
+        await conn.execute("SELECT FROM automations FOR UPDATE NOWAIT")
+    await impatient.close()
+    frozen.pgconn.finish()

@@ -17,7 +17,7 @@ from rota.access import key_ring, sealing
 from rota.cli import options
 from rota.cli.operating import reason
 from rota.daemon import database
-from rota.db import health, isolation, sealed
+from rota.db import health, isolation, sealed, triggers
 from rota.db.embedded import has_data
 from rota.db.migrate import missing, refuse_newer
 from rota.db.pool import Connection, check
@@ -89,6 +89,8 @@ async def _database(settings: Settings) -> AsyncIterator[Finding]:
         seen = await health.examine(conn, now=time.time(), dead_after=used.timeouts.dead)
         yield Finding(seen.skew < LARGEST_SKEW, "clock", f"{seen.skew:.1f} s from the database's")
         yield Finding(seen.parked == 0, "triggers", f"{seen.parked} parked because they cannot be evaluated")
+        overdue = await triggers.count_overdue(conn)
+        yield Finding(overdue == 0, "schedule", _overdue(overdue))
         yield Finding(seen.workers > 0, "workers", f"{seen.workers} alive")
 
 
@@ -102,6 +104,16 @@ async def _sandbox(settings: Settings) -> Finding:
             settings = replace(settings, home=elsewhere)
         sandbox = await asyncio.to_thread(choose_sandbox, settings)
     return Finding(sandbox.name == "guard", "sandbox", sandbox.describe())
+
+
+def _overdue(count: int) -> str:
+    if not count:
+        return "no trigger is overdue"
+    what = "trigger is" if count == 1 else "triggers are"
+    return (
+        f"{count} {what} due for more than a minute and did not fire. Check that a process with the part scheduler "
+        "runs, its log for service.failed, and pg_stat_activity for a transaction that locks triggers or automations."
+    )
 
 
 def _pending(names: list[str]) -> str:

@@ -66,7 +66,7 @@ async def _together(conn: Connection, known: Names, steps: Sequence[Step]) -> li
     async with conn.lock:
         results = await conn.wait(_exchange(conn.pgconn, [send for _, send in sends]))
     if failed := next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None):
-        raise error_from_result(failed, encoding=conn.info.encoding)
+        raise conn.note(error_from_result(failed, encoding=conn.info.encoding))
     known |= new
     return [_rows(conn, result) for (shows, _), result in zip(sends, results, strict=True) if shows]
 
@@ -125,6 +125,8 @@ def _lost(results: Sequence[PGresult]) -> Error:
 
 async def _one(conn: Connection, step: Step) -> list[TupleRow]:
     cursor = await (conn.execute(step.encode()) if isinstance(step, str) else conn.execute(step[0].encode(), step[1]))
+    if step == "BEGIN":
+        await conn.limit_transaction()
     return await cursor.fetchall() if cursor.description else []
 
 

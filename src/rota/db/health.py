@@ -17,6 +17,15 @@ SELECT abs(extract(epoch FROM clock_timestamp())::float8 - %(now)s::float8),
 """
 
 
+END_UNREAD = """
+-- A backend that sends and whose client reads nothing: no time-out of PostgreSQL ends it, unless the connection is TCP's.
+-- No process of Rota waits so long for an answer.
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+ WHERE datname = current_database() AND usename = session_user AND application_name = 'rota' AND pid <> pg_backend_pid()
+   AND state = 'active' AND wait_event_type = 'Client' AND query_start < clock_timestamp() - %(silence)s::interval
+"""
+
+
 class Health(NamedTuple):
     skew: float
     parked: int
@@ -28,6 +37,13 @@ async def examine(conn: Connection, *, now: float, dead_after: timedelta) -> Hea
     row = await (await conn.execute(EXAMINE, {"now": now, "dead_after": dead_after})).fetchone()
     assert row
     return Health(*row)
+
+
+async def end_unread(conn: Connection, *, silence: timedelta) -> int:
+    """End the connections of processes that froze while PostgreSQL sent them an answer; how many there were."""
+    row = await (await conn.execute(END_UNREAD, {"silence": silence})).fetchone()
+    assert row
+    return int(row[0])
 
 
 async def hears(conn: Connection, url: str) -> bool:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 LOCK = 0x526F7461  # "Rota": the advisory lock under which migrations run
 LOCK_TIMEOUT = "5s"
+IDLE_TIMEOUT = "15s"  # a frozen process that migrates keeps no other from starting
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS migrations (
@@ -71,9 +72,15 @@ async def migrate(url: str) -> list[str]:
 async def _begin(conn: AsyncConnection[TupleRow]) -> set[int]:
     """What is there already, in a table that is made first if need be."""
     async with conn.transaction():
-        await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        await _take_turn(conn)
         await conn.execute(TABLE)
         return await applied(conn)
+
+
+async def _take_turn(conn: AsyncConnection[TupleRow]) -> None:
+    """Wait until no other process migrates. The limit ends with the transaction, so that it also works behind PgBouncer."""
+    await conn.execute(sql.SQL("SET LOCAL idle_in_transaction_session_timeout = {}").format(IDLE_TIMEOUT))
+    await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
 
 
 @contextmanager
@@ -111,7 +118,7 @@ async def missing(conn: AsyncConnection[TupleRow]) -> list[str]:
 async def _apply(conn: AsyncConnection[TupleRow], migration: Migration) -> bool:
     """Apply one, unless another process did so while this one waited for its turn."""
     async with conn.transaction():
-        await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        await _take_turn(conn)
         if migration.number in await applied(conn):
             return False
         await conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
@@ -132,7 +139,7 @@ def _tell(done: list[Migration], *, new: bool) -> None:
 async def _protect(conn: AsyncConnection[TupleRow]) -> None:
     """Whatever the chain made, no table with a workspace stays open to all."""
     async with conn.transaction():
-        await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        await _take_turn(conn)
         await conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
         await isolation.protect(conn)
 

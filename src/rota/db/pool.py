@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -18,7 +19,9 @@ from psycopg.rows import TupleRow
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
+from rota.db.write_health import UNWRITABLE, WriteHealth
 from rota.errors import Busy, CannotStart, DatabaseAway
+from rota.timeouts import keepalives, session_limits, transaction_limits
 
 Wake = Callable[[str, Iterable[object]], None]  # a topic, and what happened there
 Tell = Callable[["Connection"], Awaitable[None]]
@@ -30,12 +33,8 @@ FIRST_PLANNED_FOR = 100  # rows
 WAIT = timedelta(seconds=2)  # for a free connection; then whoever asked is told to come again
 MOST_WAITING = 500
 ANSWER = timedelta(seconds=30)
-LONGEST_SILENCE = 86_400  # seconds: what systems take as a span between keep-alives
-WRITTEN_PLAINLY = """
--- As psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC.
-SELECT set_config(name, given, false) FROM (VALUES ('TimeZone', 'UTC'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres'))
-       AS settings(name, given)
-"""
+# Text as psycopg reads it, whatever the server or its administrator has chosen for this user; times in UTC.
+READABLE = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 PLAN_ONCE = """
 SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_generic_plan'),
        ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')) AS settings(name, given)
@@ -44,7 +43,10 @@ SELECT set_config(name, given, false) FROM (VALUES ('plan_cache_mode', 'force_ge
 _NO_URL = "not a URL like postgresql://user:password@host:5432/database"
 
 # What ends by itself: the server restarts, a deadlock is broken, a place in the pool becomes free.
-PASSING = (psycopg.OperationalError, psycopg.InterfaceError, Busy, OSError)
+PASSING = (
+    psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction, Busy, OSError,
+)  # fmt: skip
 # Another was first: who looks again sees it, and writes something else.
 OVERTAKEN = (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
 MOST_OVERTAKEN = 3  # times, of one who does not give up at once
@@ -66,19 +68,52 @@ class PatientConnection(AsyncConnection[TupleRow]):
     if something in between still answers for it."""
 
     patience = ANSWER.total_seconds()
+    hung_up = False
 
     async def wait(self, *args: Any, **options: Any) -> Any:
         # Not by a cancellation: psycopg would first ask the server, through the same silence, to end the statement.
-        alarm = asyncio.get_running_loop().call_later(self.patience, self._hang_up)
+        self._set_alarm()
         try:
             return await super().wait(*args, **options)
         finally:
-            alarm.cancel()
+            self._alarm.cancel()
+
+    def _set_alarm(self) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(self.patience, self._hang_up)
 
     def _hang_up(self) -> None:
-        if not self.closed:
+        """Unless the server has answered, and it is this process that slept."""
+        if self.closed:
+            return
+        if _has_input(self.fileno()):
+            self._set_alarm()
+        else:
+            self.hung_up = True
             with socket.socket(fileno=os.dup(self.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
+
+
+def _prepare_session(answer: timedelta) -> str:
+    """Set what holds for the session; the limits only where it is the server's own. Behind a pooler, which tells a number
+    of its own for the server's process, they would stay with a server connection that anybody may use next: then the
+    first column is false."""
+    direct = "pg_backend_pid() = %(pid)s"
+    limits = [f"CASE WHEN {direct} THEN {_set(*each, 'false')} END" for each in session_limits(answer).items()]
+    return f"SELECT {direct}, {', '.join([*(_set(*each, 'false') for each in READABLE.items()), *limits])}"
+
+
+def _limit_transaction(answer: timedelta) -> str:
+    return f"SELECT {', '.join(_set(*each, 'true') for each in transaction_limits(answer).items())}"
+
+
+def _set(name: str, value: str, local: str) -> str:
+    return f"set_config('{name}', '{value}', {local})"
+
+
+def _has_input(file: int) -> bool:
+    look = select.poll()
+    look.register(file, select.POLLIN)
+    return bool(look.poll(0))
 
 
 class Connection(PatientConnection):
@@ -86,6 +121,7 @@ class Connection(PatientConnection):
     cannot forget it. What is rolled back wakes nobody."""
 
     database: "Database"
+    transaction_limits = ""  # the statement with which each transaction sets them for itself behind a pooler
     tells_at_once = True  # other processes, before whoever committed goes on
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -94,6 +130,11 @@ class Connection(PatientConnection):
         self.rollbacks = 0  # with each, psycopg forgets all that is prepared
         self._afterwards: list[Callable[[], None]] = []
 
+    @property
+    def was_ended(self) -> bool:
+        """Whether the server or the network ended it, and not our own patience."""
+        return self.broken and not self.hung_up
+
     async def is_direct(self) -> bool:
         """Whether what is prepared or set here stays here. Behind a pooler the next transaction may be another server's, and
         this one's next may be anybody's; it tells a number of its own for the server's process."""
@@ -101,6 +142,19 @@ class Connection(PatientConnection):
             return False
         row = await (await self.execute("SELECT pg_backend_pid()", prepare=False)).fetchone()
         return row == (self.info.backend_pid,)
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().wait(*args, **options)
+        except UNWRITABLE as failure:
+            self.note(failure)
+            raise
+
+    def note(self, failure: psycopg.Error) -> psycopg.Error:
+        """For `/readyz`, if it is of the kind that other writes would meet too."""
+        if isinstance(failure, UNWRITABLE):
+            self.database.write_health.note(failure)
+        return failure
 
     def afterwards(self, call: Callable[[], None]) -> None:
         """Call this at the end of the transaction if it is kept, or at once if none is open."""
@@ -120,7 +174,10 @@ class Connection(PatientConnection):
     ) -> AsyncIterator[AsyncTransaction]:
         before, kept = (len(self._wakes), len(self._afterwards)), False
         try:
+            outermost = self._idle()
             async with super().transaction(savepoint_name, force_rollback) as transaction:
+                if outermost:
+                    await self.limit_transaction()
                 yield transaction
                 kept = not force_rollback
         except BaseException:
@@ -131,6 +188,11 @@ class Connection(PatientConnection):
                 del self._wakes[before[0] :], self._afterwards[before[1] :]
                 self.rollbacks += 1
         await self.tell()
+
+    async def limit_transaction(self) -> None:
+        """Bound the transaction that has just begun, unless its session is bounded."""
+        if self.transaction_limits:
+            await self.execute(self.transaction_limits.encode())
 
     async def commit(self) -> None:
         await super().commit()
@@ -165,16 +227,6 @@ class Connection(PatientConnection):
             self.database.waker(topic, [payload for about, payload in sent if about == topic])
 
 
-def _quick_to_notice(answer: timedelta) -> dict[str, int]:
-    """How TCP finds out that the other side is gone: while it is quiet, and while we send."""
-    silence = min(answer.total_seconds(), LONGEST_SILENCE)
-    seconds = max(1, int(silence / 3))
-    return {
-        "keepalives_idle": seconds, "keepalives_interval": seconds, "keepalives_count": 2,
-        "tcp_user_timeout": int(silence * 1000),
-    }  # fmt: skip
-
-
 def _wake_nobody(topic: str, payloads: Iterable[object]) -> None:
     """Polling finds it too."""
 
@@ -191,18 +243,20 @@ class Database:
     ) -> None:
         """A caller gets an error after it waited for a free connection for `wait`."""
         self.url = url
-        self._answer = answer
+        self.answer = answer  # a connection on which the database says nothing for so long is hung up
+        self._prepare_session = _prepare_session(answer)
         self.waker: Wake = _wake_nobody  # until rota.db.listener.Wakes does
         self.tell: Tell = _tell_nobody
         self.api_role: str | None = None  # found by rota.db.isolation at its first use
         self.knows_api_role = False
+        self.write_health = WriteHealth()
         self._options: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": 5 if prepared else None,
             "connect_timeout": CONNECT_SECONDS,
             "application_name": "rota",
             "client_encoding": "UTF8",  # else PGCLIENTENCODING or the database's own choice counts
-            **_quick_to_notice(answer),
+            **keepalives(answer),
         }
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url, connection_class=Connection, kwargs=self._options, min_size=1, max_size=max(size, 2),
@@ -240,9 +294,12 @@ class Database:
         return conn
 
     async def _prepare(self, conn: Connection) -> None:
-        conn.patience = self._answer.total_seconds()
+        conn.patience = self.answer.total_seconds()
         conn.database = self
-        await conn.execute(WRITTEN_PLAINLY)
+        cursor = await conn.execute(self._prepare_session.encode(), {"pid": conn.info.backend_pid}, prepare=False)
+        row = await cursor.fetchone()
+        if row and not row[0]:
+            conn.transaction_limits = _limit_transaction(self.answer)
 
 
 class Reserved:

@@ -19,6 +19,13 @@ NEXT = """
 SELECT min(next_fire_at), coalesce(%(now)s::timestamptz, now()) FROM triggers WHERE next_fire_at IS NOT NULL
 """
 
+OVERDUE = """
+-- How many are due for longer than a healthy fleet ever takes; a hundred thousand at most.
+SELECT count(*) FROM (
+    SELECT FROM triggers WHERE next_fire_at < now() - %(late)s::interval LIMIT 100000) overdue
+"""
+OVERDUE_AFTER = timedelta(minutes=1)
+
 TIMING_COLUMNS = """
        t.kind, t.cron, t.every, t.time_of_day, t.at, t.timezone, t.anchor_at, t.starts_at, t.ends_at, t.max_fires, t.fires,
 """
@@ -367,6 +374,13 @@ async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | N
     row = await (await conn.execute(NEXT, {"now": now})).fetchone()
     assert row
     return row[0], row[1]
+
+
+async def count_overdue(conn: Connection) -> int:
+    """How many triggers should have fired more than a minute ago."""
+    row = await (await conn.execute(OVERDUE, {"late": OVERDUE_AFTER})).fetchone()
+    assert row
+    return int(row[0])
 
 
 async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[tuple[Due, datetime]]:

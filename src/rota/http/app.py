@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rota.http import api, health, hooks, mcp, ui
+from rota.http.admitting import Admitting
 from rota.http.again import TryingAgain
 from rota.http.bodies import BodyGuard
 from rota.http.context import Web, sign_in_early
@@ -30,6 +31,7 @@ def create_app(web: Web) -> FastAPI:
     app.add_middleware(TryingAgain)
     app.add_middleware(Redacting, web=web)
     app.add_middleware(BodyGuard, settings=settings, sign_in=sign_in_early)
+    app.add_middleware(Admitting, pool_size=settings.pool_size)
     app.add_middleware(Limiting, limits=web.limits)
     app.add_middleware(Heads)
     app.add_middleware(HostGuard, allowed=allowed_hosts(settings, web.url), show=_shown)

@@ -2,14 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import psycopg
 from fastapi import Depends, Request, Response
 from psycopg import Rollback
 from starlette.routing import Match
@@ -258,7 +259,8 @@ async def _unit(request: Request, workspace: str, response: Response) -> AsyncIt
     try:
         async with _signed_in(request, workspace) as signed:
             unit = await _begin(request, *signed, record)
-            yield unit
+            with _noting_loss(request, unit.conn):
+                yield unit
             await _finish(request, unit, response)
     except Repeated:
         raise  # nothing is changed, and the first is told in the log
@@ -268,6 +270,18 @@ async def _unit(request: Request, workspace: str, response: Response) -> AsyncIt
         raise
     if record and (told := refusal(request)):
         await record.write_refusal(shared.db, unit.caller, told)
+
+
+@contextmanager
+def _noting_loss(request: Request, conn: Connection) -> Iterator[None]:
+    """A connection that is lost here was lost before COMMIT was sent, so the request can be made again. PostgreSQL ends
+    the connection of a process that froze in a transaction."""
+    request.state.lost_before_commit = False
+    try:
+        yield
+    except psycopg.Error:
+        request.state.lost_before_commit = conn.was_ended
+        raise
 
 
 @asynccontextmanager

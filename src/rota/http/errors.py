@@ -29,6 +29,14 @@ TITLES_OF_CODES = {
     "attempt_over": "The attempt is over",
 }  # fmt: skip
 BROKEN = "Something broke on our side; the log has the details."
+DATABASE_FULL = "The disk of the database is full, so nothing can be saved. Free space on it; Rota goes on by itself."
+DATABASE_READ_ONLY = (
+    "The database takes no writes: it is a standby or read-only. Let ROTA_DATABASE_URL lead to the primary server."
+)
+DATABASE_LOCKED = (
+    "Another transaction keeps what this request changes locked. Try again in a moment; if it lasts, pg_stat_activity "
+    "shows the oldest transaction."
+)
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 ENDED = "rota.ended"  # in the scope of a try after which there may be another: set once it was ended for that
@@ -142,13 +150,27 @@ def of_database(error: psycopg.Error) -> dict[str, Any]:
             return problem(409, "conflict", "Somebody saved the same at this very moment. Look again, then try again.")
         case psycopg.errors.DataError() | psycopg.errors.ProgramLimitExceeded():
             return problem(422, "invalid", "A value cannot be stored: it is out of range or not valid text.")
-        case psycopg.errors.DeadlockDetected():
+        case psycopg.errors.DeadlockDetected() | psycopg.errors.IdleInTransactionSessionTimeout():
             return problem(503, "busy", "Others change the same at this moment. Try again in a moment.")
-        case psycopg.OperationalError() | psycopg.errors.QueryCanceled():
-            return problem(503, "database_unavailable", "The database does not answer. Try again in a moment.")
+        case psycopg.errors.ReadOnlySqlTransaction() | psycopg.OperationalError():
+            return _of_outage(error)
         case _:
             log.error("http.broken", exc_info=error)
             return problem(500, "broken", BROKEN)
+
+
+def _of_outage(error: psycopg.Error) -> dict[str, Any]:
+    match error:
+        case psycopg.errors.DiskFull():
+            return problem(503, "database_full", DATABASE_FULL)
+        case psycopg.errors.ReadOnlySqlTransaction():
+            return problem(503, "database_read_only", DATABASE_READ_ONLY)
+        case psycopg.errors.LockNotAvailable():
+            return problem(503, "database_locked", DATABASE_LOCKED)
+        case psycopg.errors.QueryCanceled():
+            return problem(503, "database_slow", "The database took too long over this. Try again in a moment.")
+        case _:
+            return problem(503, "database_unavailable", "The database does not answer. Try again in a moment.")
 
 
 def of_any(error: BaseException) -> dict[str, Any]:
@@ -169,7 +191,9 @@ def of_any(error: BaseException) -> dict[str, Any]:
 
 
 def is_tried_again(request: Request, error: BaseException) -> bool:
-    return isinstance(error, OVERTAKEN) and ENDED in request.scope
+    """Whether nothing of this try is kept, and another may succeed."""
+    uncommitted = isinstance(error, OVERTAKEN) or getattr(request.state, "lost_before_commit", False)
+    return uncommitted and ENDED in request.scope
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:

@@ -6,6 +6,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from rota.db.migrate import missing
 from rota.http.context import Shared
+from rota.http.errors import of_database
 from rota.service import failing
 
 router = APIRouter(tags=["public"])
@@ -19,15 +20,18 @@ async def healthz() -> str:
 
 @router.get("/readyz", responses={503: {"description": "Not ready, and why"}})
 async def readyz(shared: Shared) -> JSONResponse:
-    """The database answers and has every migration, and no part of this process fails all the time."""
+    """The database answers, takes writes and has every migration, and no part of this process fails all the time."""
     try:
         async with shared.db.connection() as conn:
             lacking = await missing(conn)
+            unwritable = await shared.db.write_health.failure(conn)
     except Exception as failure:  # whatever is wrong with the database, the answer is "not ready" and why
         return JSONResponse({"ready": False, "database": type(failure).__name__}, 503)
     failed = {"failing": names} if (names := failing()) else {}
-    ready = not lacking and not failed
-    return JSONResponse({"ready": ready, "missing_migrations": lacking, **failed}, 200 if ready else 503)
+    told = of_database(unwritable) if unwritable else {}
+    reason = {name: told[name] for name in ("code", "detail") if name in told}
+    ready = not lacking and not failed and not reason
+    return JSONResponse({"ready": ready, "missing_migrations": lacking, **failed, **reason}, 200 if ready else 503)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

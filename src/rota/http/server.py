@@ -7,6 +7,7 @@
 """
 
 import asyncio
+import socket
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -19,6 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rota.http.accepting import Acceptor, first_reserved
 from rota.http.errors import problem
 from rota.settings import Settings
 
@@ -27,7 +29,7 @@ CLOSE = (b"connection", b"close")
 END_OF_HEAD = b"\r\n\r\n"
 
 
-def create_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+def create_server(app: ASGIApp, settings: Settings) -> "Server":
     config = uvicorn.Config(
         app,
         http=partial(ClientProtocol, header_seconds=settings.header_seconds),  # type: ignore[arg-type]  # called as a class is
@@ -38,7 +40,41 @@ def create_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=3,
     )
-    return uvicorn.Server(config)
+    return Server(config, below=first_reserved(settings))
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, but for how connections are accepted."""
+
+    def __init__(self, config: uvicorn.Config, *, below: int) -> None:
+        super().__init__(config)
+        self._below = below
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        for each in sockets or []:
+            acceptor = Acceptor(each, self._make_protocol, self.server_state.connections, below=self._below)
+            self._accepting.append(asyncio.create_task(acceptor.run()))
+
+    async def on_tick(self, counter: int) -> bool:
+        for each in self._accepting:
+            if each.done():  # a server that no longer accepts must not look alive
+                each.result()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in self._accepting:
+            each.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
 
 class StrictConnection(h11.Connection):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import psycopg
 
-from rota.db import queues
+from rota.db import health, queues
 from rota.db.listener import ANSWERS, CANCELS, RUNS, Wakes, session_channel
 from rota.db.pool import Database
 from rota.metrics import RESCUED
@@ -32,8 +32,8 @@ class Rescue:
 
     async def once(self) -> float:
         failures: list[psycopg.Error] = []
-        steps = (self._take_back, self._end_stuck, self._free_lanes, self._expire)
-        rescued, stuck, freed, expired = [await _done(step, failures) for step in steps]
+        steps = (self._end_unread, self._take_back, self._end_stuck, self._free_lanes, self._expire)
+        _, rescued, stuck, freed, expired = [await _done(step, failures) for step in steps]
         if rescued or stuck or freed:
             RESCUED.inc(rescued)
             log.warning("runs.rescued", extra={"rescued": rescued, "stuck": stuck, "lanes_freed": freed})
@@ -41,6 +41,13 @@ class Rescue:
         if failures:
             raise failures[0]
         return 0.0 if max(rescued, stuck, freed, expired) >= self._batch else self._every.total_seconds()
+
+    async def _end_unread(self) -> int:
+        async with self._db.connection() as conn:
+            ended = await health.end_unread(conn, silence=self._db.answer)
+        if ended:
+            log.warning("connections.ended", extra={"connections": ended})
+        return ended
 
     async def _take_back(self) -> int:
         async with self._db.transaction() as conn:

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import psutil
 
-from rota.db import snapshots
+from rota.db import snapshots, triggers
 from rota.db.pool import Database
-from rota.metrics import QUEUE_DEPTH
+from rota.metrics import OVERDUE_TRIGGERS, QUEUE_DEPTH
 from rota.model.ids import new_id
 
 
@@ -34,4 +34,5 @@ class Snapshot:
                 memory_mb=psutil.virtual_memory().used / 2**20,
             )
             QUEUE_DEPTH.set(await snapshots.queue_depth(conn))
+            OVERDUE_TRIGGERS.set(await triggers.count_overdue(conn))
         return self._every.total_seconds()
