@@ -213,22 +213,30 @@ def _went_away(failure: Exception) -> DatabaseAway:
 
 
 @asynccontextmanager
+async def server(settings: Settings, patience: Patience | None = None) -> AsyncIterator[tuple[Settings, str]]:
+    """The settings with the URL of the database, and its URL for the owner of the tables. Starts the embedded server if
+    no other is set."""
+    if settings.database_url:
+        with contextlib.suppress(OSError):  # it is not there, or not ours: whatever needs it says so
+            await asyncio.to_thread(home_directory.tighten, settings.home)
+        yield settings, settings.database_url
+        return
+    async with AsyncExitStack() as stack:
+        embedded = EmbeddedPostgres(settings.home)
+        url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
+        stack.push_async_callback(asyncio.to_thread, embedded.stop)
+        stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
+        yield replace(settings, database_url=url), embedded.owner_url
+
+
+@asynccontextmanager
 async def database(
     settings: Settings, patience: Patience | None = None, *, as_it_is: bool = False
 ) -> AsyncIterator[tuple[Database, Settings]]:
     """Reach the database, starting the embedded one if none is given, and bring its schema up to date; or only look at
     it `as_it_is`."""
-    owner_url = settings.database_url
     async with AsyncExitStack() as stack:
-        if settings.database_url:
-            with contextlib.suppress(OSError):  # it is not there, or not ours: whatever needs it says so
-                await asyncio.to_thread(home_directory.tighten, settings.home)
-        else:
-            embedded = EmbeddedPostgres(settings.home)
-            url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
-            stack.push_async_callback(asyncio.to_thread, embedded.stop)
-            stack.push_async_callback(_end, asyncio.create_task(_keep_running(embedded)))
-            settings, owner_url = replace(settings, database_url=url), embedded.owner_url
+        settings, owner_url = await stack.enter_async_context(server(settings, patience))
         db = Database(
             settings.database_url,
             size=settings.pool_size,
