@@ -37,8 +37,9 @@ from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
+from rota.watch.directories import PruneDirectories
 from rota.watch.outdated import Outdated
-from rota.watch.prune import Prune, PruneArtifacts
+from rota.watch.prune import Prune, PruneArtifacts, PruneRuns
 from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
@@ -341,6 +342,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
+    runs = [PruneRuns(ready.db, keep=max(settings.keep_runs_days, settings.keep_events_days))]
     async with (
         _sending(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
@@ -357,6 +359,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
                 keep_audit=settings.keep_audit_days,
                 keep_notifications=settings.keep_notifications_days,
             ),
+            *(runs if settings.keep_runs_days else []),
         ),
     ):
         yield
@@ -377,6 +380,8 @@ async def _worker(ready: Ready) -> AsyncIterator[None]:
         await stack.enter_async_context(_looping(lease))
         stack.push_async_callback(lease.leave)
         await stack.enter_async_context(_looping(worker.abandon))
+        directories = PruneDirectories(ready.db, ready.settings.home, keep=ready.settings.keep_directories_days)
+        await stack.enter_async_context(_looping(directories))
         [loop] = await stack.enter_async_context(_looping(worker))
         worker.listen(ready.listener, loop)
         stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.end.hurry)
