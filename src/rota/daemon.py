@@ -342,7 +342,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
-    runs = [PruneRuns(ready.db, keep=max(settings.keep_runs_days, settings.keep_events_days))]
+    keep_runs = settings.keep_runs_days and max(settings.keep_runs_days, settings.keep_events_days)
     async with (
         _sending(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
@@ -359,7 +359,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
                 keep_audit=settings.keep_audit_days,
                 keep_notifications=settings.keep_notifications_days,
             ),
-            *(runs if settings.keep_runs_days else []),
+            *([PruneRuns(ready.db, keep=keep_runs)] if keep_runs else []),
         ),
     ):
         yield

@@ -104,15 +104,7 @@ BYTES = Number(1, MOST, "bytes", whole=True)
 PORT = Number(0, 65535, whole=True)
 SECONDS = Number(0.001, MOST, "seconds", unit=timedelta(seconds=1))
 DAYS = Number(0.001, 36500, "days", unit=timedelta(days=1))
-LEAST_DAYS_OF_RUNS = 30
-
-
-def _days_of_runs(value: str) -> timedelta:
-    """At least as long as the keys under which runs are started are known, which name them."""
-    days = float(value)
-    if days != 0 and not LEAST_DAYS_OF_RUNS <= days <= DAYS.most:
-        raise ValueError
-    return timedelta(days=days)
+DAYS_OF_RUNS = Number(30, 36500, "days", unit=timedelta(days=1))  # as long as the keys that name runs, or longer
 
 
 def _level(value: str) -> str:
@@ -253,11 +245,8 @@ class Settings:
     dead_after: int = _number(2, FEW, "Missed heartbeats after which a worker counts as dead")
     snapshot_seconds: timedelta = _number(timedelta(seconds=60), SECONDS, "How often the house is counted")
     keep_events_days: timedelta = _number(timedelta(days=90), DAYS, "How long events and transcripts are kept")
-    keep_runs_days: timedelta = _setting(
-        timedelta(0),
-        _days_of_runs,
-        "a number of days from 30 to 36500, or 0",
-        "How long runs are kept; 0 for ever. Never shorter than events and transcripts",
+    keep_runs_days: timedelta | None = _number(
+        None, DAYS_OF_RUNS, "How long runs are kept, and never shorter than events and transcripts; else for ever"
     )
     keep_directories_days: timedelta = _number(
         timedelta(days=30), DAYS, "How long the directory of a session is kept after its end"

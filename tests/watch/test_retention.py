@@ -162,6 +162,16 @@ async def test_the_newest_run_of_an_automation_stays(house: House, db: Database,
     assert await past.left() == {runs[1], past.today}
 
 
+async def test_keys_that_name_a_run_go_before_it(house: House, db: Database, past: Past) -> None:
+    """Else a request that is repeated after years would find the id of a run that is gone."""
+    run_id = await past.run()
+    for key, days in (("old", 31), ("new", 29)):
+        await house.execute("INSERT INTO start_keys (workspace_id, key, body_hash, run_id, created_at) "
+                            "SELECT id, %s, '', %s, now() - %s FROM workspaces", key, run_id, timedelta(days=days))  # fmt: skip
+    await prune(db)
+    assert await house.value("SELECT array_agg(key) FROM start_keys") == ["new"]
+
+
 async def test_bites_are_bounded_and_what_stays_holds_up_nothing(house: House, db: Database, past: Past) -> None:
     """The oldest runs stay, more of them than a bite."""
     goal = await past.session(300, status="active", has_tasks=True)
@@ -263,7 +273,7 @@ async def test_who_goes_on_in_a_session_while_it_is_deleted_finds_it_gone(
     assert await goes_on is None
 
 
-@pytest.mark.parametrize("value", ["29.9", "-1", "36501", "nan", "x"])
+@pytest.mark.parametrize("value", ["0", "29.9", "-1", "36501", "nan", "x"])
 def test_runs_are_kept_for_ever_or_longer_than_the_keys_that_name_them(value: str) -> None:
     with pytest.raises(CannotStart) as refused:
         read_settings({"ROTA_KEEP_RUNS_DAYS": value})
