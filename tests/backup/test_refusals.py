@@ -14,13 +14,14 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from rota.backup import restoring
 from rota.backup.archive import Reader
+from rota.backup.restoring import restore
 from rota.errors import CannotStart, Conflict, Invalid, Refused, RotaError
+from rota.settings import Settings
 from support.rota_process import ROTA, clean_environment
 from support.waiting import until
 
-from .conftest import Place, contents_of, owned, tables_in
+from .conftest import Place, contents_of, owned, silent, tables_in
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Members = dict[str, bytes]
@@ -204,7 +205,7 @@ async def test_what_unpacks_to_more_than_there_is_room_for_is_refused_unread(
     file: Path, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(restoring.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     with pytest.raises(CannotStart) as told:
         await place.restore(file)
     assert told.value.code == "no_room"
@@ -220,6 +221,21 @@ async def test_rows_that_the_database_refuses_leave_nothing(file: Path, place: P
         manifest["tables"]["throttles"].update(rows=0)
 
     await refused(place, changed(file, tmp_path / "changed", leave_out_users))
+
+
+async def test_content_that_was_there_before_a_failed_restore_stays(
+    file: Path, place: Place, tmp_path: Path, lived_in: Place
+) -> None:
+    """A restored Rota may be given the store of the one that was backed up."""
+    store = tmp_path / "store"
+    shutil.copytree(lived_in.home / "artifacts", store)
+    before = files_in(store)
+    with Reader.of(changed(file, tmp_path / "changed", add_row)) as reader, pytest.raises(Invalid) as told:
+        await restore(Settings(home=place.home, database_url=place.url, artifacts_url=f"file://{store}"),
+                      place.url, reader, None, progress=silent)  # fmt: skip
+    assert told.value.code == "damaged_backup"
+    assert files_in(store) == before
+    assert len(before) == 1
 
 
 async def test_a_database_that_is_not_empty_is_left_as_it_is(lived_in: Place, file: Path, tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from rota import __version__
 from rota.access import key_ring
 from rota.backup.archive import ARTIFACTS, KEYS, TABLES, Lines, Manifest, Writer
 from rota.db import dump
-from rota.db.dump import Schema, Table
+from rota.db.dump import Connection, Schema, Table
 from rota.db.migrate import newest
-from rota.db.pool import Connection
 from rota.errors import CannotStart, Invalid
 from rota.sessions.shelves import Shelf, key_of, open_shelf
 from rota.settings import Settings

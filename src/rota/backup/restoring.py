@@ -14,9 +14,9 @@ from rota.access.key_ring import Keys
 from rota.backup.archive import Manifest, Reader, refuse
 from rota.backup.making import Advance, Progress
 from rota.db import dump
-from rota.db.dump import Table
+from rota.db.dump import Connection, Table
 from rota.db.migrate import complete, create, migrations
-from rota.db.pool import Connection, shown
+from rota.db.pool import shown
 from rota.errors import CannotStart, Invalid
 from rota.failpoints import reach
 from rota.sessions.shelves import Shelf, key_of, open_shelf
@@ -102,10 +102,21 @@ async def _put_contents(home: Path, shelf: Shelf, reader: Reader, put: list[str]
                     for piece in pieces:
                         out.write(piece)
                         advance(len(piece))
-                put.append(key_of(workspace_id, sha256))
-                await shelf.put(put[-1], file)
+                key = key_of(workspace_id, sha256)
+                if not await _is_there(shelf, key):  # perhaps in a store that another Rota uses too
+                    put.append(key)
+                await shelf.put(key, file)
             finally:
                 file.unlink(missing_ok=True)
+
+
+async def _is_there(shelf: Shelf, key: str) -> bool:
+    try:
+        async for _ in shelf.read(key):
+            break
+    except FileNotFoundError:
+        return False
+    return True
 
 
 async def _refuse_without_contents(conn: Connection, reader: Reader) -> None:

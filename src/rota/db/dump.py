@@ -6,20 +6,21 @@ The text is that of COPY, which PostgreSQL reads in every version and which does
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from graphlib import TopologicalSorter
 from typing import Any
 
-from psycopg import AsyncCursor, sql
+from psycopg import AsyncConnection, AsyncCursor, sql
 from psycopg.rows import TupleRow
 
-from rota.db.pool import Connection, Database
 from rota.errors import CannotStart, Conflict
 
 # A trigger of `runs` writes these three. The migrations of a database are written by those who apply them.
 DERIVED = ("live_runs", "ready_runs", "taken_runs", "migrations")
 
-PATIENCE = timedelta(hours=6)  # for one answer: a large table has to be copied, indexed and checked
+OPTIONS: dict[str, Any] = {
+    "autocommit": True, "prepare_threshold": None, "client_encoding": "UTF8", "application_name": "rota",
+    "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,  # to notice a server that is gone
+}  # fmt: skip
 
 TABLES = """
 SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum), greatest(c.reltuples, 0)::bigint,
@@ -56,6 +57,7 @@ SELECT set_config(name, value, false)
                ('extra_float_digits', '1'), ('synchronize_seqscans', 'off')) AS settings(name, value)
 """
 
+Connection = AsyncConnection[TupleRow]
 Schema = list[tuple[int, str]]
 
 
@@ -70,13 +72,11 @@ class Table:
 
 @asynccontextmanager
 async def connected(owner_url: str) -> AsyncIterator[Connection]:
-    """A connection of its own, as the owner of the tables."""
-    conn = await Database(owner_url, prepared=False, answer=PATIENCE).reserve()
-    try:
+    """A connection of its own, as the owner of the tables. It waits for as long as a large table takes to be copied,
+    indexed and checked."""
+    async with await AsyncConnection.connect(owner_url, **OPTIONS) as conn:
         await conn.execute(WRITTEN_PLAINLY)
         yield conn
-    finally:
-        await conn.close()
 
 
 @asynccontextmanager
