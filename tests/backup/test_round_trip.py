@@ -20,7 +20,7 @@ from rota.backup.archive import KEYS
 from rota.db import dump
 from rota.db.isolation import UNPROTECTED
 from rota.db.migrate import migrate, migrations
-from rota.errors import CannotStart, Conflict, Invalid
+from rota.errors import Broken, CannotStart, Conflict, Invalid
 from rota.sessions.shelves import key_of
 from support.lived_in import live_in
 
@@ -90,6 +90,18 @@ async def test_content_that_is_lost_does_not_stop_a_backup_and_is_named(
     await empty.restore(tmp_path / "file")
     assert contents_of(empty.url) == contents_of(lived_in.url)
     assert not (empty.home / "artifacts" / key_of(*kept)).exists()
+
+
+async def test_a_store_that_cannot_be_read_makes_no_backup(lived_in: Place, tmp_path: Path) -> None:
+    """It may be readable in a moment, so its contents are not taken for missing."""
+    file = lived_in.home / "artifacts" / key_of(*keep_content(lived_in, b"Another report."))
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(Broken) as refused:
+        await lived_in.back_up(tmp_path / "file")
+    file.rmdir()
+    assert refused.value.code == "content_unreadable"
+    assert os.listdir(tmp_path) == []
 
 
 async def test_what_is_written_meanwhile_is_not_in_the_backup(lived_in: Place, empty: Place, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from rota.backup.archive import ARTIFACTS, KEYS, TABLES, Lines, Manifest, Writer
 from rota.db import dump
 from rota.db.dump import Connection, Schema, Table
 from rota.db.migrate import newest
-from rota.errors import CannotStart, Invalid
+from rota.errors import Broken, CannotStart, Invalid
 from rota.sessions.shelves import Shelf, key_of, open_shelf
 from rota.settings import Settings
 
@@ -130,7 +130,7 @@ async def _write_contents(
 
 
 async def _write_content(writer: Writer, shelf: Shelf, key: str, sha256: bytes, size: int) -> bool:
-    pieces = shelf.read(key)
+    pieces = _read(shelf, key)
     try:
         first = await anext(pieces, b"")
     except FileNotFoundError:
@@ -142,6 +142,20 @@ async def _write_content(writer: Writer, shelf: Shelf, key: str, sha256: bytes, 
             hashed.update(piece)
             member.write(piece)
     return hashed.digest() == sha256 and member.bytes == size
+
+
+async def _read(shelf: Shelf, key: str) -> AsyncIterator[bytes]:
+    """The content. A store that cannot be read is not a file that cannot be written."""
+    try:
+        async for piece in shelf.read(key):
+            yield piece
+    except FileNotFoundError:
+        raise
+    except OSError as failure:
+        raise Broken(
+            f"The content {key} of an artifact cannot be read: {failure.strerror or failure}.",
+            code="content_unreadable",
+        ) from None
 
 
 def _name(workspace_id: object, sha256: bytes) -> str:
