@@ -279,9 +279,7 @@ def test_runs_are_kept_for_ever_or_longer_than_the_keys_that_name_them(value: st
         read_settings({"ROTA_KEEP_RUNS_DAYS": value})
     assert (refused.value.code, refused.value.field) == ("invalid_setting", "ROTA_KEEP_RUNS_DAYS")
     assert read_settings({"ROTA_KEEP_RUNS_DAYS": "30"}).keep_runs_days == timedelta(days=30)
-    assert (
-        read_settings({"ROTA_KEEP_RUNS_DAYS": "0"}).keep_runs_days == read_settings({}).keep_runs_days == timedelta(0)
-    )
+    assert read_settings({}).keep_runs_days is None
 
 
 # ── Directories ──────────────────────────────────────────────────────────────────────────────────────────────────
