@@ -1,6 +1,7 @@
 """A house is backed up while it works, restored into an empty home, and goes on there."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,13 @@ def test_a_house_is_backed_up_while_it_works_and_goes_on_in_another_home(tmp_pat
     finally:
         old.stop()
     assert "rows" in rota("restore", str(tmp_path / "file"), "--home", str(tmp_path / "new"))
-    new = Rota(tmp_path / "new", "up", "--no-starters")
+    [workspace] = os.listdir(tmp_path / "old" / "sessions")
+    unused = tmp_path / "new" / "sessions" / workspace / "00000000-0000-7000-8000-000000000000"
+    unused.mkdir(mode=0o700, parents=True)
+    new = Rota(tmp_path / "new", "up", "--no-starters", ROTA_KEEP_RUNS_DAYS="30")
     try:
         assert shown(new, token) == before
+        until(lambda: not unused.exists())
         again = new.post(token, "/automations/report/run")
         until(lambda: new.get(token, f"/runs/{again['id']}")["finished_at"])
         assert new.get(token, f"/runs/{again['id']}")["status"] == "succeeded"

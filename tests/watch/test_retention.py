@@ -2,7 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from rota.errors import CannotStart
 from rota.model.ids import id_at
 from rota.scheduler.tick import Scheduler
 from rota.settings import read_settings
-from rota.watch.directories import REMOVED, PruneDirectories
+from rota.watch.directories import REMOVED, PruneDirectories, _remove
 from rota.watch.prune import PruneRuns
 from rota.watch.tally import Tally
 from support.house import House
@@ -25,6 +28,7 @@ from support.run_state import from_now
 from support.waiting import until
 
 KEEP = timedelta(days=100)
+NOBODY = 65534
 LOCKED = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
@@ -355,15 +359,35 @@ async def test_links_are_not_followed(past: Past, directories: Directories, tmp_
     assert (outside / "precious").read_text() == "x"
 
 
-async def test_directories_that_nobody_may_write_to_go_too(past: Past, directories: Directories) -> None:
-    directory = directories.make(await past.session())
-    for name in ("read-only", "closed"):
-        (directory / name / "deep").mkdir(parents=True)
-        (directory / name / "deep" / "file").write_text("x")
-    (directory / "read-only" / "deep").chmod(0o500)
-    (directory / "closed").chmod(0)
-    await directories.prune()
-    assert directories.there() == set()
+@contextmanager
+def as_ordinary_user(directory: str) -> Iterator[None]:
+    """Root may write to everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(directory, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_directories_that_even_their_owner_may_not_write_to_are_deleted() -> None:
+    """As programs leave them that keep what they have downloaded."""
+    with tempfile.TemporaryDirectory() as place, as_ordinary_user(place):
+        outside, directory = Path(place, "outside"), Path(place, "session")
+        outside.mkdir(mode=0o500)
+        for name in ("read-only", "closed"):
+            (directory / name / "deep").mkdir(parents=True)
+            (directory / name / "deep" / "file").write_text("x")
+            (directory / name / "deep" / "link").symlink_to(outside)
+        (directory / "read-only" / "deep").chmod(0o500)
+        (directory / "closed").chmod(0)
+        assert _remove(directory)
+        assert os.listdir(place) == ["outside"]
+        assert stat.S_IMODE(outside.stat().st_mode) == 0o500
+        outside.chmod(0o700)
 
 
 async def test_what_a_killed_process_left_is_deleted(directories: Directories) -> None:
