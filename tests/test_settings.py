@@ -167,7 +167,7 @@ def told(value: Any, wants: str) -> str:
             return f"`{','.join(value)}`"
         case Path():
             return f"`~/{value.relative_to(Path.home())}`"
-        case "":
+        case "" | None:
             return ""
         case _:
             return f"`{value}`"

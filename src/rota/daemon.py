@@ -37,8 +37,9 @@ from rota.scheduler.tick import Scheduler
 from rota.service import Loop, Service, keep_for_good, look_for_cycles_rarely
 from rota.sessions.artifacts import Depot
 from rota.settings import Settings, secret_variables
+from rota.watch.directories import PruneDirectories
 from rota.watch.outdated import Outdated
-from rota.watch.prune import Prune, PruneArtifacts
+from rota.watch.prune import Prune, PruneArtifacts, PruneRuns
 from rota.watch.remind import Remind
 from rota.watch.rescue import Rescue
 from rota.watch.snapshot import Snapshot
@@ -215,22 +216,30 @@ def _went_away(failure: Exception) -> DatabaseAway:
 
 
 @asynccontextmanager
+async def server(settings: Settings, patience: Patience | None = None) -> AsyncIterator[tuple[Settings, str]]:
+    """The settings with the URL of the database, and its URL for the owner of the tables. Starts the embedded server if
+    no other is set."""
+    if settings.database_url:
+        with contextlib.suppress(OSError):  # it is not there, or not ours: whatever needs it says so
+            await asyncio.to_thread(home_directory.tighten, settings.home)
+        yield settings, settings.database_url
+        return
+    async with AsyncExitStack() as stack:
+        embedded = EmbeddedPostgres(settings.home)
+        url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
+        stack.push_async_callback(asyncio.to_thread, embedded.stop)
+        stack.push_async_callback(_end, asyncio.create_task(keep_running(embedded)))
+        yield replace(settings, database_url=url), embedded.owner_url
+
+
+@asynccontextmanager
 async def database(
     settings: Settings, patience: Patience | None = None, *, as_it_is: bool = False
 ) -> AsyncIterator[tuple[Database, Settings]]:
     """Reach the database, starting the embedded one if none is given, and bring its schema up to date; or only look at
     it `as_it_is`."""
-    owner_url = settings.database_url
     async with AsyncExitStack() as stack:
-        if settings.database_url:
-            with contextlib.suppress(OSError):  # it is not there, or not ours: whatever needs it says so
-                await asyncio.to_thread(home_directory.tighten, settings.home)
-        else:
-            embedded = EmbeddedPostgres(settings.home)
-            url = await (patience.join(embedded) if patience else asyncio.to_thread(embedded.start))
-            stack.push_async_callback(asyncio.to_thread, embedded.stop)
-            stack.push_async_callback(_end, asyncio.create_task(keep_running(embedded)))
-            settings, owner_url = replace(settings, database_url=url), embedded.owner_url
+        settings, owner_url = await stack.enter_async_context(server(settings, patience))
         db = Database(
             settings.database_url,
             size=settings.pool_size,
@@ -337,6 +346,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
     settings = ready.settings
     depot = Depot(ready.db, settings.home, settings.artifacts_url, largest=settings.max_artifact_bytes)
     outward = Outward(ready.db, ready.vault, url=ready.url, allow=settings.notify_allow)
+    keep_runs = settings.keep_runs_days and max(settings.keep_runs_days, settings.keep_events_days)
     async with (
         send_outward(outward, lets_go_after=LAST_MESSAGES_SECONDS) as sending,
         ready.listener.subscribed(OUTWARD, lambda _: sending.wake()),
@@ -353,6 +363,7 @@ async def _watch(ready: Ready) -> AsyncIterator[None]:
                 keep_audit=settings.keep_audit_days,
                 keep_notifications=settings.keep_notifications_days,
             ),
+            *([PruneRuns(ready.db, keep=keep_runs)] if keep_runs else []),
         ),
     ):
         yield
@@ -373,6 +384,8 @@ async def _worker(ready: Ready) -> AsyncIterator[None]:
         await stack.enter_async_context(_looping(lease))
         stack.push_async_callback(lease.leave)
         await stack.enter_async_context(_looping(worker.abandon))
+        directories = PruneDirectories(ready.db, ready.settings.home, keep=ready.settings.keep_directories_days)
+        await stack.enter_async_context(_looping(directories))
         [loop] = await stack.enter_async_context(_looping(worker))
         worker.listen(ready.listener, loop)
         stack.push_async_callback(worker.drain, ready.settings.grace_seconds, ready.end.hurry)

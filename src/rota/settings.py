@@ -104,6 +104,7 @@ BYTES = Number(1, MOST, "bytes", whole=True)
 PORT = Number(0, 65535, whole=True)
 SECONDS = Number(0.001, MOST, "seconds", unit=timedelta(seconds=1))
 DAYS = Number(0.001, 36500, "days", unit=timedelta(days=1))
+DAYS_OF_RUNS = Number(30, 36500, "days", unit=timedelta(days=1))  # as long as the keys that name runs, or longer
 
 
 def _level(value: str) -> str:
@@ -244,6 +245,12 @@ class Settings:
     dead_after: int = _number(2, FEW, "Missed heartbeats after which a worker counts as dead")
     snapshot_seconds: timedelta = _number(timedelta(seconds=60), SECONDS, "How often the house is counted")
     keep_events_days: timedelta = _number(timedelta(days=90), DAYS, "How long events and transcripts are kept")
+    keep_runs_days: timedelta | None = _number(
+        None, DAYS_OF_RUNS, "How long runs are kept, and never shorter than events and transcripts; else for ever"
+    )
+    keep_directories_days: timedelta = _number(
+        timedelta(days=30), DAYS, "How long the directory of a session is kept after its end"
+    )
     keep_snapshots_days: timedelta = _number(timedelta(days=7), DAYS, "How long snapshots are kept")
     keep_audit_days: timedelta = _number(timedelta(days=400), DAYS, "How long the audit log is kept")
     keep_notifications_days: timedelta = _number(timedelta(days=90), DAYS, "How long notifications are kept")

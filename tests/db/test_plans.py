@@ -19,9 +19,11 @@ from rota.db import (
     audit,
     automations,
     budgets,
+    directories,
     events,
     grants,
     people,
+    pruning,
     queues,
     runs,
     sessions,
@@ -173,6 +175,9 @@ HOT = {
     "how late runs were": runs.LATENESS,
     "a workspace": people.FIND_WORKSPACE,
     "who asks": people.MEMBERSHIP,
+    "runs that are old enough": pruning.OLD_RUNS,
+    "runs that nothing needs": pruning.RUNS,
+    "sessions that let their directory go": directories.LET_GO,
     **{f"the {kind} that is changed": table.look for kind, table in audit.TABLES.items()},
 }
 
@@ -434,7 +439,7 @@ async def plan(conn: Connection, query: str) -> dict[str, Any]:
 
 def _typed(query: str, numbers: dict[str, int]) -> str:
     """Parameters that stand alone in an expression have no type of their own."""
-    kinds = {"lease": "interval", "places": "bigint", "limit": "bigint", "dead_after": "interval"}
+    kinds = {"lease": "interval", "places": "bigint", "limit": "bigint", "dead_after": "interval", "kept": "interval"}
     for name, number in numbers.items():
         if name in kinds:
             query = re.sub(rf"\${number}\b", f"${number}::{kinds[name]}", query)

@@ -31,24 +31,11 @@ from support import run_state
 from support.api_client import COOKIE, Api, Site, assert_ok, opened
 from support.databases import database, owned_database
 from support.live_run_tables import astray, count_rows, find_live_runs
+from support.lived_in import KNOWN, LIVED_IN, Rows, rows
 from support.run_state import PRESENT, Run
 from support.running_worker import at_work
 from support.scripted_executor import Scripted
 from support.waiting import until
-
-LIVED_IN = Path(__file__).with_name("lived_in")
-
-# Ids by name, as Rota makes them: they begin with the milliseconds of their making, here noon of 2026-06-01.
-KNOWN = """
-CREATE SCHEMA known;
-CREATE FUNCTION known.id(name text) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
-    SELECT (lpad(to_hex(1780315200000), 12, '0') || '7' || left(md5(name), 3) || '8' || substr(md5(name), 4, 15))::uuid $$;
-CREATE FUNCTION known.hash(secret text) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
-    SELECT sha256(convert_to(secret, 'UTF8')) $$;
-SET search_path = public, known;
-"""
-
-TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'migrations'"
 
 # Tables that came before anybody wrote into them, with the migration since which somebody does.
 FILLED_SINCE = {"session_roles": 9, "deliveries": 9}
@@ -64,8 +51,6 @@ SCHEMA_OF_THE_BACKUP = 11
 
 TOKEN, LOGIN = "rota_of_the_first_days", "login-of-the-first-days"
 SIGNED_WITH = "whsec_YXMgdGhlIGZpcnN0IFJvdGEgc2VhbGVk"
-
-Rows = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -100,11 +85,6 @@ async def live_through(url: str, whole: list[Migration]) -> list[Step]:
             lived = rows(conn)
             steps.append(Step(each, found, left, lived))
     return steps
-
-
-def rows(conn: psycopg.Connection) -> Rows:
-    tables = [table for (table,) in conn.execute(TABLES)]
-    return {table: [row for (row,) in conn.execute(f"SELECT to_jsonb(t) FROM {table} t".encode())] for table in tables}
 
 
 @pytest.fixture(scope="module")

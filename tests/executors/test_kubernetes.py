@@ -1107,7 +1107,7 @@ async def test_a_run_that_fails_for_a_refusal_deletes_its_job_and_its_secret(
     assert isinstance(outcome, Failed)
     assert "403" in outcome.detail
     assert kinds(cluster, run_id) == []
-    assert not lives(pid)
+    assert not is_alive(pid)
 
 
 async def test_a_full_quota_that_changes_meanwhile_is_asked_again(cluster: Cluster, run: Run, behave: Any) -> None:

@@ -30,7 +30,11 @@ async def test_a_scheduler_frozen_between_lock_and_commit_holds_up_no_other_and_
     await until(lambda: _frozen(frozen), within=40)
     assert await fleet.ask(f"SELECT ({IDLE}) = 1")
     fleet.start("scheduler,watch,worker", **LONGER)
-    await fleet.until("SELECT count(DISTINCT automation_id) = 3 FROM runs", within=20)
+
+    async def all_have_fired() -> bool:
+        return len({run["automation_id"] for run in await fleet.find_runs()}) == 3
+
+    await fleet.until_true(all_have_fired, "every automation has fired", within=20)
     assert await _frozen(frozen)
     frozen.process.send_signal(signal.SIGCONT)
     await asyncio.to_thread(frozen.wait_for, '"trigger.fired"')  # it is a scheduler like any other again

@@ -316,7 +316,7 @@ def timed(work: Callable[[], object]) -> float:
         ("0 0 1 JANU *", "month “JANU” is not understood; use *, 1 to 12 or JAN to DEC"),
         ("0 0 * * 8", "day of week “8” is out of range; use 0 to 7 or SUN to SAT"),
         ("0 22-2 * * *", "hour “22-2” runs backwards; use 22-23,0-2"),
-        ("0 0 * * FRI-SUN", "day of week “FRI-SUN” runs backwards; use 7 for Sunday"),
+        ("0 0 * * SAT-MON", "day of week “SAT-MON” runs backwards; use 6-7,0-1"),
         ("0 0 * * 1/2", "day of week “1/2” has a step on a single day; use a range such as 1-6/2"),
         ("*/0 * * * *", "minute “*/0” needs a step of 1 or more after the slash, such as */5"),
         ("*/ * * * *", "minute “*/” needs a step of 1 or more after the slash, such as */5"),
@@ -370,6 +370,11 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("@Annually", "0 0 1 jan *"),
         ("0/15 * * * *", "*/15 * * * *"),
         ("0 0 * * 1-7/2", "0 0 * * 1,3,5,7"),
+        ("0 0 * * fri-sun", "0 0 * * 5-7"),
+        ("0 0 * * 1-0/2", "0 0 * * 1-7/2"),
+        ("0 0 * * MON-SUN", "0 0 * * *"),
+        ("0 0 * * SUN-SUN", "0 0 * * 0"),
+        ("0 0 * * SUN-0,SAT-7", "0 0 * * 6,0"),
     ],
 )
 def test_two_spellings_mean_the_same(one: str, other: str) -> None:

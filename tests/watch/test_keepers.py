@@ -129,14 +129,14 @@ async def test_however_old_what_a_run_still_needs_stays_until_it_has_ended_for_a
 GROWING = {
     "abandonments", "approvals", "artifacts", "audit", "checkpoints", "contents", "deliveries", "events",
     "former_credentials", "held_words", "logins", "memory",
-    "notifications", "oidc_sign_ins", "rate_buckets", "sign_in_links", "snapshots", "start_keys", "throttles",
-    "webhook_secrets", "workers", "write_keys",
+    "notifications", "oidc_sign_ins", "rate_buckets", "reservations", "runs", "session_roles", "sessions", "sign_in_links",
+    "snapshots", "start_keys", "task_dependencies", "tasks", "throttles", "usage", "webhook_secrets", "workers", "write_keys",
 }  # fmt: skip
-KEPT = {  # the ledger, what people saved, and what belongs to a run or session for good
+KEPT = {  # what people saved, sums of what was spent, and what a trigger keeps
     "accounts", "agents", "automations", "credentials", "grants", "identities", "imported_parts", "live_runs", "members",
     "migrations",
-    "notification_choices", "notification_outbox", "notification_targets", "ready_runs", "reservations", "revisions", "runs", "session_roles",
-    "sessions", "spending", "taken_runs", "task_dependencies", "tasks", "tokens", "triggers", "usage", "usage_spans", "usage_tallies", "users",
+    "notification_choices", "notification_outbox", "notification_targets", "ready_runs", "revisions",
+    "spending", "taken_runs", "tokens", "triggers", "usage_spans", "usage_tallies", "users",
     "workspaces",
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rota.errors import CannotStart, Invalid
+from rota.errors import CannotStart, Conflict, Invalid
 
 KEY_BYTES = 32
 LONGEST_ID = 32
@@ -76,6 +76,38 @@ def open_ring(home: Path, given: str = "", *, may_make: bool = True) -> KeyRing:
         raise CannotStart(f"Cannot keep the vault's keys in {file}: {failure.strerror}.", field="home") from None
 
 
+def as_text(keys: Keys) -> str:
+    """A line for each key, as in the file."""
+    return "".join(f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in keys.items())
+
+
+def refuse_other(home: Path, keys: Keys) -> None:
+    """Raise if the home has other keys than these."""
+    file = home / FILE
+    if file.exists() and dict(_from_file(file)) != dict(keys):
+        raise Conflict(
+            f"{file} is there already, and holds other keys than the backup. Name a new home with --home.",
+            code="not_empty",
+        )
+
+
+def put_back(home: Path, keys: Keys) -> bool:
+    """Write the file as it was when it was backed up. False if it is there with the same keys."""
+    file = home / FILE
+    try:
+        refuse_other(home, keys)
+        if file.exists():
+            return False
+        made = _write(file, keys)
+        try:
+            os.link(made, file)
+        finally:
+            made.unlink()
+        return True
+    except OSError as failure:
+        raise CannotStart(f"Cannot write the vault's keys to {file}: {failure.strerror}.", field="home") from None
+
+
 def turn(home: Path) -> str:
     """Put a new key in front of those in the file; its id. Processes at work seal with it from now on."""
     with _rewriting(home / FILE) as keys:
@@ -119,7 +151,7 @@ def _write(file: Path, keys: Keys) -> Path:
     in containers that share a home every process has the same number."""
     made = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
-        new.writelines(f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in keys.items())
+        new.write(as_text(keys))
         new.flush()
         os.fsync(new.fileno())
     return made

@@ -20,6 +20,8 @@ COMMANDS = {
     "up": "Run everything, on the embedded PostgreSQL unless ROTA_DATABASE_URL is set.",
     "serve": "Run chosen parts of Rota: api, scheduler, worker, watch.",
     "doctor": "Check the settings, the database and the fleet.",
+    "backup": "Write the database and the artifacts to a file, while Rota runs.",
+    "restore": "Fill a new home, or an empty database, from such a file.",
     "tokens": "Make tokens for scripts.",
     "keys": "Turn the vault's ring of keys, and see what is sealed with which.",
     "apply": "Create and change the agents and automations that files of YAML describe.",

@@ -2,9 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+import click
 import psycopg
 
 from rota.cli import options
@@ -24,10 +29,37 @@ def in_transaction(settings: Settings, do: Callable[[Connection], Awaitable[T]])
         async with database(settings) as (db, _), db.transaction() as conn:
             return await do(conn)
 
-    try:
+    with refused_by_database("nothing was changed"):
         return asyncio.run(done())
+
+
+@contextmanager
+def refused_by_database(outcome: str) -> Iterator[None]:
+    """Turn an error of the database into a line for people, which also says what was done."""
+    try:
+        yield
     except psycopg.Error as failure:
-        raise Broken(f"The database did not do it, and nothing was changed: {reason(failure)}") from failure
+        raise Broken(f"The database did not do it, and {outcome}: {reason(failure)}") from failure
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Have SIGTERM end a long command as Ctrl-C does, so that it removes what is incomplete."""
+    if threading.current_thread() is not threading.main_thread():  # only tests run a command elsewhere
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def as_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on the standard error; the function moves it on."""
+    with click.progressbar(label=label, length=total, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def link(settings: Settings, secret: str, *, chosen: bool) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -69,6 +69,24 @@ async def migrate(url: str) -> list[str]:
             return [each.name for each in done]
 
 
+async def create(conn: AsyncConnection[TupleRow], names: Sequence[tuple[int, str]]) -> None:
+    """Give an empty database the schema that consists of these migrations, within the transaction of the caller."""
+    known = {(each.number, each.name): each for each in migrations()}
+    await conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    await conn.execute(TABLE)
+    for each in names:
+        await _run(conn, known[each])
+
+
+async def complete(conn: AsyncConnection[TupleRow]) -> None:
+    """Apply whatever is missing after `create`, and row-level security, within the same transaction."""
+    present = await applied(conn)
+    for each in migrations():
+        if each.number not in present:
+            await _run(conn, each)
+    await isolation.protect(conn)
+
+
 async def _begin(conn: AsyncConnection[TupleRow]) -> set[int]:
     """What is there already, in a table that is made first if need be."""
     async with conn.transaction():
@@ -122,9 +140,13 @@ async def _apply(conn: AsyncConnection[TupleRow], migration: Migration) -> bool:
         if migration.number in await applied(conn):
             return False
         await conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
-        await conn.execute(migration.script.encode())
-        await conn.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [migration.number, migration.name])
+        await _run(conn, migration)
     return True
+
+
+async def _run(conn: AsyncConnection[TupleRow], migration: Migration) -> None:
+    await conn.execute(migration.script.encode())
+    await conn.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [migration.number, migration.name])
 
 
 def _tell(done: list[Migration], *, new: bool) -> None:

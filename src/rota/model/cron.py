@@ -250,9 +250,10 @@ class _Field:
 
     def _end(self, low: int, last: str, item: str) -> int:
         high = self.number(last, item)
+        if high == 0 and low > 0 and self is _DAY_OF_WEEK:
+            return 7  # a range may end in Sunday: FRI-SUN is Friday to Sunday
         if high < low:
-            right = "7 for Sunday" if last == "SUN" else f"{low}-{self.high},{self.low}-{high}"
-            raise self.refuse(item, f"runs backwards; use {right}")
+            raise self.refuse(item, f"runs backwards; use {low}-{self.high},{self.low}-{high}")
         return high
 
     def number(self, text: str, item: str) -> int:

@@ -21,7 +21,7 @@ from rota.db.pool import Connection, Database
 from rota.errors import Broken, Busy, Invalid, Lost, NotFound, TooLarge
 from rota.model.artifact import Named
 from rota.model.ids import RunId, SessionId, WorkspaceId, new_id
-from rota.sessions.shelves import Shelf, open_shelf
+from rota.sessions.shelves import Shelf, key_of, open_shelf
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Depot:
             if not await artifacts.claim(conn, workspace_id, draft.sha256, draft.size):
                 raise Busy("The same content is being cleared away at this moment; try again.")
         with _told_if_unkept():
-            await self._shelf.put(_key(workspace_id, draft.sha256), draft.file)
+            await self._shelf.put(key_of(workspace_id, draft.sha256), draft.file)
 
     async def content(self, workspace_id: WorkspaceId, artifact: dict[str, Any]) -> AsyncIterator[bytes]:
         """The content in pieces, checked against its hash: of damaged content the end is missing."""
@@ -117,7 +117,7 @@ class Depot:
             raise NotFound(
                 f"This artifact is not kept here but at {artifact['uri']}.", code="not_kept_here", uri=artifact["uri"]
             )
-        pieces = self._verified(_key(workspace_id, bytes.fromhex(artifact["sha256"])), artifact)
+        pieces = self._verified(key_of(workspace_id, bytes.fromhex(artifact["sha256"])), artifact)
         try:
             first = await anext(pieces, b"")
         except FileNotFoundError:
@@ -144,7 +144,7 @@ class Depot:
         async with self._db.transaction() as conn:
             doomed = await artifacts.doom(conn, untouched=UNTOUCHED, limit=BATCH)
         for workspace_id, sha256 in doomed:
-            await self._shelf.delete(_key(workspace_id, sha256))
+            await self._shelf.delete(key_of(workspace_id, sha256))
         if doomed:
             async with self._db.transaction() as conn:
                 await artifacts.forget(conn, doomed)
@@ -202,11 +202,6 @@ def _told_if_unkept() -> Iterator[None]:
         why = f" ({failure.strerror})" if failure.strerror else ""
         told = f"The content cannot be kept where artifacts are{why}; the log has the details."
         raise Broken(told, code="content_unkept") from failure
-
-
-def _key(workspace_id: WorkspaceId, sha256: bytes) -> str:
-    name = sha256.hex()
-    return f"{workspace_id}/{name[:2]}/{name}"
 
 
 async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import UUID
 
 from rota.errors import CannotStart
 
@@ -25,6 +26,12 @@ class Shelf(Protocol):
     async def delete(self, key: str) -> None:
         """Also what is not there any more."""
         ...
+
+
+def key_of(workspace_id: UUID, sha256: bytes) -> str:
+    """The key of a content."""
+    name = sha256.hex()
+    return f"{workspace_id}/{name[:2]}/{name}"
 
 
 def open_shelf(home: Path, url: str) -> Shelf:

@@ -1,4 +1,4 @@
-"""Deletes what is older than it is kept. Runs stay for good."""
+"""Deletes what is older than it is kept."""
 
 import logging
 from datetime import timedelta
@@ -11,6 +11,7 @@ from rota.sessions.artifacts import Depot
 log = logging.getLogger(__name__)
 
 BATCH = 5000
+RUNS = 1000  # in a pass: each has rows in several tables
 EVERY_SECONDS = 600.0
 KEEP_KEYS = timedelta(days=30)
 KEEP_FORMER = timedelta(minutes=1)  # who is just beginning may still be given what is just being replaced
@@ -32,6 +33,29 @@ class PruneArtifacts:
         if old or cleared:
             log.info("artifacts.pruned", extra={"artifacts": old, "contents": cleared})
         return 0.0 if old == BATCH or cleared == CONTENTS else EVERY_SECONDS
+
+
+class PruneRuns:
+    """A pass deletes old runs, and sessions of which nothing else is left. Those that have to stay are passed over
+    until the next round."""
+
+    name = "prune_runs"
+
+    def __init__(self, db: Database, *, keep: timedelta, batch: int = RUNS) -> None:
+        self._db, self._keep, self._batch = db, keep, batch
+        self._after = pruning.START
+
+    async def once(self) -> float:
+        async with self._db.connection() as conn:
+            if await pruning.prune(conn, pruning.START_KEYS, KEEP_KEYS, BATCH) == BATCH:
+                return 0.0  # they name runs, and go first
+            found = await pruning.old_runs(conn, self._after, self._keep, self._batch)
+            runs, sessions = await pruning.prune_runs(conn, found, self._keep) if found else (0, 0)
+        if runs:
+            log.info("runs.pruned", extra={"runs": runs, "sessions": sessions})
+        more = len(found) == self._batch
+        self._after = (found[-1][0], found[-1][1]) if more else pruning.START
+        return 0.0 if more else EVERY_SECONDS
 
 
 class Prune:
