@@ -270,22 +270,71 @@ async def test_a_server_that_the_agent_cannot_reach_is_named(run: Any) -> None:
     assert "'web'" in outcome.detail
 
 
-async def test_a_preset_and_a_key_are_all_that_a_known_agent_needs(
-    desk: RecordingDesk, assign: Callable[..., Assignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the key it says what it wants."""
-    words = " ".join(shlex.quote(word) for word in config("echoes", "wants a key")["argv"])
-    (tmp_path / "gemini").write_text(f'#!/bin/sh\ntest "$*" = --acp && exec {words}\n')
-    (tmp_path / "gemini").chmod(0o755)
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put a program on the path that is called like an agent of a preset and behaves like it."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    outcome = await turn(assign({"preset": "gemini"}, prompt="Go."), desk)
+
+    def made(program: str, *like: str) -> None:
+        words = " ".join(shlex.quote(word) for word in config("echoes", *like)["argv"])
+        (tmp_path / program).write_text(f"#!/bin/sh\nexec {words}\n")
+        (tmp_path / program).chmod(0o755)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("preset", "program", "like", "key"),
+    [
+        ("gemini", "gemini", ["wants a key"], {"GEMINI_API_KEY": "valid"}),
+        ("codex", "codex-acp", ["wants a key", "like Codex"], {"OPENAI_API_KEY": "valid"}),
+        ("codex", "codex-acp", ["wants a key", "like Codex"], {"CODEX_API_KEY": "valid"}),
+        ("claude", "claude-agent-acp", ["like Claude Code"], {"ANTHROPIC_API_KEY": "valid"}),
+    ],
+)
+async def test_a_known_agent_needs_a_preset_and_a_key_and_without_the_key_names_it(
+    desk: RecordingDesk,
+    assign: Callable[..., Assignment],
+    install: Callable[..., None],
+    preset: str,
+    program: str,
+    like: list[str],
+    key: dict[str, str],
+) -> None:
+    install(program, *like)
+    [variable] = key
+    for given in ({"preset": preset}, {"argv": [program]}):
+        outcome = await turn(assign(given, prompt="Go."), desk)
+        assert isinstance(outcome, Failed)
+        assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+        assert "Give the agent a credential as" in outcome.detail
+        assert variable in outcome.detail
+        assert await turn(assign(given, prompt="Go.", environment=key), desk) == Succeeded()
+
+
+async def test_a_key_that_an_agent_does_not_take_is_not_tried_again(
+    desk: RecordingDesk, assign: Callable[..., Assignment], install: Callable[..., None]
+) -> None:
+    install("claude-agent-acp", "like Claude Code")
+    outcome = await turn(assign({"preset": "claude"}, prompt="Go.", environment={"ANTHROPIC_API_KEY": "old"}), desk)
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
-    assert "signed in; its ways are gemini-api-key (Key), web (Web); give it a credential as GEMINI_API_KEY" in (
-        outcome.detail
-    )
-    given = assign({"preset": "gemini"}, prompt="Go.", environment={"GEMINI_API_KEY": "k"})
-    assert await turn(given, desk) == Succeeded()
+    assert "Check the credential that it is given as ANTHROPIC_API_KEY" in outcome.detail
+
+
+@pytest.mark.parametrize("method", ["api-key", "chat-gpt", "unknown"])
+async def test_an_agent_that_cannot_be_signed_in_by_its_method_is_not_tried_again(run: Any, method: str) -> None:
+    outcome = await run("echoes", "wants a key", "like Codex", config_={"auth_method": method})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert method in outcome.detail
+
+
+async def test_a_sign_in_that_does_not_suffice_is_not_tried_again(run: Any) -> None:
+    """Gemini CLI takes its method also without a key, and refuses the conversation."""
+    outcome = await run("echoes", "wants a key", config_={"auth_method": "web"})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
 
 
 async def test_another_agent_is_signed_in_by_the_method_that_its_configuration_names(run: Any) -> None:

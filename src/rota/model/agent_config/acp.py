@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from rota.errors import Invalid
-from rota.model.acp_presets import PRESETS, Preset
+from rota.model.acp_presets import PRESETS, Preset, find_preset
 from rota.model.address import read_target
 from rota.model.agent_config.headers import HEADER_NAME, fill, read_header_value
 from rota.model.agent_config.programs import Limits, Which, missing_program, read_limits, read_words
@@ -58,6 +58,11 @@ class AcpConfig:
     start_timeout: timedelta
     limits: Limits
     output_limit: int
+
+    @property
+    def known(self) -> Preset | None:
+        """The preset, also of an agent that is started by words of its own."""
+        return self.preset or find_preset(self.argv)
 
 
 def read_acp(config: Mapping[str, Any]) -> AcpConfig:
