@@ -113,9 +113,7 @@ class Attempt:
         except Unusable as reason:
             return Failed(ErrorClass.EXECUTOR_ERROR, str(reason), retryable=False)
         except RequestError as refusal:
-            if refusal.code == AUTH_REQUIRED:  # some agents, such as Claude Code, notice only when they are prompted
-                return Failed(ErrorClass.EXECUTOR_ERROR, self._not_signed_in(_told(refusal)), retryable=False)
-            return Failed(ErrorClass.AGENT_ERROR, _told(refusal))
+            return self._describe_refusal(refusal)
         except ValidationError as nonsense:
             return Failed(ErrorClass.AGENT_ERROR, f"the agent answered what the protocol does not know: {nonsense}")
         except TimeoutError:
@@ -124,6 +122,12 @@ class Attempt:
         except ConnectionError:
             self._hung_up = True
             return None
+
+    def _describe_refusal(self, refusal: RequestError) -> Failed:
+        """Some agents, such as Claude Code, notice only when they are prompted that they have no key."""
+        if refusal.code == AUTH_REQUIRED:
+            return Failed(ErrorClass.EXECUTOR_ERROR, self._not_signed_in(_told(refusal)), retryable=False)
+        return Failed(ErrorClass.AGENT_ERROR, _told(refusal))
 
     async def _open(self, agent: ClientSideConnection) -> str:
         """What to prompt the agent with, once its conversation is open."""
