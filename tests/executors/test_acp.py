@@ -355,6 +355,17 @@ async def test_an_agent_that_cannot_begin_says_why(run: Any, like: str, config_:
     assert detail in outcome.detail
 
 
+async def test_what_a_failed_agent_wrote_to_standard_error_is_told_as_that(
+    desk: RecordingDesk, assign: Callable[..., Assignment]
+) -> None:
+    """Through the child and its line, as the worker has it."""
+    given = assign(config("fails_with_a_warning"))
+    outcome = await AcpExecutor(grace=timedelta(seconds=2)).execute(given, desk)
+    assert isinstance(outcome, Failed)
+    assert "npm warn config deprecated" in desk.voices["stderr"]
+    assert desk.voices[""] == "I look for ink."
+
+
 async def test_an_agent_that_hangs_up_has_failed(run: Any) -> None:
     outcome = await run("hangs_up")
     assert isinstance(outcome, Failed)

@@ -194,6 +194,11 @@ class Agent:
         print(key, file=sys.stderr, flush=True)
         raise acp.RequestError(-32000, f"no way in with {key}", {"key": key})
 
+    async def fails_with_a_warning(self, text: str) -> None:
+        await self.say("I look for ink.")
+        print("npm warn config deprecated", file=sys.stderr, flush=True)
+        raise acp.RequestError.internal_error()
+
     async def hangs_up(self, text: str) -> None:
         os.close(1)
 

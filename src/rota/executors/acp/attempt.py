@@ -26,7 +26,7 @@ from rota.executors.process import Ending, Exited, Killed, Program, Spec, Unstar
 from rota.executors.transcript import Tail, Transcript, Words
 from rota.model.agent_config import AcpConfig, McpServer, how_to_install
 from rota.model.duration import format_duration
-from rota.model.executor import Assignment, Desk
+from rota.model.executor import STDERR, Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 
 AUTH_REQUIRED = -32000
@@ -74,7 +74,7 @@ class Attempt:
             if self._failed.done():
                 self._failed.exception()  # it was raised above
             elif not isinstance(outcome, Succeeded | Parked):
-                await self._transcript.say(self._tail.text())
+                await self._transcript.say(self._tail.text(), STDERR)
         return outcome
 
     async def _hear_errors(self, stderr: Pipe) -> None:
