@@ -96,6 +96,36 @@ async def test_an_agent_that_waits_in_its_process_keeps_place_and_lease_and_goes
     assert (run["summary"], run["attempt"]) == ("red", 1)
 
 
+async def test_an_agent_that_waited_in_its_process_can_be_parked_and_goes_on_with_the_answer(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    """It is still one question. Until it is parked it keeps place and lease."""
+    enough = asyncio.Event()
+
+    async def waits_and_parks(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.answer:
+            return Succeeded(assignment.answer.option_id)
+        asking = asyncio.create_task(desk.ask("Send it?", key="send"))
+        await enough.wait()
+        asked = await desk.park("Send it?", key="send")
+        asking.cancel()
+        assert isinstance(asked, Parked)
+        return asked
+
+    await run_now(await house.automation())
+    async with shift(waits_and_parks, places=1) as at_work:
+        await until(lambda: is_(house, "awaiting_approval"))
+        assert await house.value("SELECT lease_until IS NOT NULL FROM runs")
+        enough.set()
+        await until(lambda: _free(at_work))
+        assert await house.value("SELECT status = 'awaiting_approval' AND lease_until IS NULL FROM runs")
+        assert await house.value("SELECT count(*) FROM approvals") == 1
+        await answer()
+        await until(lambda: is_(house, "succeeded"))
+    [run] = await house.ledger()
+    assert (run["summary"], run["attempt"], run["tries"], run["rescues"]) == ("approve", 2, 0, 0)
+
+
 async def test_once_a_checkpoint_is_stored_so_is_all_that_led_to_it(house: House, shift: Any, run_now: Any) -> None:
     """Who goes on from it repeats nothing, so nothing else would ever tell of it or charge for it."""
     found: list[Any] = []

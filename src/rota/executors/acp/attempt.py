@@ -53,7 +53,7 @@ class Attempt:
         self._transcript, self._tail = Transcript(desk, config.output_limit), Tail()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._story = Story(self._transcript, self._spend)
-        self._permissions = Permissions(desk, self._story, self._mark)
+        self._permissions = Permissions(desk, self._story, self._mark, config.park_after)
         self._terminals = Terminals(spec)
         self._host = Host(self._permissions, Files(spec.directory), self._terminals, self._fail)
         self._agent: ClientSideConnection | None = None
