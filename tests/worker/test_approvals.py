@@ -7,7 +7,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from rota import tracing
 from rota.db import approvals as rows
 from rota.db import queues
 from rota.db.listener import ANSWERS, RUNS, Wakes
@@ -70,6 +73,31 @@ async def test_a_parked_run_frees_its_place_and_goes_on_from_its_checkpoint_with
     assert (run["summary"], run["attempt"], run["tries"], run["rescues"]) == ("refuse: Not today.", 2, 0, 0)
     given = at_work.executor.assignments[1].answer
     assert given == Answer(approval_id, "refuse", False, "Not today.", house.caller.user_id)
+
+
+async def test_the_span_of_a_parked_run_holds_those_of_all_its_attempts(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    exporter = InMemorySpanExporter()
+    tracing.send_to(SimpleSpanProcessor(exporter))
+    try:
+        await run_now(await house.automation())
+        async with shift(parks):
+            await until(lambda: _is_parked(house))
+            await answer()
+            await until(lambda: is_(house, "succeeded"))
+        spans = exporter.get_finished_spans()
+    finally:
+        tracing.shut_down()
+    [whole] = [span for span in spans if span.name == "run"]
+    parts = [span for span in spans if span.name in ("claim", "execute", "settle")]
+    assert [(span.attributes or {})["rota.attempt"] for span in parts if span.name == "execute"] == [1, 2]
+    assert (whole.start_time or 0) <= min(span.start_time or 0 for span in parts)
+    assert (whole.end_time or 0) >= max(span.end_time or 0 for span in parts)
+
+
+async def _is_parked(house: House) -> bool:
+    return bool(await house.value("SELECT status = 'awaiting_approval' AND lease_until IS NULL FROM runs"))
 
 
 async def _free(at_work: Any) -> bool:
