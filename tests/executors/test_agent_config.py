@@ -197,6 +197,21 @@ def test_a_preset_is_all_that_a_person_writes() -> None:
     assert read_acp({"preset": "gemini", "args": ["-m", "x"]}).argv == ("gemini", "--acp", "-m", "x")
 
 
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["/opt/bin/claude-agent-acp"], "Claude Code"),
+        (["npx", "-y", "@agentclientprotocol/claude-agent-acp@latest"], "Claude Code"),
+        (["npx", "@google/gemini-cli", "--acp"], "Gemini CLI"),
+        (["python3", "agent.py", "gemini"], None),
+        (["cli"], None),
+    ],
+)
+def test_an_agent_is_known_by_its_program_or_its_package(argv: list[str], name: str | None) -> None:
+    known = read_acp({"argv": argv}).known
+    assert (known.name if known else None) == name
+
+
 @pytest.mark.parametrize(("given", "read"), [(None, 600), ("0s", 0), ("90s", 90), ("7d", 604_800)])
 def test_an_agent_waits_in_its_process_for_ten_minutes_or_as_long_as_it_says(given: Any, read: int) -> None:
     assert read_acp({"preset": "claude", "park_after": given}).park_after == timedelta(seconds=read)
