@@ -168,7 +168,8 @@ async def test_the_acp_example_asks_before_it_deletes(
     assert (approval["question"], approval["detail"]["tool"]) == ("Allow “Delete 1 files”?", "delete")
     await api.ask("POST", f"/approvals/{approval['id']}", {"answer": answer})
     run = await api.ended(run["id"])
-    assert (run["status"], run["summary"]) == ("succeeded", f"{answer.capitalize()}: 1 files.")
+    told = (run["status"], run["summary"], run["attempt"])
+    assert told == ("succeeded", f"{answer.capitalize()}: 1 files.", 1), "it waited in its process"
     assert sorted(os.listdir(letters)) == left
 
 

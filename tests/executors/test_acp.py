@@ -31,6 +31,7 @@ from rota.model.text import clean_json
 from support.acp_agent import LIMITED, config, recalled
 from support.stand_ins import RecordingDesk, is_alive, read_pids, until
 
+AT_ONCE = {"park_after": "0s"}
 OPTIONS = [Option("yes", "Yes", True), Option("always", "Always", True), Option("no", "No", False)]
 
 
@@ -146,11 +147,54 @@ async def test_a_lost_conversation_begins_anew_and_the_trace_says_so(run: Any, d
     assert bookmark(last_checkpoint(desk)) != bookmark(lost)
 
 
+async def test_an_answer_in_time_goes_to_the_process_that_waits_for_it(
+    run: Any, desk: RecordingDesk, directory: Path
+) -> None:
+    """So the agent is never told that its permission request was cancelled."""
+    run_id = RunId(new_id())
+    running = asyncio.create_task(run("pushes", run_id=run_id))
+    await until(lambda: desk.asked, "it has asked")
+    assert (bookmark(last_checkpoint(desk)) or Bookmark("", "", "")).asked == "Allow “git push”?"
+    desk.answers.put_nowait(said("yes"))
+    assert await running == Succeeded()
+    assert done(directory) == ["one", "push yes"]
+    assert [call[0] for call in desk.asked] == ["ask"]
+    kept = bookmark(last_checkpoint(desk))
+    assert kept is not None
+    assert (kept.asked, list(kept.answered.values())) == (None, [1])
+    told = recalled(str(directory / kept.session))
+    assert not any("permission" in each for each in told)
+
+
+async def test_a_process_that_has_waited_long_enough_is_parked_with_the_question_it_waited_for(
+    run: Any, desk: RecordingDesk, directory: Path
+) -> None:
+    assert isinstance(await run("pushes", config_={"park_after": "0.2s"}), Parked)
+    waited, parked = desk.asked
+    assert (waited[0], parked[0]) == ("ask", "park")
+    assert waited[1:] == parked[1:]
+    assert done(directory) == ["one"]
+
+
+async def test_an_answer_at_the_moment_of_parking_goes_to_the_process(
+    run: Any, desk: RecordingDesk, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    park = desk.park
+
+    async def answered_meanwhile(question: str, **about: Any) -> Answer | Parked:
+        desk.answers.put_nowait(said("no"))
+        return await park(question, **about)
+
+    monkeypatch.setattr(desk, "park", answered_meanwhile)
+    assert await run("pushes", config_={"park_after": "0.2s"}) == Succeeded()
+    assert done(directory) == ["one", "push no"]
+
+
 async def test_permission_is_asked_with_the_agents_own_options_and_the_process_need_not_wait(
     run: Any, desk: RecordingDesk, directory: Path
 ) -> None:
     run_id = RunId(new_id())
-    assert isinstance(await run("pushes", run_id=run_id), Parked)
+    assert isinstance(await run("pushes", run_id=run_id, config_=AT_ONCE), Parked)
     [asked] = [call for call in desk.calls if call[0] == "park"]
     assert asked[1] == "Allow “git push”?"
     assert asked[2]["options"] == OPTIONS
@@ -163,7 +207,7 @@ async def test_permission_is_asked_with_the_agents_own_options_and_the_process_n
     assert desk.calls.index(("checkpoint", kept)) < desk.calls.index(asked)  # so the answer is newer
     answer = said("yes", "But gently.")
     desk.answers.put_nowait(answer)
-    assert await run("pushes", run_id=run_id, attempt=2, checkpoint=kept, answer=answer) == Succeeded()
+    assert await run("pushes", run_id=run_id, attempt=2, checkpoint=kept, answer=answer, config_=AT_ONCE) == Succeeded()
     assert done(directory) == ["one", "push yes"]
     again = [call for call in desk.calls if call[0] == "park"][1]
     assert again[1:] == asked[1:]  # the same question, which has its answer
@@ -172,7 +216,7 @@ async def test_permission_is_asked_with_the_agents_own_options_and_the_process_n
 
 
 async def test_a_pre_approval_names_the_tool_or_just_this_use_of_it(run: Any, desk: RecordingDesk) -> None:
-    await run("pushes")
+    await run("pushes", config_=AT_ONCE)
     [(_, text, about)] = [call for call in desk.calls if call[0] == "park"]
     question = Question(text, **about)
     covering = [
@@ -190,27 +234,29 @@ async def test_what_was_allowed_once_is_asked_again_the_next_time(
         desk.answers.put_nowait(said(option))
     assert await run("pushes", "twice") == Succeeded()
     assert done(directory) == ["one", "push yes", "push no"]
-    first, second = [call[2]["key"] for call in desk.calls if call[0] == "park"]
+    first, second = [call[2]["key"] for call in desk.calls if call[0] == "ask"]
     assert (first[-2:], second[-2:]) == (".1", ".2")
 
 
 async def test_an_agent_that_forgets_waits_in_its_process(run: Any, desk: RecordingDesk, directory: Path) -> None:
     running = asyncio.create_task(run("pushes", "forgets"))
-    await until(lambda: desk.events, "it has asked")
+    await until(lambda: desk.asked, "it has asked")
     desk.answers.put_nowait(said("no"))
     assert await running == Succeeded()
     assert [call[0] for call in desk.events] == ["ask", "usage"]
     assert done(directory) == ["one", "push no"]
 
 
-@pytest.mark.parametrize("how", ["waits", "asks_and_waits"])
+@pytest.mark.parametrize(
+    ("how", "like"), [("waits", ["forgets"]), ("asks_and_waits", ["forgets"]), ("asks_and_waits", [])]
+)
 async def test_a_cancelled_turn_is_cancelled_in_the_protocols_own_way_first(
-    run: Any, directory: Path, desk: RecordingDesk, how: str
+    run: Any, directory: Path, desk: RecordingDesk, how: str, like: list[str]
 ) -> None:
-    running = asyncio.create_task(run(how, "forgets"))
+    running = asyncio.create_task(run(how, *like))
     [pid] = await until(lambda: read_pids(directory), "it waits")
     if how == "asks_and_waits":
-        await until(lambda: desk.events, "it has asked")
+        await until(lambda: desk.asked, "it has asked")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -270,22 +316,71 @@ async def test_a_server_that_the_agent_cannot_reach_is_named(run: Any) -> None:
     assert "'web'" in outcome.detail
 
 
-async def test_a_preset_and_a_key_are_all_that_a_known_agent_needs(
-    desk: RecordingDesk, assign: Callable[..., Assignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the key it says what it wants."""
-    words = " ".join(shlex.quote(word) for word in config("echoes", "wants a key")["argv"])
-    (tmp_path / "gemini").write_text(f'#!/bin/sh\ntest "$*" = --acp && exec {words}\n')
-    (tmp_path / "gemini").chmod(0o755)
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put a program on the path that is called like an agent of a preset and behaves like it."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    outcome = await turn(assign({"preset": "gemini"}, prompt="Go."), desk)
+
+    def made(program: str, *like: str) -> None:
+        words = " ".join(shlex.quote(word) for word in config("echoes", *like)["argv"])
+        (tmp_path / program).write_text(f"#!/bin/sh\nexec {words}\n")
+        (tmp_path / program).chmod(0o755)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("preset", "program", "like", "key"),
+    [
+        ("gemini", "gemini", ["wants a key"], {"GEMINI_API_KEY": "valid"}),
+        ("codex", "codex-acp", ["wants a key", "like Codex"], {"OPENAI_API_KEY": "valid"}),
+        ("codex", "codex-acp", ["wants a key", "like Codex"], {"CODEX_API_KEY": "valid"}),
+        ("claude", "claude-agent-acp", ["like Claude Code"], {"ANTHROPIC_API_KEY": "valid"}),
+    ],
+)
+async def test_a_known_agent_needs_a_preset_and_a_key_and_without_the_key_names_it(
+    desk: RecordingDesk,
+    assign: Callable[..., Assignment],
+    install: Callable[..., None],
+    preset: str,
+    program: str,
+    like: list[str],
+    key: dict[str, str],
+) -> None:
+    install(program, *like)
+    [variable] = key
+    for given in ({"preset": preset}, {"argv": [program]}):
+        outcome = await turn(assign(given, prompt="Go."), desk)
+        assert isinstance(outcome, Failed)
+        assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+        assert "Give the agent a credential as" in outcome.detail
+        assert variable in outcome.detail
+        assert await turn(assign(given, prompt="Go.", environment=key), desk) == Succeeded()
+
+
+async def test_a_key_that_an_agent_does_not_take_is_not_tried_again(
+    desk: RecordingDesk, assign: Callable[..., Assignment], install: Callable[..., None]
+) -> None:
+    install("claude-agent-acp", "like Claude Code")
+    outcome = await turn(assign({"preset": "claude"}, prompt="Go.", environment={"ANTHROPIC_API_KEY": "old"}), desk)
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
-    assert "signed in; its ways are gemini-api-key (Key), web (Web); give it a credential as GEMINI_API_KEY" in (
-        outcome.detail
-    )
-    given = assign({"preset": "gemini"}, prompt="Go.", environment={"GEMINI_API_KEY": "k"})
-    assert await turn(given, desk) == Succeeded()
+    assert "Check the credential that it is given as ANTHROPIC_API_KEY" in outcome.detail
+
+
+@pytest.mark.parametrize("method", ["api-key", "chat-gpt", "unknown"])
+async def test_an_agent_that_cannot_be_signed_in_by_its_method_is_not_tried_again(run: Any, method: str) -> None:
+    outcome = await run("echoes", "wants a key", "like Codex", config_={"auth_method": method})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
+    assert method in outcome.detail
+
+
+async def test_a_sign_in_that_does_not_suffice_is_not_tried_again(run: Any) -> None:
+    """Gemini CLI takes its method also without a key, and refuses the conversation."""
+    outcome = await run("echoes", "wants a key", config_={"auth_method": "web"})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
 
 
 async def test_another_agent_is_signed_in_by_the_method_that_its_configuration_names(run: Any) -> None:
@@ -304,6 +399,17 @@ async def test_an_agent_that_cannot_begin_says_why(run: Any, like: str, config_:
     assert isinstance(outcome, Failed)
     assert outcome.error_class == ErrorClass.EXECUTOR_ERROR
     assert detail in outcome.detail
+
+
+async def test_what_a_failed_agent_wrote_to_standard_error_is_told_as_that(
+    desk: RecordingDesk, assign: Callable[..., Assignment]
+) -> None:
+    """Through the child and its line, as the worker has it."""
+    given = assign(config("fails_with_a_warning"))
+    outcome = await AcpExecutor(grace=timedelta(seconds=2)).execute(given, desk)
+    assert isinstance(outcome, Failed)
+    assert "npm warn config deprecated" in desk.voices["stderr"]
+    assert desk.voices[""] == "I look for ink."
 
 
 async def test_an_agent_that_hangs_up_has_failed(run: Any) -> None:

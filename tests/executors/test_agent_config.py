@@ -1,6 +1,7 @@
 """Configurations are refused when saved, with the field named, or accepted with warnings."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -158,6 +159,8 @@ SERVER = {"name": "notes", "command": "notes-mcp"}
         ({"preset": "gemini", "argv": ["gemini"]}, "config.argv"),
         ({"preset": "gemni"}, "config.preset"),
         ({"preset": ["gemini"]}, "config.preset"),
+        *[({**ARGV, "park_after": wrong}, "config.park_after") for wrong in ("0", "", "soon", "-1s", "8d")],
+        *[({**ARGV, "park_after": wrong}, "config.park_after") for wrong in (0, 600)],
         ({**ARGV, "args": "--model"}, "config.args"),
         ({**ARGV, "args": [1]}, "config.args[0]"),
         ({**ARGV, "mode": ""}, "config.mode"),
@@ -192,6 +195,26 @@ def test_a_wrong_acp_agent_is_refused_with_its_field(config: dict[str, Any], fie
 def test_a_preset_is_all_that_a_person_writes() -> None:
     assert read_acp({"preset": "gemini"}).argv == ("gemini", "--acp")
     assert read_acp({"preset": "gemini", "args": ["-m", "x"]}).argv == ("gemini", "--acp", "-m", "x")
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["/opt/bin/claude-agent-acp"], "Claude Code"),
+        (["npx", "-y", "@agentclientprotocol/claude-agent-acp@latest"], "Claude Code"),
+        (["npx", "@google/gemini-cli", "--acp"], "Gemini CLI"),
+        (["python3", "agent.py", "gemini"], None),
+        (["cli"], None),
+    ],
+)
+def test_an_agent_is_known_by_its_program_or_its_package(argv: list[str], name: str | None) -> None:
+    known = read_acp({"argv": argv}).known
+    assert (known.name if known else None) == name
+
+
+@pytest.mark.parametrize(("given", "read"), [(None, 600), ("0s", 0), ("90s", 90), ("7d", 604_800)])
+def test_an_agent_waits_in_its_process_for_ten_minutes_or_as_long_as_it_says(given: Any, read: int) -> None:
+    assert read_acp({"preset": "claude", "park_after": given}).park_after == timedelta(seconds=read)
 
 
 def test_a_missing_agent_is_a_warning_that_says_how_to_install_it() -> None:

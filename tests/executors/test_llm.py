@@ -15,7 +15,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall
 from rota.agent import Context, GiveUp, Parked, Turn, Unusable
 from rota.executors import llm_conversation
 from rota.executors.llm_conversation import Conversation, agent, opening, prompt_of
-from rota.executors.llm_models import may_pass
+from rota.executors.llm_models import may_pass, model_named
 from rota.model.agent_config import DESK_TOOLS
 from support.line_agent import ANSWER, Line
 
@@ -71,7 +71,7 @@ def converse(tmp_path: Path, line: Line, monkeypatch: pytest.MonkeyPatch) -> Cal
             "max_retries": max_retries,
             "seconds": 60,
         }
-        about = {"prompt": "Write a poem", "run_id": "run-1", "line": line, **context}
+        about = {"prompt": "Write a poem", "run_id": "run-1", "automation_id": "automation-1", "line": line, **context}
         return await Conversation(Context(**about), given, tmp_path).finish()
 
     return conversed
@@ -122,6 +122,26 @@ async def test_a_model_works_at_the_desk(converse: Any, line: Line) -> None:
     }  # fmt: skip
     assert script.results()[-1] == "Posted. Runs it started: 1."
     assert line.of("say") == [{"type": "say", "text": "Done."}]
+
+
+async def test_a_run_without_an_automation_is_not_offered_its_memory(
+    converse: Any, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of the agent may have such a name: it is another tool."""
+    offered: list[set[str]] = []
+
+    class Heard(Script):
+        async def model(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+            offered.append({tool.name for tool in info.function_tools})
+            async for step in super().model(messages, info):
+                yield step
+
+    await converse(Heard("Done."))
+    await converse(Heard("Done."), automation_id=None)
+    own = {"name": "remember", "function": f"{__name__}:send_mail", "approval": False}
+    await converse(Heard([("recall", {"key": "x"})], "Done."), ["recall", own], automation_id=None)
+    memory = {"remember", "recall", "forget"}
+    assert offered == [set(DESK_TOOLS), set(DESK_TOOLS) - memory, {"remember"}, {"remember"}]
 
 
 def measures(depth: int) -> Any:
@@ -324,6 +344,24 @@ async def test_what_is_not_there_is_named(given: dict[str, Any]) -> None:
     }
     with pytest.raises(Unusable, match=r"no_such_module|is not a function"):
         await agent(whole)(Context(line=Line()))
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("anthropic:x", "has no key: give the agent a credential as ANTHROPIC_API_KEY"),
+        ("google:x", "has no key: give the agent a credential as GOOGLE_API_KEY"),
+        ("openrouter:a/b", "has no key: give the agent a credential as OPENROUTER_API_KEY"),
+        ("ollama:x", "lacks OLLAMA_BASE_URL: set it in the agent's env, or give the agent a credential as that"),
+        ("nobody:x", "cannot be used: Unknown provider: nobody"),
+    ],
+)
+def test_a_model_that_lacks_something_says_what_to_set(monkeypatch: pytest.MonkeyPatch, model: str, says: str) -> None:
+    for name in ("ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "OLLAMA_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Unusable) as refusal:
+        model_named(model, None)
+    assert str(refusal.value) == f"the model {model!r} {says}"
 
 
 def test_what_is_no_failure_of_a_provider_does_not_pass() -> None:

@@ -176,7 +176,7 @@ async def test_a_key_that_is_missing_is_named(run: Any) -> None:
     outcome = await run("", {"base_url": None}, environment={})
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.retryable) == (ErrorClass.EXECUTOR_ERROR, False)
-    assert "OPENAI_API_KEY" in outcome.detail
+    assert outcome.detail.endswith("has no key: give the agent a credential as OPENAI_API_KEY")
 
 
 async def test_a_cancelled_agent_hangs_up_on_its_provider(

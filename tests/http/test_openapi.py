@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from rota import service
 from rota.db.pool import Database
@@ -31,6 +32,11 @@ def operations(site: Site) -> dict[tuple[str, str], dict[str, Any]]:
         for path, methods in site.app.openapi()["paths"].items()
         for method, told in methods.items()
     }
+
+
+async def test_the_description_is_valid_openapi(site: Site) -> None:
+    errors = OpenAPIV31SpecValidator(site.app.openapi()).iter_errors()
+    assert [(list(each.absolute_path), each.message) for each in errors] == []
 
 
 async def test_every_route_is_documented_and_no_other(site: Site) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,8 +19,8 @@ from rota import daemon
 from rota.db import targets
 from rota.db.listener import OUTWARD
 from rota.model.ids import AutomationId, RunId, new_id
-from rota.model.outward import MOST_TRIES, delay, message
-from rota.notify import telling
+from rota.model.outward import LOCAL, MOST_TRIES, delay, message
+from rota.notify import courier_process, telling
 from rota.notify.outward import MOST_UNPROVEN, Outward, courier
 from support import api_client
 from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
@@ -395,6 +396,37 @@ async def test_a_url_that_leads_nowhere_good_is_refused_without_being_repeated(a
     )
     assert why in told["detail"]
     assert url not in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [("slak://token-a/token-b/token-c", "slack"), ("foobar://somewhere", ""), ("https://example.org/hook", "")],
+)
+async def test_a_url_that_no_service_is_for_is_refused_with_the_schemes_that_exist(
+    api: Api, url: str, hint: str
+) -> None:
+    told = assert_refused(
+        await api.post("/notifications/targets", {"name": "X", "url": url}), 422, "invalid_target", "url"
+    )
+    listed = told["detail"].rpartition(": ")[2].removesuffix(".").split(", ")
+    assert {"mailto", "slack", "ntfy", "json"} <= set(listed)
+    assert not LOCAL & set(listed)
+    assert f"“{hint}”" in told["detail"] if hint else "Did you mean" not in told["detail"]
+    assert url not in json.dumps(told)
+    assert assert_ok(await api.get("/notifications/targets"), 200)["items"] == []
+
+
+async def test_a_service_may_be_given_by_the_address_that_it_shows_itself(api: Api) -> None:
+    url = "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
+    assert assert_ok(await api.post("/notifications/targets", {"name": "X", "url": url}))["scheme"] == "https"
+    url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
+    assert assert_ok(await api.post("/notifications/targets", {"name": "Y", "url": url}))["scheme"] == "slack"
+
+
+async def test_a_url_is_saved_where_apprise_cannot_be_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_process, "_schemes", frozenset())
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert_ok(await api.post("/notifications/targets", {"name": "X", "url": "ntfy://example.org/topic"}))
 
 
 async def test_a_url_is_sealed_masked_and_forgotten_with_its_target(office: Office, api: Api) -> None:

@@ -239,7 +239,7 @@ def test_what_was_finished_and_asked_outlives_a_power_cut_and_a_restart(house: H
     with Provider(calls(("count", {"what": "letters"}), usage=(100, 10)), hangs) as provider:
         steps, pushes = (
             house.begin("steps", "acp", acp_config("steps")),
-            house.begin("pushes", "acp", acp_config("pushes")),
+            house.begin("pushes", "acp", acp_config("pushes", park_after="0s")),
         )
         graph = house.begin(
             "graph", "langgraph", {"graph": "letters_graph:graph", "path": str(code), "result_key": "report"}

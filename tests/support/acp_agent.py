@@ -43,16 +43,26 @@ class Agent:
     async def initialize(self, protocol_version: int, **_: Any) -> acp.InitializeResponse:
         able = schema.AgentCapabilities(load_session="forgets" not in self._like)
         methods: list[schema.EnvVarAuthMethod | schema.TerminalAuthMethod | schema.AuthMethodAgent] = [
-            schema.AuthMethodAgent(id="gemini-api-key", name="Key"),
-            schema.AuthMethodAgent(id="web", name="Web"),
+            schema.AuthMethodAgent(id=name, name=name.capitalize()) for name in self._methods()
         ]
         version = 9 if "is from the future" in self._like else protocol_version
         if "never greets" in self._like:
             await asyncio.Event().wait()
         return acp.InitializeResponse(protocol_version=version, agent_capabilities=able, auth_methods=methods)
 
+    def _methods(self) -> tuple[str, ...]:
+        """The sign-in methods that the released agents offer to a client that can open no browser."""
+        if "like Claude Code" in self._like:
+            return ()
+        return ("api-key", "chat-gpt") if "like Codex" in self._like else ("gemini-api-key", "web")
+
     async def authenticate(self, method_id: str, **_: Any) -> None:
-        self._signed_in = method_id == "gemini-api-key"
+        """As Codex does, also with an unknown method or without its key."""
+        if method_id not in self._methods():
+            raise acp.RequestError.invalid_params()
+        if "like Codex" in self._like and not {"OPENAI_API_KEY", "CODEX_API_KEY"} & os.environ.keys():
+            raise acp.RequestError(-32603, "Internal error: CODEX_API_KEY or OPENAI_API_KEY is not set")
+        self._signed_in = method_id != "web"
 
     async def new_session(self, cwd: str, mcp_servers: Any = None, **_: Any) -> acp.NewSessionResponse:
         if not self._signed_in:
@@ -76,6 +86,8 @@ class Agent:
 
     async def prompt(self, prompt: Any, **_: Any) -> acp.PromptResponse:
         text = prompt[0].text
+        if "like Claude Code" in self._like and os.environ.get("ANTHROPIC_API_KEY") != "valid":
+            raise acp.RequestError.auth_required()  # it opens a conversation without a key
         self.remember(f"asked: {text}")
         if self._how in LIMITED:
             return acp.PromptResponse(stop_reason=cast("schema.StopReason", self._how))
@@ -181,6 +193,11 @@ class Agent:
         await self.update(acp.update_plan([acp.plan_entry(key, status="pending")]))
         print(key, file=sys.stderr, flush=True)
         raise acp.RequestError(-32000, f"no way in with {key}", {"key": key})
+
+    async def fails_with_a_warning(self, text: str) -> None:
+        await self.say("I look for ink.")
+        print("npm warn config deprecated", file=sys.stderr, flush=True)
+        raise acp.RequestError.internal_error()
 
     async def hangs_up(self, text: str) -> None:
         os.close(1)

@@ -88,6 +88,10 @@ class RecordingDesk:
         return "".join(call[1] for call in self.calls if call[0] == "say")
 
     @property
+    def asked(self) -> list[tuple[Any, ...]]:
+        return [call for call in self.calls if call[0] in ("ask", "park")]
+
+    @property
     def events(self) -> list[tuple[Any, ...]]:
         return [call for call in self.calls if call[0] != "say"]
 

@@ -341,6 +341,38 @@ async def test_the_last_line_that_says_something_is_remembered(pieces: list[str]
     assert desk.last_line == last
 
 
+async def test_standard_error_is_told_apart_and_its_last_line_is_not_remembered(
+    house: House, recorder: Recorder, desk: RecordingDesk
+) -> None:
+    for voice, text in (("stdout", "Sto"), ("stderr", "npm warn config deprecated\n"), ("stdout", "red.\n")):
+        await desk.say(text, voice)
+    await desk.say("npm notice\n", "stderr")
+    await desk.finish()
+    said = await house.value("SELECT json_agg(data ORDER BY seq) FROM events WHERE kind = 'output'")
+    assert said == [
+        {"text": "Sto"},
+        {"text": "npm warn config deprecated\n", "stream": "stderr"},
+        {"text": "red.\n"},
+        {"text": "npm notice\n", "stream": "stderr"},
+    ]
+    assert desk.last_line == "Stored."
+
+
+async def test_what_is_held_back_of_a_secret_stays_in_its_stream(
+    house: House, recorder: Recorder, desk: RecordingDesk
+) -> None:
+    desk.hide(Redactor(["sesame-street"]))
+    await desk.say("Open sesa", "stdout")
+    await desk.say("warning: sesa", "stderr")
+    await desk.end()
+    said = await house.value("SELECT json_agg(data ORDER BY seq) FROM events WHERE kind = 'output'")
+    texts = {
+        stream: "".join(each["text"] for each in said if each.get("stream") == stream) for stream in (None, "stderr")
+    }
+    assert texts == {None: "Open sesa", "stderr": "warning: sesa"}
+    assert desk.last_line == "Open sesa"
+
+
 async def test_a_hundred_thousand_pieces_become_few_rows(house: House, recorder: Recorder, desk: RecordingDesk) -> None:
     writing = asyncio.create_task(recorder.run())
     for _ in range(100_000):

@@ -22,6 +22,7 @@ from rota.settings import read_settings
 from rota.watch.directories import REMOVED, PruneDirectories, _remove
 from rota.watch.prune import PruneRuns
 from rota.watch.tally import Tally
+from support import run_state
 from support.house import House
 from support.live_run_tables import astray
 from support.run_state import from_now
@@ -266,7 +267,7 @@ async def test_who_goes_on_in_a_session_while_it_is_deleted_finds_it_gone(
     session_id = await past.session()
     await past.run(session_id=session_id)
     async with house.db.transaction() as conn:
-        await conn.execute("SELECT FROM runs WHERE session_id = %s FOR UPDATE", [session_id])
+        await run_state.find_runs(conn, "FOR UPDATE", session_id=session_id)
         pruning = asyncio.create_task(prune(db))
         await until(lambda: house.value(LOCKED))
         goes_on = asyncio.create_task(

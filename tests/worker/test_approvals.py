@@ -7,7 +7,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from rota import tracing
 from rota.db import approvals as rows
 from rota.db import queues
 from rota.db.listener import ANSWERS, RUNS, Wakes
@@ -74,6 +77,31 @@ async def test_a_parked_run_frees_its_place_and_goes_on_from_its_checkpoint_with
     assert given == Answer(approval_id, "refuse", False, "Not today.", house.caller.user_id)
 
 
+async def test_the_span_of_a_parked_run_holds_those_of_all_its_attempts(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    exporter = InMemorySpanExporter()
+    tracing.send_to(SimpleSpanProcessor(exporter))
+    try:
+        await run_now(await house.automation())
+        async with shift(parks):
+            await until(lambda: _is_parked(house))
+            await answer()
+            await until(lambda: is_(house, "succeeded"))
+        spans = exporter.get_finished_spans()
+    finally:
+        tracing.shut_down()
+    [whole] = [span for span in spans if span.name == "run"]
+    parts = [span for span in spans if span.name in ("claim", "execute", "settle")]
+    assert [(span.attributes or {})["rota.attempt"] for span in parts if span.name == "execute"] == [1, 2]
+    assert (whole.start_time or 0) <= min(span.start_time or 0 for span in parts)
+    assert (whole.end_time or 0) >= max(span.end_time or 0 for span in parts)
+
+
+async def _is_parked(house: House) -> bool:
+    return bool(await house.value("SELECT status = 'awaiting_approval' AND lease_until IS NULL FROM runs"))
+
+
 async def _free(at_work: Any) -> bool:
     return not at_work.worker.attempts
 
@@ -96,6 +124,36 @@ async def test_an_agent_that_waits_in_its_process_keeps_place_and_lease_and_goes
         await until(lambda: is_(house, "succeeded"))
     [run] = await house.ledger()
     assert (run["summary"], run["attempt"]) == ("red", 1)
+
+
+async def test_an_agent_that_waited_in_its_process_can_be_parked_and_goes_on_with_the_answer(
+    house: House, shift: Any, run_now: Any, answer: Any
+) -> None:
+    """It is still one question. Until it is parked it keeps place and lease."""
+    enough = asyncio.Event()
+
+    async def waits_and_parks(assignment: Assignment, desk: Desk) -> Outcome:
+        if assignment.answer:
+            return Succeeded(assignment.answer.option_id)
+        asking = asyncio.create_task(desk.ask("Send it?", key="send"))
+        await enough.wait()
+        asked = await desk.park("Send it?", key="send")
+        asking.cancel()
+        assert isinstance(asked, Parked)
+        return asked
+
+    await run_now(await house.automation())
+    async with shift(waits_and_parks, places=1) as at_work:
+        await until(lambda: is_(house, "awaiting_approval"))
+        assert await house.value("SELECT lease_until IS NOT NULL FROM runs")
+        enough.set()
+        await until(lambda: _free(at_work))
+        assert await house.value("SELECT status = 'awaiting_approval' AND lease_until IS NULL FROM runs")
+        assert await house.value("SELECT count(*) FROM approvals") == 1
+        await answer()
+        await until(lambda: is_(house, "succeeded"))
+    [run] = await house.ledger()
+    assert (run["summary"], run["attempt"], run["tries"], run["rescues"]) == ("approve", 2, 0, 0)
 
 
 async def test_once_a_checkpoint_is_stored_so_is_all_that_led_to_it(house: House, shift: Any, run_now: Any) -> None:

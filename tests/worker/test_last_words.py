@@ -100,5 +100,21 @@ async def test_a_run_is_summed_up_by_words_and_not_by_the_fence_they_end_with(
     assert (await house.run())["summary"] == "+ one more line"
 
 
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed(ErrorClass.AGENT_ERROR, "no ink")], ids=repr)
+@pytest.mark.parametrize("words", ["Three letters answered.\n", ""], ids=["words", "silence"])
+async def test_a_warning_on_standard_error_is_never_the_summary(
+    house: House, shift: Any, run_now: Any, outcome: Outcome, words: str
+) -> None:
+    async def speak(_: Assignment, desk: Desk) -> Outcome:
+        await desk.say(words, voice="stdout")
+        await desk.say("npm warn config deprecated\n", voice="stderr")
+        return outcome
+
+    await run_now(await house.automation())
+    async with shift(speak):
+        await until(lambda: house.value("SELECT finished_at IS NOT NULL FROM runs"))
+    assert (await house.value("SELECT summary FROM runs") or "") == words.strip()
+
+
 async def _words_written(house: House) -> bool:
     return bool(await house.value("SELECT count(*) FROM events WHERE kind = 'output'"))

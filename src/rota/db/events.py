@@ -87,12 +87,12 @@ ORDER BY seq
 """
 
 LAST_WORDS = """
--- The newest pieces of what one attempt said, wherever it said it. Only the end of the log is read: others may have said
--- much in the session since.
+-- The newest pieces of what one attempt said, wherever it said it, without its standard error. Only the end of the log is
+-- read: others may have said much in the session since.
 SELECT data ->> 'text'
   FROM (SELECT * FROM events
          WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s ORDER BY seq DESC LIMIT 200) newest
- WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND kind = 'output'
+ WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND kind = 'output' AND data ->> 'stream' IS DISTINCT FROM 'stderr'
 ORDER BY seq DESC LIMIT 20
 """
 

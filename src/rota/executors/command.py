@@ -17,7 +17,7 @@ from rota.executors.sandbox import UNCONFINED, Sandbox
 from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.model import agent_config
 from rota.model.agent_config import CommandConfig, Stdin
-from rota.model.executor import Assignment, Desk, LostAttempt
+from rota.model.executor import STDERR, Assignment, Desk, LostAttempt
 from rota.model.outcome import Outcome, Succeeded
 
 
@@ -64,7 +64,7 @@ class _Attempt:
         self._tail = Tail()
 
     async def attend(self, program: Program) -> Outcome:
-        errors = hear_text(program.stderr, self._transcript, "stderr", self._tail)
+        errors = hear_text(program.stderr, self._transcript, STDERR, self._tail)
         ending = await attend(program, self._brief(program.stdin), self._hear(program.stdout), errors)
         return self._outcome(ending)
 

@@ -123,7 +123,8 @@ class Conversation:
         self._context, self._given = context, given
         self._until = time.monotonic() + given["seconds"]
         self._model = model_named(given["model"], given["base_url"])
-        self._tools = Toolbox(DeskTools(context, directory), given["tools"])
+        has_memory = context.automation_id is not None
+        self._tools = Toolbox(DeskTools(context, directory), given["tools"], has_memory=has_memory)
         # The library's own clients would try again unseen; here the trace tells of it.
         self._settings: Any = {"max_retries": 0, **given["settings"]}
         self._instructions = context.instructions or None

@@ -1,5 +1,6 @@
 """Models by their names, what their failures mean, and what their answers cost. Loaded only in a child."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ FUNCTION = "function:"
 # An answer that ends without saying that this was all was cut.
 _STRICT = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
 _PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelConnectionError)
+_VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 _PASSING_CODES = (408, 409, 425, 429)
 
 
@@ -43,10 +45,21 @@ def model_named(name: str, base_url: str | None) -> Model:
         model.profile = merge_profile(model.profile, _STRICT)
         return model
     except UserError as mistake:
-        hint = "a key is given to the agent as a credential under its variable's name"
-        raise Unusable(f"the model {name!r} cannot be used: {mistake.message} ({hint})") from mistake
+        raise Unusable(describe_missing(name, mistake.message)) from mistake
     except (ImportError, TypeError, ValueError) as mistake:
         raise Unusable(f"the model {name!r} cannot be used: {mistake}") from mistake
+
+
+def describe_missing(name: str, told: str) -> str:
+    """What a model lacks. The library's own words are for programmers, but they name the variables."""
+    variables = list(dict.fromkeys(_VARIABLE.findall(told)))
+    keys = [each for each in variables if each.endswith(("KEY", "TOKEN"))]
+    if keys:
+        return f"the model {name!r} has no key: give the agent a credential as {' or '.join(keys)}"
+    if variables:
+        needed = " or ".join(variables)
+        return f"the model {name!r} lacks {needed}: set it in the agent's env, or give the agent a credential as that"
+    return f"the model {name!r} cannot be used: {told}"
 
 
 def _provider(name: str, base_url: str | None) -> Provider[Any]:

@@ -11,6 +11,7 @@ from rota.executors.llm_models import function_named
 
 LONGEST_FILE = 200_000
 MOST_FILES = 1000
+MEMORY = frozenset({"remember", "recall", "forget"})  # of an automation: they fail in a run that has none
 
 
 class Declined(Exception):
@@ -159,9 +160,9 @@ class DeskTools:
 class Toolbox:
     """The tools of one agent, by name."""
 
-    def __init__(self, desk: DeskTools, given: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, desk: DeskTools, given: Sequence[Mapping[str, Any]], *, has_memory: bool) -> None:
         self._desk = desk
-        self._tools = {each["name"]: _tool(desk, each) for each in given}
+        self._tools = {each["name"]: _tool(desk, each) for each in given if has_memory or not _is_memory(each)}
         self.definitions = [tool.tool_def for tool in self._tools.values()]
 
     def needs_approval(self, name: str) -> bool:
@@ -179,6 +180,10 @@ class Toolbox:
         )
         call: Callable[[Any, Any], Awaitable[Any]] = tool.function_schema.call
         return await call(valid, None)
+
+
+def _is_memory(given: Mapping[str, Any]) -> bool:
+    return given["function"] is None and given["name"] in MEMORY
 
 
 def _tool(desk: DeskTools, given: Mapping[str, Any]) -> "Tool[Any]":

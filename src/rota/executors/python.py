@@ -26,7 +26,7 @@ from rota.executors.transcript import Tail, Transcript, hear_text
 from rota.executors.warm import PYTHON, Libraries, nursery_with
 from rota.model import agent_config
 from rota.model.agent_config import Limits, PythonConfig
-from rota.model.executor import Assignment, Desk, LostAttempt
+from rota.model.executor import STDERR, Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 CHILD = str(Path(__file__).with_name("python_child.py"))
@@ -129,7 +129,7 @@ class Attendant(ABC):
 
     async def attend(self, program: Program, line: Pipe, *, grace: timedelta) -> Outcome:
         output = hear_text(program.stdout, self._transcript, "stdout")
-        errors = hear_text(program.stderr, self._transcript, "stderr", self._tail)
+        errors = hear_text(program.stderr, self._transcript, STDERR, self._tail)
         serving, farewell = self._serve(program, line, grace), self._farewell(program, line, grace)
         try:
             return self._outcome(await attend(program, output, errors, serving, farewell=farewell))

@@ -13,6 +13,7 @@ from rota.model.outcome import Outcome, Parked
 from rota.model.task import TaskForm
 
 LARGEST_CHECKPOINT = 2_000_000
+STDERR = "stderr"  # the voice of standard error, whose text is never the summary of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Desk(Protocol):
 
     async def say(self, text: str, *, voice: str = "") -> None:
         """Stream a piece of the agent's words into the transcript. Streams that speak at the same time have a `voice`
-        each: a secret in pieces of one is known although another speaks in between."""
+        each: a secret in pieces of one is known although another speaks in between. Text of the voice `stderr` is kept,
+        but is never the summary of the run."""
         ...
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:

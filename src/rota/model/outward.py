@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from rota.errors import Invalid
 from rota.model.address import OPEN_PORTS, AllowList, Target
+from rota.model.cron import did_you_mean
 from rota.model.notification import path, title
 
 ALLOW_SETTING, SCHEMES_SETTING = "ROTA_NOTIFY_ALLOW", "ROTA_NOTIFY_SCHEMES"
@@ -25,6 +26,9 @@ LOCAL = frozenset(
 )
 # Any host's any path: the host is judged when it is saved. All others are judged when they are called.
 PLAIN = {"json": 80, "jsons": 443, "xml": 80, "xmls": 443, "form": 80, "forms": 443}
+# Every Apprise has these, so nobody needs to ask it.
+ALWAYS_KNOWN = frozenset({*PLAIN, "mailto", "mailtos"})
+WEB = frozenset({"http", "https"})  # some services may be given by the address that they show themselves
 PORTS = OPEN_PORTS | {25, 465, 587, 2525}  # and those of mail
 
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{1,31})://[\x21-\x7e]+", re.IGNORECASE | re.ASCII)
@@ -43,6 +47,13 @@ def checked_url(url: str, allow: AllowList, schemes: Collection[str]) -> str:
     if scheme in PLAIN and (objection := _objection(url, PLAIN[scheme], allow)):
         raise _unfit(f"may not be called: {objection} (an operator may allow it by {ALLOW_SETTING})")
     return scheme
+
+
+def unknown_service(scheme: str, schemes: Collection[str]) -> Invalid:
+    """The refusal of a URL that Apprise does not understand. `schemes` are those that it knows."""
+    known = sorted(set(schemes) - LOCAL)
+    hint = "" if scheme in WEB else did_you_mean(scheme, known)
+    return _unfit(f"is for no service that Apprise knows.{hint} The schemes are: {', '.join(known)}")
 
 
 def _objection(url: str, port: int, allow: AllowList) -> str | None:

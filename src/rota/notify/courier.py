@@ -1,4 +1,5 @@
-"""Sends one message through Apprise, in a process of its own: what it is given comes by its standard input.
+"""Sends one message through Apprise, in a process of its own: what it is given comes by its standard input. With the
+argument `examine` it says instead which services Apprise knows, and whether it understands a URL.
 
 Apprise knows over a hundred services, each with code that makes its own connections and follows redirects. So it is not
 the URL that is trusted: whatever this process connects to is judged at that moment, it starts no other program, and it
@@ -103,6 +104,20 @@ def send(url: str, title: str, body: str, allow: Iterable[str]) -> str:
     return "" if sent else _why(guard, heard) or "the service could not be reached, or refused it"
 
 
+def examine(url: str) -> dict[str, Any]:
+    """Whether Apprise understands the URL, and all its schemes."""
+    import apprise  # noqa: PLC0415 - heavy, and an extra
+    from apprise.manager_plugins import NotificationManager  # noqa: PLC0415
+
+    schemes = sorted(NotificationManager().schemas())  # type: ignore[no-untyped-call]
+    sys.addaudithook(Guard(()))  # a plugin reads a URL, which anybody may have written
+    try:
+        service = apprise.Apprise.instantiate(url, suppress_exceptions=True)
+    except Exception:  # somebody else's code
+        service = None
+    return {"understood": service is not None, "schemes": schemes}
+
+
 def _why(guard: Guard, heard: _Heard) -> str:
     """Who has answered was called: then it does not matter what else was refused, such as a file of passwords."""
     if heard.status:
@@ -114,7 +129,9 @@ def main() -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they mean the watch: it waits for what is on its way
         signal.signal(each, signal.SIG_IGN)
     signal.alarm(SECONDS)
-    print(json.dumps({"error": send(**json.load(sys.stdin))}))  # noqa: T201
+    given = json.load(sys.stdin)
+    told = examine(**given) if sys.argv[1:] == ["examine"] else {"error": send(**given)}
+    print(json.dumps(told))  # noqa: T201
 
 
 if __name__ == "__main__":

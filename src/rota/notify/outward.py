@@ -1,11 +1,8 @@
 """Sends what waits to where people want it: at least once, and one message a minute for each target."""
 
 import asyncio
-import json
 import logging
-import os
-import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from rota.access.vault import Vault
@@ -15,6 +12,7 @@ from rota.db.targets import Claim
 from rota.errors import Broken
 from rota.model.outward import GAP, MOST_TRIES, delay, message
 from rota.notify.courier import SECONDS
+from rota.notify.courier_process import run_courier
 from rota.notify.targets import place
 from rota.service import Wakeable
 
@@ -24,7 +22,6 @@ AT_ONCE = 8
 MOST_UNPROVEN = AT_ONCE // 2  # so many who never answer may be waited for; the other places stay for those who do
 EVERY_SECONDS = 5.0
 LEASE = timedelta(seconds=2 * SECONDS)
-KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
 
 class Outward:
@@ -116,20 +113,6 @@ class Outward:
         return await courier({"url": url, "title": title, "body": body, "allow": self._allow})
 
 
-async def courier(given: dict[str, object]) -> str:
-    # No proxies: they would look up names themselves. -P: nor is anything imported from where Rota was started.
-    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "rota.notify.courier", env=environment,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(SECONDS + 5):
-            told, _ = await child.communicate(json.dumps(given).encode())
-        return str(json.loads(told)["error"])
-    except (TimeoutError, ValueError, KeyError):
-        return f"it did not end within {SECONDS} seconds" if child.returncode in {None, -14} else "the sender broke"
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+async def courier(given: Mapping[str, object]) -> str:
+    """Send one message. Why it could not be sent; empty if it was."""
+    return str((await run_courier(given)).get("error", "the sender broke"))

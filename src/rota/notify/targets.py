@@ -13,6 +13,7 @@ from rota.model.address import AllowList
 from rota.model.caller import Caller, Level
 from rota.model.ids import WorkspaceId, new_id
 from rota.model.outward import ALLOW_SETTING, MOST_TARGETS, checked_url
+from rota.notify.courier_process import check_service
 from rota.notify.reading import person
 
 
@@ -44,6 +45,7 @@ async def create(
     if len(await rows.all_of(conn, caller.workspace_id, caller.user_id)) >= MOST_TARGETS:
         raise Conflict(f"You have {MOST_TARGETS} already; take one away first.", code="too_many_targets")
     scheme = checked_url(url.strip(), AllowList(allow, setting=ALLOW_SETTING), schemes)
+    await check_service(url.strip(), scheme)
     target_id = new_id()
     sealed = vault.seal(url.strip(), place(caller.workspace_id, target_id))
     given = {"workspace_id": caller.workspace_id, "user_id": caller.user_id, "id": target_id, "name": name}

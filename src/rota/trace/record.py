@@ -15,6 +15,7 @@ from rota.db.pool import PASSING, Database
 from rota.db.usage import Charge
 from rota.errors import Lost
 from rota.model.budget import MOST_UNITS, SECONDS, UNITS, Exceeded
+from rota.model.executor import STDERR
 from rota.model.ids import RunId
 from rota.model.redaction import NOTHING_SECRET, Redactor, Stream
 from rota.model.run import Claimed
@@ -134,8 +135,8 @@ class RecordingDesk:
 
     __slots__ = (
         "_flushed", "_is_stopped", "_lost", "_pending", "_recorder", "_redactor", "_refused_units", "_reporting",
-        "_size", "_spent", "_text", "_uncharged", "_unfinished", "_voices", "_window", "attempt", "last_line",
-        "over_budget", "owes", "run",
+        "_size", "_spent", "_text", "_text_is_stderr", "_uncharged", "_unfinished", "_voices", "_window", "attempt",
+        "last_line", "over_budget", "owes", "run",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, run: Claimed) -> None:
@@ -149,6 +150,7 @@ class RecordingDesk:
         self._uncharged: set[str] = set()  # units of which more was spent than is stored
         self.owes = False  # something was handed in that is not known to be stored
         self._text: list[str] = []
+        self._text_is_stderr = False
         self._size = 0
         self._unfinished = ""
         self._lost = False
@@ -173,7 +175,7 @@ class RecordingDesk:
     async def say(self, text: str, voice: str = "") -> None:
         if text:
             text = clean(text)
-            self._keep(self._stream(voice).feed(text) if self._redactor else text)
+            self._keep(self._stream(voice).feed(text) if self._redactor else text, voice)
             await self._handed_in()
 
     def _stream(self, voice: str) -> Stream:
@@ -209,7 +211,7 @@ class RecordingDesk:
         """Once: what follows is silence, as beyond the limit of the output."""
         if not self._refused_units:
             self._refused_units = True
-            self._text.append(TOO_MANY_UNITS)  # not its own words, of which the last sum up the run
+            self._write_text(TOO_MANY_UNITS, is_stderr=False)  # not remembered: these are not the agent's own words
             await self._handed_in()
 
     async def ran(self, span: timedelta) -> None:
@@ -241,8 +243,10 @@ class RecordingDesk:
 
     async def end(self) -> None:
         """The attempt says no more: store also what was held back because it might have become a secret."""
-        if (rest := "".join(each.end() for each in self._voices.values())) and not self._lost:
-            self._keep(rest)
+        rests = [(voice, rest) for voice, stream in self._voices.items() if (rest := stream.end())]
+        if rests and not self._lost:
+            for voice, rest in rests:
+                self._keep(rest, voice)
             await self._handed_in()
         await self.finish()
 
@@ -275,27 +279,40 @@ class RecordingDesk:
             self._flushed = self._flushed or asyncio.Event()  # several may wait
             await self._flushed.wait()
 
-    def _keep(self, text: str) -> None:
-        self._remember(text)
-        self._text.append(text)
+    def _keep(self, text: str, voice: str) -> None:
+        is_stderr = voice == STDERR
+        if not is_stderr:
+            self._remember(text)
+        self._write_text(text, is_stderr=is_stderr)
         self._size += len(text)
+
+    def _write_text(self, text: str, *, is_stderr: bool) -> None:
+        """An event holds text of standard error or other text, never both: the summary is taken from the other text."""
+        if is_stderr != self._text_is_stderr and text:
+            self._store_text()
+            self._text_is_stderr = is_stderr
+        self._text.append(text)
 
     def _redacted(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", self._redactor.value(data)) if self._redactor else data
 
     def _end_text(self) -> None:
-        for each in self._voices.values():
-            if paused := each.pause():
-                self._keep(paused)
+        for voice, stream in self._voices.items():
+            if paused := stream.pause():
+                self._keep(paused, voice)
+        self._store_text()
+
+    def _store_text(self) -> None:
         text, self._text = "".join(self._text), []
+        told = {"stream": STDERR} if self._text_is_stderr else {}
         pieces = (text[at : at + LONGEST_TEXT] for at in range(0, len(text), LONGEST_TEXT))
-        self._pending.extend(self._event("output", {"text": piece}) for piece in pieces)
+        self._pending.extend(self._event("output", {"text": piece, **told}) for piece in pieces)
 
     def _event(self, kind: str, data: Mapping[str, Any]) -> NewEvent:
         return NewEvent(self.run.workspace_id, self.run.session_id, kind, data, self.run.id, self.run.attempt)
 
     def _remember(self, text: str) -> None:
-        """Keep the last line that says something: it becomes the run's summary."""
+        """Keep the last line that says something: it becomes the run's summary unless the agent gives one."""
         *lines, unfinished = (self._unfinished + text[-4096:]).splitlines(keepends=True) or [""]
         said = [line for line in (*lines, unfinished) if says_something(line)]
         self.last_line = said[-1].strip() if said else self.last_line

@@ -123,9 +123,10 @@ def _told(failure: Exception) -> str:
 
 
 def _trace(result: Result, began: int) -> None:
+    """The run began when it was started, which its id tells. `ready_at` is when its last attempt could begin."""
     run, settled = result.run, settling.settlement_of(result)
     tracing.span("settle", run.trace_id, began=began, run_id=run.id, attempt=run.attempt, status=settled.status)
     if settled.status in TERMINAL:
         error = settled.error_detail if settled.status == Status.FAILED else None
         facts = {"run_id": run.id, "source": run.source, "status": settled.status}
-        tracing.run(run.trace_id, began=tracing.instant(run.ready_at), error=error, **facts)
+        tracing.run(run.trace_id, began=tracing.of_id(run.id), error=error, **facts)

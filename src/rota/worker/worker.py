@@ -365,5 +365,6 @@ def _tell_of_pickup(claimed: Sequence[Claimed]) -> None:
         PICKUP.observe(max(0.0, now - run.ready_at.timestamp()))
     if tracing.on():
         for run in claimed:
-            began = tracing.instant(run.ready_at)
+            # A run is ready at the beginning of the transaction that starts it, which is before it has its id.
+            began = max(tracing.instant(run.ready_at), tracing.of_id(run.id))
             tracing.span("claim", run.trace_id, began=began, run_id=run.id, attempt=run.attempt)

@@ -26,7 +26,7 @@ from rota.executors.sandbox import UNCONFINED, Sandbox
 from rota.executors.strays import MARKS
 from rota.model import agent_config
 from rota.model.agent_config import AcpConfig, fill_server, read_acp
-from rota.model.executor import Assignment, Desk, LostAttempt
+from rota.model.executor import STDERR, Assignment, Desk, LostAttempt
 from rota.model.outcome import ErrorClass, Failed, Outcome, Succeeded
 
 CHILD = str(Path(__file__).with_name("child.py"))
@@ -98,6 +98,7 @@ class _Attempt(Attendant):
     shapes: ClassVar[Shapes] = {
         **EVENTS,
         **REQUESTS,
+        "stderr": EVENTS["say"],
         "noted": {**EVENTS["tool"], "data": lambda value: isinstance(value, dict)},
         "succeeded": {},
         "failed": {"detail": lambda value: isinstance(value, str)},
@@ -122,6 +123,8 @@ class _Attempt(Attendant):
         match event["type"]:
             case "noted":
                 await self._transcript.tool(event["name"], event["data"], size)
+            case "stderr":
+                await self._transcript.say(event["text"], STDERR)
             case "succeeded":
                 self._ended = Succeeded()
             case "failed":

@@ -1,7 +1,7 @@
 """One turn of an agent that speaks the protocol: its conversation opened or gone on with, and heard to the end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ from rota.executors.process import Ending, Exited, Killed, Program, Spec, Unstar
 from rota.executors.transcript import Tail, Transcript, Words
 from rota.model.agent_config import AcpConfig, McpServer, how_to_install
 from rota.model.duration import format_duration
-from rota.model.executor import Assignment, Desk
+from rota.model.executor import STDERR, Assignment, Desk
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded
 
 AUTH_REQUIRED = -32000
@@ -53,7 +53,7 @@ class Attempt:
         self._transcript, self._tail = Transcript(desk, config.output_limit), Tail()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._story = Story(self._transcript, self._spend)
-        self._permissions = Permissions(desk, self._story, self._mark)
+        self._permissions = Permissions(desk, self._story, self._mark, config.park_after)
         self._terminals = Terminals(spec)
         self._host = Host(self._permissions, Files(spec.directory), self._terminals, self._fail)
         self._agent: ClientSideConnection | None = None
@@ -74,7 +74,7 @@ class Attempt:
             if self._failed.done():
                 self._failed.exception()  # it was raised above
             elif not isinstance(outcome, Succeeded | Parked):
-                await self._transcript.say(self._tail.text())
+                await self._transcript.say(self._tail.text(), STDERR)
         return outcome
 
     async def _hear_errors(self, stderr: Pipe) -> None:
@@ -113,7 +113,7 @@ class Attempt:
         except Unusable as reason:
             return Failed(ErrorClass.EXECUTOR_ERROR, str(reason), retryable=False)
         except RequestError as refusal:
-            return Failed(ErrorClass.AGENT_ERROR, _told(refusal))
+            return self._describe_refusal(refusal)
         except ValidationError as nonsense:
             return Failed(ErrorClass.AGENT_ERROR, f"the agent answered what the protocol does not know: {nonsense}")
         except TimeoutError:
@@ -122,6 +122,12 @@ class Attempt:
         except ConnectionError:
             self._hung_up = True
             return None
+
+    def _describe_refusal(self, refusal: RequestError) -> Failed:
+        """Some agents, such as Claude Code, notice only when they are prompted that they have no key."""
+        if refusal.code == AUTH_REQUIRED:
+            return Failed(ErrorClass.EXECUTOR_ERROR, self._not_signed_in(_told(refusal)), retryable=False)
+        return Failed(ErrorClass.AGENT_ERROR, _told(refusal))
 
     async def _open(self, agent: ClientSideConnection) -> str:
         """What to prompt the agent with, once its conversation is open."""
@@ -133,13 +139,13 @@ class Attempt:
         able = greeting.agent_capabilities or schema.AgentCapabilities()
         self._check_servers(able.mcp_capabilities or schema.McpCapabilities())
         if self._config.auth_method:
-            await agent.authenticate(self._config.auth_method)
+            await self._sign_in(agent, self._config.auth_method)
         try:
             prompt = await self._enter(agent, able)
         except RequestError as refusal:
             if refusal.code != AUTH_REQUIRED or self._config.auth_method:
                 raise
-            await agent.authenticate(self._sign_in_by(greeting.auth_methods or []))
+            await self._sign_in(agent, self._sign_in_method(greeting.auth_methods or [], _told(refusal)))
             prompt = await self._enter(agent, able)
         if self._config.mode:
             await agent.set_session_mode(session_id=self._session, mode_id=self._config.mode)
@@ -251,17 +257,38 @@ class Attempt:
     def _given_servers(self) -> list[Any]:
         return [_given(server) for server in self._servers]
 
-    def _sign_in_by(self, methods: Sequence[Any]) -> str:
-        """The method for which the agent has what it needs: nobody is here to sign in."""
-        keys = self._config.preset.keys if self._config.preset else {}
+    async def _sign_in(self, agent: ClientSideConnection, method: str) -> None:
+        try:
+            await agent.authenticate(method)
+        except RequestError as refusal:
+            raise Unusable(self._not_signed_in(f"method {method!r}: {_told(refusal)}")) from refusal
+
+    def _sign_in_method(self, methods: Sequence[Any], refusal: str) -> str:
+        """The method whose variables the agent has. Nobody is there to sign in by hand."""
         for method in methods:
             needs = [each.name for each in getattr(method, "vars", None) or ()]
-            needs = needs or [variable for variable, by in keys.items() if by == method.id]
-            if needs and all(variable in self._spec.env for variable in needs):
+            reads = [variable for variable, methods_of_it in self._keys.items() if method.id in methods_of_it]
+            if any(each in self._spec.env for each in reads) or (
+                needs and all(each in self._spec.env for each in needs)
+            ):
                 return str(method.id)
-        offered = ", ".join(f"{method.id} ({method.name})" for method in methods) or "none"
-        hint = f"; give it a credential as {' or '.join(keys)}" if keys else ""
-        raise Unusable(f"the agent wants to be signed in; its ways are {offered}{hint}")
+        offered = ", ".join(f"{method.id} ({method.name})" for method in methods)
+        raise Unusable(self._not_signed_in(refusal, f"; it offers the methods {offered}" if offered else ""))
+
+    @property
+    def _keys(self) -> Mapping[str, Sequence[str]]:
+        return self._config.known.keys if self._config.known else {}
+
+    def _not_signed_in(self, refusal: str, offered: str = "") -> str:
+        """Why the agent cannot work, and the credential to set."""
+        held = [variable for variable in self._keys if variable in self._spec.env]
+        if held:
+            hint = f". Check the credential that it is given as {' and '.join(held)}"
+        elif self._keys:
+            hint = f". Give the agent a credential as {' or '.join(self._keys)}"
+        else:
+            hint = ". Give the agent its key as a credential"
+        return f"the agent is not signed in ({refusal}){offered}{hint}"
 
     def _without_a_word(self, ending: Ending) -> Failed:
         """How it ended, when the conversation did not tell."""

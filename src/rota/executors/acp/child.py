@@ -29,7 +29,7 @@ from rota.executors.process import Spec, start  # noqa: E402
 from rota.executors.python_child import Line  # noqa: E402
 from rota.model.agent_config import McpServer, missing_extra, read_acp  # noqa: E402
 from rota.model.approval import Answer  # noqa: E402
-from rota.model.executor import Assignment, Desk, Turn  # noqa: E402
+from rota.model.executor import STDERR, Assignment, Desk, Turn  # noqa: E402
 from rota.model.ids import ApprovalId, RunId, SessionId, UserId, WorkspaceId  # noqa: E402
 from rota.model.outcome import ErrorClass, Failed, Outcome, Parked, Succeeded  # noqa: E402
 
@@ -40,9 +40,10 @@ class LineDesk:
     def __init__(self, line: Line) -> None:
         self._line = line
 
-    async def say(self, text: str, *, voice: str = "") -> None:  # noqa: ARG002 — the agent's, and no other
+    async def say(self, text: str, *, voice: str = "") -> None:
+        kind = "stderr" if voice == STDERR else "say"
         for at in range(0, len(text), PIECE):
-            self._line.send({"type": "say", "text": text[at : at + PIECE]})
+            self._line.send({"type": kind, "text": text[at : at + PIECE]})
 
     async def tool(self, name: str, data: Mapping[str, Any]) -> None:
         self._line.send({"type": "noted", "name": name, "data": data})

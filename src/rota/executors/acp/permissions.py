@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from acp import RequestError, schema
@@ -26,10 +26,13 @@ _ORDER = ("allow_once", "allow_always", "reject_once", "reject_always")
 
 
 class Permissions:
-    """One question at a time. `parked` is done once a question waits for a person and the process need not."""
+    """One question at a time. The process waits for the answer for `park_after`; then `parked` is done, and the run
+    waits without it. Without a bookmark the process waits for as long as it takes."""
 
-    def __init__(self, desk: Desk, story: Story, mark: Callable[[Bookmark], Awaitable[None]]) -> None:
-        self._desk, self._story, self._mark = desk, story, mark
+    def __init__(
+        self, desk: Desk, story: Story, mark: Callable[[Bookmark], Awaitable[None]], park_after: timedelta
+    ) -> None:
+        self._desk, self._story, self._mark, self._park_after = desk, story, mark, park_after
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Task[Answer]] = set()
         self._withdrawn = False
@@ -69,29 +72,32 @@ class Permissions:
             answer = await self._wait(question, about)
             self._asked[mark] = times + 1
             return answer
-        return await self._park(self.bookmark, question, about, mark, times + 1)
+        return await self._wait_or_park(self.bookmark, question, about, mark, times + 1)
 
-    async def _wait(self, question: str, about: dict[str, Any]) -> Answer | None:
+    async def _wait(self, question: str, about: dict[str, Any], within: timedelta | None = None) -> Answer | None:
+        """The answer, or None if the question was withdrawn or had no answer in time."""
         task = asyncio.ensure_future(self._desk.ask(question, **about))
         self._waiting.add(task)
         try:
-            with suppress(asyncio.CancelledError):
-                return await asyncio.shield(task)
-            if not self._withdrawn:
-                raise asyncio.CancelledError
-            return None
+            await asyncio.wait({task}, timeout=within.total_seconds() if within else None)
+            return task.result() if task.done() and not task.cancelled() else None
         finally:
             task.cancel()
             self._waiting.discard(task)
 
-    async def _park(
+    async def _wait_or_park(
         self, bookmark: Bookmark, question: str, about: dict[str, Any], mark: str, times: int
     ) -> Answer | None:
         await self._mark(replace(bookmark, asked=question))  # before the answer, which is newer then
-        answer = await self._desk.park(question, **about)
-        if isinstance(answer, Parked):
-            self.parked.set_result(answer)
-            return None
+        answer = await self._wait(question, about, self._park_after) if self._park_after else None
+        if answer is None:
+            if self._withdrawn:
+                return None
+            parked = await self._desk.park(question, **about)  # by its key it is the question that was asked above
+            if isinstance(parked, Parked):
+                self.parked.set_result(parked)
+                return None
+            answer = parked
         # Before the agent has it: whoever goes on after a crash here asks again rather than act on it twice.
         await self._mark(replace(bookmark, asked=None, answered={**bookmark.answered, mark: times}))
         return answer

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from rota.http.shapes.fields import LONGEST_PROMPT, Duration, GrantScopes, In, Name, Out, Prompt, Uses
+from rota.http.shapes.fields import LONGEST_PROMPT, Duration, GrantScopes, In, Name, Out, Patch, Prompt, Uses
 
 
 class _Settings(In):
@@ -24,7 +24,7 @@ class AgentIn(_Settings):
     executor: str = Field(max_length=64, examples=["command"])
 
 
-class AgentPatch(_Settings):
+class AgentPatch(Patch, _Settings):
     name: Name = ""
     slug: str = ""
     executor: str = Field(default="", max_length=64)

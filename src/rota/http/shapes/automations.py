@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import Field
 
 from rota.errors import Invalid
-from rota.http.shapes.fields import Duration, GrantScopes, In, Name, Out, Overlap, Pattern, Prompt, Uses
+from rota.http.shapes.fields import Duration, GrantScopes, In, Name, Out, Overlap, Patch, Pattern, Prompt, Uses
 from rota.http.shapes.money import BudgetIn, BudgetOut
 from rota.http.shapes.triggers import TriggerIn, TriggerOut, trigger_forms
 from rota.model.task import MAX_TASK_DEPTH, MAX_TASKS
@@ -64,7 +64,7 @@ class AutomationIn(Policies):
         return trigger_forms(self.schedule, self.triggers) or []
 
 
-class AutomationPatch(Policies):
+class AutomationPatch(Patch, Policies):
     name: Name = ""
     slug: str = ""
     agent: str = ""

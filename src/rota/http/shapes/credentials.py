@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, SecretStr
 
-from rota.http.shapes.fields import In, Line, Out
+from rota.http.shapes.fields import In, Line, Out, Patch
 
 
 class CredentialIn(In):
@@ -16,7 +16,7 @@ class CredentialIn(In):
     usable_by: Literal["admin", "member"] = Field(default="admin", description="Who may name it in automations")
 
 
-class CredentialPatch(In):
+class CredentialPatch(Patch):
     value: SecretStr = Field(default=SecretStr(""), description="The next attempt gets it; left out, it stays")
     description: Line = ""
     usable_by: Literal["admin", "member"] = "admin"

@@ -116,5 +116,17 @@ class In(BaseModel):
         return described
 
 
+class Patch(In):
+    """Changes to something. A field that is left out stays as it is, so the description has no defaults: those of the
+    class are placeholders, which `given` leaves out."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = super().__get_pydantic_json_schema__(core, handler)
+        for field in handler.resolve_ref_schema(described).get("properties", {}).values():
+            field.pop("default", None)
+        return described
+
+
 class Out(BaseModel):
     model_config = ConfigDict(extra="ignore")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from rota.http.shapes.fields import In, Name, Out
+from rota.http.shapes.fields import In, Name, Out, Patch
 
 
 def _money(value: Any) -> Any:
@@ -67,7 +67,7 @@ class AccountIn(In):
     budget: BudgetIn = None
 
 
-class AccountPatch(In):
+class AccountPatch(Patch):
     name: Name = ""
     currency: Currency = "USD"
     budget: BudgetIn = None

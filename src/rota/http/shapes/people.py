@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from rota.http.shapes.fields import Duration, Email, In, LevelName, Line, Name, Out, _lasting
+from rota.http.shapes.fields import Duration, Email, In, LevelName, Line, Name, Out, Patch, _lasting
 from rota.model.scope import Scope
 
 
@@ -19,7 +19,7 @@ class MemberIn(In):
     )
 
 
-class MemberPatch(In):
+class MemberPatch(Patch):
     level: LevelName = "viewer"
     disabled: bool = Field(default=False, description="True: they are let in no more, until it is false again")
 
@@ -80,7 +80,7 @@ class MeOut(Out):
     identities: list[IdentityOut]
 
 
-class MePatch(In):
+class MePatch(Patch):
     name: Name
 
 
@@ -115,7 +115,7 @@ class WorkspaceOut(Out):
     level: LevelName = Field(description="Your own")
 
 
-class WorkspacePatch(In):
+class WorkspacePatch(Patch):
     name: Name = ""
     timezone: str = Field(default="UTC", max_length=64)
     minimum_interval: Annotated[Duration, AfterValidator(_lasting)] | None = None

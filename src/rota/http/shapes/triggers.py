@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import ConfigDict, Field
 
 from rota.errors import Invalid
-from rota.http.shapes.fields import Duration, In, Instant, Out, Overlap
+from rota.http.shapes.fields import Duration, In, Instant, Out, Overlap, Patch
 
 
 class TriggerIn(In):
@@ -40,7 +40,7 @@ class TriggerIn(In):
         return given
 
 
-class TriggerPatch(TriggerIn):
+class TriggerPatch(Patch, TriggerIn):
     def changes(self) -> dict[str, Any]:
         """Only what the caller sent."""
         return {**self._when(""), **self.given()}

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from rota.errors import Invalid
-from rota.model.acp_presets import PRESETS, Preset
+from rota.model.acp_presets import PRESETS, Preset, find_preset
 from rota.model.address import read_target
 from rota.model.agent_config.headers import HEADER_NAME, fill, read_header_value
 from rota.model.agent_config.programs import Limits, Which, missing_program, read_limits, read_words
@@ -26,8 +26,10 @@ from rota.model.config_fields import (
     read_texts,
     read_wait,
 )
+from rota.model.duration import parse_duration
 
 START_TIMEOUT = timedelta(minutes=2)
+PARK_AFTER, LONGEST_PARK_AFTER = timedelta(minutes=10), timedelta(days=7)
 MOST_SERVERS = 50
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -56,13 +58,19 @@ class AcpConfig:
     auth_method: str | None
     mcp_servers: tuple[McpServer, ...]
     start_timeout: timedelta
+    park_after: timedelta
     limits: Limits
     output_limit: int
+
+    @property
+    def known(self) -> Preset | None:
+        """The preset, also of an agent that is started by words of its own."""
+        return self.preset or find_preset(self.argv)
 
 
 def read_acp(config: Mapping[str, Any]) -> AcpConfig:
     fields = Fields(
-        config, "preset argv command args env mode auth_method mcp_servers start_timeout limits output_limit"
+        config, "preset argv command args env mode auth_method mcp_servers start_timeout park_after limits output_limit"
     )
     fields.exactly_one("preset", "argv", "command")
     preset = fields.read("preset", _preset)
@@ -77,6 +85,7 @@ def read_acp(config: Mapping[str, Any]) -> AcpConfig:
         auth_method=fields.read("auth_method", read_name),
         mcp_servers=fields.read("mcp_servers", _mcp_servers) or (),
         start_timeout=fields.read("start_timeout", read_wait) or START_TIMEOUT,
+        park_after=otherwise(fields.read("park_after", _park_after), PARK_AFTER),
         limits=fields.read("limits", read_limits) or Limits(),
         output_limit=otherwise(fields.read("output_limit", read_size), OUTPUT_LIMIT),
     )
@@ -93,6 +102,18 @@ def check_acp(config: Mapping[str, Any], which: Which | None) -> list[str]:
     ]
     missing = missing_program(read.argv, read.env, which, named="preset" if read.preset else "argv")
     return [*missing, *open_secrets(read.env), *secrets]
+
+
+def _park_after(value: object, at: str) -> timedelta:
+    """A duration, or `0s` to park at once."""
+    if value == "0s":
+        return timedelta()
+    if not isinstance(value, str):
+        raise Invalid("must be a duration such as 10m, or 0s to park at once", field=at)
+    wait = parse_duration(value, field=at)
+    if wait > LONGEST_PARK_AFTER:
+        raise Invalid("must be at most 7d: the agent keeps its place while it waits", field=at)
+    return wait
 
 
 def _preset(value: object, at: str) -> Preset:
