@@ -8,6 +8,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db.like import holding
+from rota.db.paging import LARGEST_ID, LARGEST_REVISION, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import AgentId, UserId, WorkspaceId, as_uuid
@@ -28,7 +29,7 @@ SELECT slug FROM agents WHERE workspace_id = %(workspace_id)s AND slug = ANY(%(s
 PAGE = f"""
 SELECT {COLUMNS} FROM agents
  WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL
-   AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND id < %(before)s
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
 
@@ -80,7 +81,7 @@ SHUT = "SELECT FROM agents WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 REVISIONS = """
 SELECT v.revision, v.spec, v.created_at, u.name AS created_by
   FROM revisions v JOIN users u ON u.id = v.created_by
- WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < coalesce(%(before)s::integer, 2147483647)
+ WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < %(before)s
 ORDER BY v.revision DESC LIMIT %(limit)s
 """
 
@@ -136,7 +137,9 @@ async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(PAGE.encode(), {"workspace_id": workspace_id, "before": before, "limit": limit})
+        await cursor.execute(
+            PAGE.encode(), {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+        )
         return await cursor.fetchall()
 
 
@@ -183,7 +186,12 @@ async def carry_to_automations(
 async def revisions(
     conn: Connection, workspace_id: WorkspaceId, subject_id: UUID, *, before: int | None, limit: int
 ) -> list[dict[str, Any]]:
-    given = {"workspace_id": workspace_id, "subject_id": subject_id, "before": before, "limit": limit}
+    given = {
+        "workspace_id": workspace_id,
+        "subject_id": subject_id,
+        "before": or_end(before, LARGEST_REVISION),
+        "limit": limit,
+    }
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(REVISIONS, given)
         return await cursor.fetchall()

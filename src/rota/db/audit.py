@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from rota.db import at_once
 from rota.db.at_once import Step
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.model.ids import UserId, WorkspaceId, as_uuid, new_id
 
@@ -65,7 +66,7 @@ SELECT a.id, a.created_at, a.user_id, u.name AS user, a.token_id, a.run_id, a.ip
        a.status, a.code, a.before, a.after
   FROM audit a LEFT JOIN users u ON u.id = a.user_id
  WHERE a.workspace_id = %(workspace_id)s
-   AND a.id < coalesce(%(cursor)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND a.id < %(cursor)s
 """
 
 # Only what was chosen stands in the query, so that each has its index.
@@ -133,5 +134,7 @@ async def page(
     conditions += [] if chosen.refused is None else [REFUSED[chosen.refused]]
     query = " AND ".join([PAGE, *conditions]) + " ORDER BY a.id DESC LIMIT %(limit)s"
     async with conn.cursor(row_factory=dict_row) as rows:
-        await rows.execute(query.encode(), {**given, "workspace_id": workspace_id, "cursor": cursor, "limit": limit})
+        await rows.execute(
+            query.encode(), {**given, "workspace_id": workspace_id, "cursor": or_end(cursor, LARGEST_ID), "limit": limit}
+        )
         return await rows.fetchall()

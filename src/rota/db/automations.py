@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from rota.db import at_once
 from rota.db.at_once import Step
 from rota.db.like import holding
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.db.triggers import FLIGHT, POLICY_COLUMNS, STANDING
@@ -162,9 +163,11 @@ async def page(
     shown = [STANDINGS[standing]] if standing else [] if deleted else ["a.deleted_at IS NULL"]
     shown += [NAMED] if search else []
     conditions = "".join(f" AND {each}" for each in shown)
-    query = f"{SHOWN}{conditions} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
+    query = f"{SHOWN}{conditions} AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s"
     like = holding(search)
-    return await named_rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit, "like": like})
+    return await named_rows(
+        conn, query, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, "like": like}
+    )
 
 
 FOUND_NAMES = """

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import UserId, WorkspaceId
@@ -15,7 +16,7 @@ SELECT m.user_id AS id, u.name, u.email, m.level, m.created_at, u.disabled_at IS
 
 PAGE = f"""
 {SHOWN}
-   AND m.user_id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND m.user_id < %(before)s
 ORDER BY m.user_id DESC LIMIT %(limit)s
 """
 
@@ -65,7 +66,9 @@ SELECT count(*) FROM members WHERE user_id = %(user_id)s AND workspace_id <> %(w
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
-    return await named_rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(
+        conn, PAGE, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    )
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UUID) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db import imports
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.model.ids import AutomationId, SessionId, WorkspaceId
 from rota.model.session import SessionStatus
@@ -145,9 +146,9 @@ async def page(
 ) -> list[dict[str, Any]]:
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
     conditions = "".join(f" AND s.{name} = %({name})s" for name in chosen) + _implied(**chosen)
-    query = f"{SHOWN}{conditions} AND s.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')"
+    query = f"{SHOWN}{conditions} AND s.id < %(before)s"
     async with conn.cursor(row_factory=dict_row) as cursor:
-        given = {"workspace_id": workspace_id, "before": before, "limit": limit, **chosen}
+        given = {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, **chosen}
         await cursor.execute(f"{query} ORDER BY s.id DESC LIMIT %(limit)s".encode(), given)
         return await cursor.fetchall()
 
