@@ -117,7 +117,7 @@ WITH busiest AS (
 INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data, created_at)
 SELECT b.workspace_id, b.session_id, m, CASE WHEN m % 5 = 0 THEN 'tool' WHEN m % 17 = 0 THEN 'message' ELSE 'output' END, b.run_id, 1,
        CASE WHEN m % 5 = 0 THEN '{"name": "search", "query": "something"}'
-            WHEN m % 17 = 0 THEN '{"from": "planner", "to": ["judge"], "body": "Have a look."}'
+            WHEN m % 17 = 0 THEN '{"from": "planner", "to": "judge", "body": "Have a look."}'
             ELSE '{"text": "Some **words** of an agent."}' END::jsonb, b.at
   FROM busiest b, generate_series(1, %(spoken)s) AS m
 """
@@ -170,14 +170,14 @@ LIVE = """
 WITH live AS (
     INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
                       timeout, queued_at, ready_at, attempt, lease_until, worker_id, trace_id)
-    SELECT workspace_id, gen_random_uuid(), automation_id, session_id, agent_id, grant_id, 1,
+    SELECT workspace_id, pg_temp.id_at(now(), 'live' || n), automation_id, session_id, agent_id, grant_id, 1,
            CASE WHEN n % 200 = 0 THEN 'awaiting_approval' WHEN n % 20 = 0 THEN 'running' ELSE 'queued' END, 'run_now', workspace_id,
            'default', 'command', interval '1 hour', now(), now(), 1,
            CASE WHEN n % 20 = 0 AND n % 200 <> 0 THEN now() + interval '1 day' END, 'w', 'live' || n
       FROM (SELECT * FROM planned WHERE session_id IS NOT NULL AND n <= %(runs)s ORDER BY n DESC LIMIT %(live)s) newest
  RETURNING *)
 INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
-SELECT workspace_id, gen_random_uuid(), id, session_id, 1, 'May I?', '[{"id": "approve", "label": "Approve", "approves": true}]',
+SELECT workspace_id, pg_temp.id_at(now(), id::text), id, session_id, 1, 'May I?', '[{"id": "approve", "label": "Approve", "approves": true}]',
        'pending', now() + interval '1 day'
   FROM live WHERE status = 'awaiting_approval'
 """
@@ -226,7 +226,7 @@ async def fill(stage: Stage, *, automations: int, runs: int, busiest: int) -> No
     """The first automation has `busiest` runs more than the others, in one session."""
     given = {
         "automations": automations, "runs": runs, "busiest": busiest, "spoken": min(SPOKEN, 5 * busiest),
-        "live": busiest // 2, "tasks": busiest // 4, "others": 500,
+        "live": busiest // 2, "tasks": busiest // 4, "others": 300,
     }  # fmt: skip
     # A connection of its own: those of the pool hang up on a statement that takes half a minute.
     async with await AsyncConnection.connect(stage.url, autocommit=True) as conn:

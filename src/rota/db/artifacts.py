@@ -74,7 +74,12 @@ async def page(
 ) -> list[dict[str, Any]]:
     """Newest first; of an imported session, those that its log tells of."""
     query = f"{SHOWN} AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s"
-    given = {"workspace_id": workspace_id, "session_id": session_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    given = {
+        "workspace_id": workspace_id,
+        "session_id": session_id,
+        "before": or_end(before, LARGEST_ID),
+        "limit": limit,
+    }
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), given)
         found = await cursor.fetchall()

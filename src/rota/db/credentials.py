@@ -58,7 +58,7 @@ SELECT used.value AS name, 'agent' AS kind, a.id, a.slug
  UNION
 SELECT used.value, 'automation', a.id, a.slug
   FROM automations a CROSS JOIN LATERAL jsonb_each_text(a.credentials) AS used
- WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND used.value = ANY(%(names)s)
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND a.credentials <> '{}' AND used.value = ANY(%(names)s)
 ORDER BY 1, 2, 4
 """
 

@@ -98,11 +98,11 @@ SELECT id, slug, name FROM automations
 # An automation's runs are found by their index. Others were made with the grant or before its end, and ids are in the
 # order of time.
 RUNS = """
--- Nobody needs to know whether it were more than ten thousand.
+-- Nobody needs to know whether it were more than a thousand.
 SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM (
     SELECT queued_at FROM runs
      WHERE workspace_id = %(workspace_id)s AND grant_id = %(id)s AND automation_id = %(automation_id)s
-  ORDER BY id DESC LIMIT 10000) newest
+  ORDER BY id DESC LIMIT 1000) newest
 """
 RUNS_WITHOUT_AUTOMATION = """
 SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM runs

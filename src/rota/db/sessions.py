@@ -153,11 +153,12 @@ async def page(
         return await cursor.fetchall()
 
 
-def _implied(*, status: str | None = None, origin: str | None = None, **_: Any) -> str:
+def _implied(*, kind: str | None = None, status: str | None = None, origin: str | None = None, **_: Any) -> str:
     """What is true of the chosen anyway, said so that any plan may use an index of the few: sessions_of_rare_origin, and
     sessions_of_people, because nothing but goals is drafted. No index has a status: it changes when a run ends."""
     rare = f" AND s.origin <> '{BY_SCHEDULE}'" if origin not in (None, BY_SCHEDULE) else ""
-    return rare + (" AND s.kind = 'background'" if status == SessionStatus.DRAFT else "")
+    of_people = " AND s.kind <> 'automation'" if kind not in (None, "automation") else ""
+    return rare + of_people + (" AND s.kind = 'background'" if status == SessionStatus.DRAFT else "")
 
 
 async def origin(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any] | None:

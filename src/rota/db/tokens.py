@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from rota.db.people import MEMBER, MEMBERS
 from rota.db.paging import LARGEST_ID, or_end
+from rota.db.people import MEMBER, MEMBERS
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import TokenId, UserId, WorkspaceId
