@@ -44,7 +44,12 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
 
 TAKEN = """
 -- By the index automations_slug, which any collation of the database can be asked for equal words.
-SELECT slug FROM automations WHERE workspace_id = %(workspace_id)s AND slug = ANY(%(slugs)s) AND deleted_at IS NULL
+-- fence: one look-up for each slug, because without statistics all automations of the workspace would be read.
+SELECT g.slug
+  FROM unnest(%(slugs)s::text[]) AS g(slug)
+       CROSS JOIN LATERAL (
+           SELECT FROM automations a
+            WHERE a.workspace_id = %(workspace_id)s AND a.slug = g.slug AND a.deleted_at IS NULL LIMIT 1) taken
 """
 
 INSERT = """

@@ -934,7 +934,7 @@ CREATE INDEX audit_refused ON audit USING btree (workspace_id, id) WHERE (code I
 CREATE INDEX automations_by_name ON automations USING btree (workspace_id, id) INCLUDE (name, slug, agent_id) WHERE (deleted_at IS NULL);
 CREATE INDEX automations_failing_or_deleted ON automations USING btree (workspace_id, id) WHERE ((failures > 0) OR (deleted_at IS NOT NULL));
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id, id);
-CREATE INDEX automations_of_grant ON automations USING btree (workspace_id, grant_id, id) WHERE (deleted_at IS NULL);
+CREATE INDEX automations_of_grant ON automations USING btree (grant_id, workspace_id);
 CREATE INDEX automations_paused ON automations USING btree (workspace_id, id) WHERE ((status = 'paused'::text) AND (deleted_at IS NULL));
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (slug, workspace_id) WHERE (deleted_at IS NULL);
 CREATE INDEX automations_with_credentials ON automations USING btree (workspace_id, id) WHERE ((credentials <> '{}'::jsonb) AND (deleted_at IS NULL));
