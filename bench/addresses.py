@@ -102,7 +102,7 @@ async def addresses(app: FastAPI, stage: Stage) -> dict[str, str]:
 def routes(app: FastAPI) -> Iterator[APIRoute]:
     """The routes that read something of a workspace."""
     for route in app.routes:
-        if isinstance(route, APIRoute) and "GET" in route.methods and route.path.startswith((API, PAGES)):
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ()) and route.path.startswith((API, PAGES)):
             yield route
 
 
@@ -125,8 +125,8 @@ def _path_parameters(route: APIRoute, objects: Mapping[str, Any]) -> dict[str, A
 
 
 def _query_parameters(dependant: Dependant) -> Iterator[tuple[str, Any]]:
-    for each in dependant.query_params:
-        yield each.alias, each.field_info.annotation
+    for parameter in dependant.query_params:
+        yield parameter.alias, parameter.field_info.annotation
     for each in dependant.dependencies:
         yield from _query_parameters(each)
 

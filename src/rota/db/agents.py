@@ -88,14 +88,14 @@ ORDER BY v.revision DESC LIMIT %(limit)s
 MOST_COUNTED = 1000  # automations of one agent
 
 USED_BY = """
--- Each counted by the index automations_of_agent.
+-- Each counted by the index automations_of_agent, to which the range leads (see runs.OF_AGENT).
 SELECT g.id, used.count
   FROM unnest(%(ids)s::uuid[]) AS g(id)
        CROSS JOIN LATERAL (
            SELECT count(*) AS count FROM (
                SELECT FROM automations a
-                WHERE a.workspace_id = %(workspace_id)s AND a.agent_id = g.id AND a.deleted_at IS NULL
-                LIMIT %(most)s) counted) used
+                WHERE a.workspace_id = %(workspace_id)s AND a.agent_id BETWEEN g.id AND g.id AND a.deleted_at IS NULL
+             ORDER BY a.agent_id, a.id LIMIT %(most)s) counted) used
  WHERE used.count > 0
 """
 

@@ -170,7 +170,7 @@ async def page(
     automation_id: UUID | None = None,
     status: str | None = None,
 ) -> list[dict[str, Any]]:
-    given = {"user_id": user_id, "automation_id": automation_id}
+    given: dict[str, Any] = {"user_id": user_id, "automation_id": automation_id}
     conditions = [CHOSEN[name] for name, value in given.items() if value] + ([STANDING[status]] if status else [])
     query = " AND ".join([PAGE, *conditions]) + " ORDER BY g.id DESC LIMIT %(limit)s"
     given |= {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
