@@ -83,6 +83,7 @@ SETTLE = """
 -- Sessions in which something ended: each is over when no task of it is open and no run of it lives. Failed if a task or the
 -- automation's run failed; without tasks, if what just ended did. Chats, and the one session of an automation, go on.
 -- The live runs are looked for only when no task is open, and it is no automation's one session: either may have thousands.
+-- fence: LIMIT 1, because EXISTS may be planned as a hash of all open tasks of the workspace.
    UPDATE sessions s
       SET updated_at = now(),
           status = CASE WHEN CASE WHEN s.has_tasks THEN EXISTS (
@@ -96,9 +97,9 @@ SETTLE = """
      FROM json_to_recordset(%(sessions)s::json) AS g(workspace_id uuid, id uuid, failed boolean)
     WHERE s.workspace_id = g.workspace_id AND s.id = g.id AND s.status IN ('active', 'paused')
       AND s.kind <> 'interactive' AND (s.has_tasks OR s.kind = 'automation')
-      AND CASE WHEN EXISTS (
-                        SELECT FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
-                           AND t.status IN ('pending', 'ready')) THEN false
+      AND CASE WHEN (
+                        SELECT true FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
+                           AND t.status IN ('pending', 'ready') LIMIT 1) THEN false
                WHEN EXISTS (
                         SELECT FROM automations a WHERE a.workspace_id = s.workspace_id AND a.id = s.automation_id
                            AND a.session_id = s.id) THEN false
