@@ -24,6 +24,22 @@ SELECT workspace_id, pg_temp.id_at(at, 'd' || n), NULL, NULL, pg_temp.id_at(at, 
        workspace_id, 'default', 'command', interval '1 hour', at, at, at, at + interval '9 s', 1, NULL, NULL, 'Gladly.', md5('d' || n)
   FROM planned WHERE n % 500 = 0
 """
+# Runs that have not ended: most wait, some are worked on, some wait for an answer.
+FILL_LIVE = """
+WITH live AS (
+    INSERT INTO runs (workspace_id, id, automation_id, session_id, agent_id, grant_id, revision, status, source, queue, pool, executor,
+                      timeout, queued_at, ready_at, attempt, lease_until, worker_id, trace_id)
+    SELECT workspace_id, pg_temp.id_at(now(), 'live' || n), automation_id, session_id, agent_id, grant_id, 1,
+           CASE WHEN n % 200 = 0 THEN 'awaiting_approval' WHEN n % 20 = 0 THEN 'running' ELSE 'queued' END, 'run_now', workspace_id,
+           'default', 'command', interval '1 hour', now(), now(), 1,
+           CASE WHEN n % 20 = 0 AND n % 200 <> 0 THEN now() + interval '1 day' END, 'w', 'live' || n
+      FROM (SELECT * FROM planned WHERE session_id IS NOT NULL AND n <= %(runs)s ORDER BY n DESC LIMIT %(live)s) newest
+ RETURNING *)
+INSERT INTO approvals (workspace_id, id, run_id, session_id, attempt, question, options, status, expires_at)
+SELECT workspace_id, pg_temp.id_at(now(), id::text), id, session_id, 1, 'May I?', '[{"id": "approve", "label": "Approve", "approves": true}]',
+       'pending', now() + interval '1 day'
+  FROM live WHERE status = 'awaiting_approval'
+"""
 
 # Statements of their own
 
@@ -33,13 +49,17 @@ UPDATE runs SET ready_at = now() - interval '1 hour' WHERE id IN (
 """
 COUNT = "SELECT count(*) FROM runs"
 FAILED = "SELECT min(id::text) FROM runs WHERE status = 'failed' GROUP BY automation_id ORDER BY automation_id LIMIT %s"
+EXAMPLES = """
+SELECT json_build_object(
+       'busiest', (SELECT automation_id FROM runs WHERE automation_id IS NOT NULL GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1),
+       'run', (SELECT id FROM runs WHERE status = 'succeeded' AND automation_id IS NOT NULL ORDER BY id DESC LIMIT 1),
+       'session', (SELECT session_id FROM runs WHERE status = 'succeeded' AND automation_id IS NOT NULL ORDER BY id DESC LIMIT 1),
+       'chat', (SELECT session_id FROM runs WHERE source = 'chat' ORDER BY id DESC LIMIT 1),
+       'standing', (SELECT session_id FROM runs GROUP BY 1 HAVING session_id IS NOT NULL ORDER BY count(*) DESC LIMIT 1))
+"""
 LATENESS = """
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY late) * 1000, percentile_cont(0.99) WITHIN GROUP (ORDER BY late) * 1000, count(*)
   FROM (SELECT extract(epoch FROM queued_at - slot)::float8 AS late FROM runs WHERE slot > %s) lateness
-"""
-NEWEST_CHAT = "SELECT session_id FROM runs WHERE source = 'chat' ORDER BY id DESC LIMIT 1"
-NEWEST_SUCCESS = """
-SELECT session_id FROM runs WHERE status = 'succeeded' AND automation_id IS NOT NULL ORDER BY id DESC LIMIT 1
 """
 WRITERS = "SELECT count(DISTINCT xmin::text) FROM runs WHERE finished_at > %s"
 
@@ -69,15 +89,9 @@ async def lateness(conn: AsyncConnection[Any], *, since: datetime) -> tuple[floa
     return median, p99, count
 
 
-async def session_of_newest_chat(conn: AsyncConnection[Any]) -> UUID:
-    session_id: UUID = (await _row(conn, NEWEST_CHAT))[0]
-    return session_id
-
-
-async def session_of_newest_success(conn: AsyncConnection[Any]) -> UUID:
-    """The session of the newest run of an automation that succeeded."""
-    session_id: UUID = (await _row(conn, NEWEST_SUCCESS))[0]
-    return session_id
+async def find_examples(conn: AsyncConnection[Any]) -> dict[str, str]:
+    """The busiest automation, a run with its session, a chat's session, and the session with the most runs."""
+    return dict((await _row(conn, EXAMPLES))[0])
 
 
 async def _row(conn: AsyncConnection[Any], query: str, *values: Any) -> tuple[Any, ...]:

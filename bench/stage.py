@@ -35,6 +35,7 @@ SELECT %(workspace_id)s, gen_random_uuid(), id, 'cron', (n %% 60) || ' */2 * * *
        %(max_fires)s
   FROM made
 """
+FILLING_SECONDS = 600.0
 SPEC = '{"name": "Automation", "prompt": "Do it.", "agent": {"executor": "command", "config": {"argv": ["true"]}}}'
 
 
@@ -48,6 +49,7 @@ class Stage:
         """Save automations, each with one cron trigger due at the given time. Those of which only the runs are wanted fire
         once: in every other hour they would come due again while something else is measured."""
         async with self.db.transaction() as conn:
+            conn.patience = FILLING_SECONDS
             grant = await (await conn.execute("SELECT id FROM grants LIMIT 1")).fetchone()
             assert grant
             await conn.execute(FILL, {
@@ -76,7 +78,7 @@ async def staged(*, executor: str = "command") -> AsyncIterator[Stage]:
         with psycopg.connect(server, autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {name}")
             try:
-                async with _open(make_conninfo(server, dbname=name), executor) as stage:
+                async with furnished(make_conninfo(server, dbname=name), executor) as stage:
                     yield stage
             finally:
                 admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -85,7 +87,8 @@ async def staged(*, executor: str = "command") -> AsyncIterator[Stage]:
 
 
 @asynccontextmanager
-async def _open(url: str, executor: str) -> AsyncIterator[Stage]:
+async def furnished(url: str, executor: str = "command") -> AsyncIterator[Stage]:
+    """An empty database with a schema, a workspace and an agent."""
     await migrate(url)
     db = Database(url)
     await db.open()

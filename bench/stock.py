@@ -11,7 +11,6 @@ from bench.stage import Stage
 from rota.watch.tally import Tally
 
 FILLED = ("sessions", run_state.RUNS, "usage", "events", "approvals", "notifications", "audit", "artifacts", "grants")
-DAYS = 180
 SPOKEN = 100_000  # events of the session that has said most
 
 # How PostgreSQL would make what is dropped for the filling again: indexes, then keys, then what refers to them.
@@ -49,14 +48,16 @@ UPDATE automations SET grant_id = pg_temp.id_at(now() - interval '180 days', id:
        status = CASE WHEN hashtext(id::text) % 20 = 0 THEN 'paused' ELSE 'active' END,
        failures = CASE WHEN hashtext(id::text) % 100 = 7 THEN 3 ELSE 0 END
 """
-# Every automation in turn; and the first of them, which fires far more often than the others, once more for itself.
+# Every automation in turn. The first of them fires far more often than the others, and its additional runs share one session.
 PLANNED = """
 CREATE TEMPORARY TABLE planned AS
 WITH listed AS (SELECT a.*, t.id AS trigger_id, row_number() OVER (ORDER BY a.id) AS n
                   FROM automations a JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id)
 SELECT a.workspace_id, a.id AS automation_id, a.trigger_id, a.agent_id, a.owner_id, a.grant_id, g.account_id, made.n, made.at, made.luck,
        pg_temp.id_at(made.at, 'r' || made.n) AS run_id,
-       CASE WHEN made.luck NOT BETWEEN 1 AND 29 THEN pg_temp.id_at(made.at, 's' || made.n) END AS session_id
+       CASE WHEN made.luck BETWEEN 1 AND 29 THEN NULL
+            WHEN made.n > %(runs)s THEN pg_temp.id_at(now() - interval '180 days', 'same')
+            ELSE pg_temp.id_at(made.at, 's' || made.n) END AS session_id
   FROM (SELECT n, now() - interval '180 days' * CASE WHEN n > %(runs)s THEN (n - %(runs)s) / %(busiest)s::float8 - 1e-9
                                                        ELSE n / %(runs)s::float8 END AS at,
                ('x' || substr(md5(n::text), 1, 4))::bit(16)::int % 1000 AS luck
@@ -66,11 +67,20 @@ SELECT a.workspace_id, a.id AS automation_id, a.trigger_id, a.agent_id, a.owner_
 """
 SESSIONS = """
 INSERT INTO sessions (workspace_id, id, kind, status, origin, automation_id, agent_id, owner_id, last_seq, created_at)
-SELECT workspace_id, session_id, 'automation', 'done', 'schedule', automation_id, agent_id, owner_id, 3, at FROM planned
- WHERE session_id IS NOT NULL
+SELECT workspace_id, session_id, 'automation', CASE WHEN luck = 0 THEN 'failed' ELSE 'done' END, 'schedule', automation_id, agent_id,
+       owner_id, 3, at FROM planned
+ WHERE session_id IS NOT NULL AND n <= %(runs)s
+UNION ALL
+(SELECT workspace_id, session_id, 'automation', 'active', 'schedule', automation_id, agent_id, owner_id, %(busiest)s, at FROM planned
+  WHERE session_id IS NOT NULL AND n > %(runs)s LIMIT 1)
 UNION ALL
 SELECT workspace_id, pg_temp.id_at(at, 'c' || n), CASE WHEN n % 2000 = 0 THEN 'background' ELSE 'interactive' END, 'done', 'user',
        NULL, agent_id, owner_id, 0, at FROM planned WHERE n % 500 = 0
+"""
+SHARED = """
+UPDATE automations a SET session = 'same', session_id = p.session_id
+  FROM (SELECT * FROM planned WHERE session_id IS NOT NULL AND n > %(runs)s LIMIT 1) p
+ WHERE a.workspace_id = p.workspace_id AND a.id = p.automation_id
 """
 USAGE = """
 INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id)
@@ -82,16 +92,19 @@ INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data, 
 SELECT workspace_id, session_id, seq, kind, run_id, 1, data::jsonb, at
   FROM planned, (VALUES (1, 'run', '{"status": "running"}'), (2, 'output', '{"text": "All is **well**."}'),
                         (3, 'run', '{"status": "succeeded"}')) AS said(seq, kind, data)
- WHERE session_id IS NOT NULL AND at > now() - interval '90 days'
+ WHERE session_id IS NOT NULL AND n <= %(runs)s AND at > now() - interval '90 days'
+ UNION ALL
+SELECT workspace_id, session_id, n - %(runs)s, 'output', run_id, 1, '{"text": "All is **well**."}', at
+  FROM planned WHERE session_id IS NOT NULL AND n > %(runs)s
 """
 SPEECH = """
 WITH busiest AS (
-    UPDATE sessions s SET last_seq = %(spoken)s FROM (SELECT * FROM planned WHERE session_id IS NOT NULL ORDER BY at LIMIT 1) p
+    UPDATE sessions s SET last_seq = %(spoken)s FROM (SELECT * FROM planned WHERE session_id IS NOT NULL AND n <= %(runs)s ORDER BY at LIMIT 1) p
      WHERE s.workspace_id = p.workspace_id AND s.id = p.session_id RETURNING p.*)
 INSERT INTO events (workspace_id, session_id, seq, kind, run_id, attempt, data, created_at)
 SELECT b.workspace_id, b.session_id, m, CASE WHEN m % 5 = 0 THEN 'tool' WHEN m % 17 = 0 THEN 'message' ELSE 'output' END, b.run_id, 1,
        CASE WHEN m % 5 = 0 THEN '{"name": "search", "query": "something"}'
-            WHEN m % 17 = 0 THEN '{"from": "planner", "to": ["judge"], "body": "Have a look."}'
+            WHEN m % 17 = 0 THEN '{"from": "planner", "to": "judge", "body": "Have a look."}'
             ELSE '{"text": "Some **words** of an agent."}' END::jsonb, b.at
   FROM busiest b, generate_series(1, %(spoken)s) AS m
 """
@@ -133,14 +146,59 @@ MEMORY = """
 INSERT INTO memory (workspace_id, automation_id, key, value)
 SELECT workspace_id, id, 'seen-' || n, '{"at": "2026-01-01", "count": 12}' FROM automations, generate_series(1, 5) AS n
 """
+# Each message of the session that has said most, to two roles.
+DELIVERIES = """
+INSERT INTO deliveries (workspace_id, session_id, seq, role, acked_at)
+SELECT workspace_id, session_id, seq, role, CASE WHEN seq < %(spoken)s / 2 THEN created_at END
+  FROM events, (VALUES ('agent'), ('user')) AS each(role) WHERE kind = 'message'
+"""
+REFUSALS = """
+INSERT INTO audit (workspace_id, id, user_id, action, object_kind, status, code, created_at)
+SELECT workspace_id, pg_temp.id_at(at, 'e' || n), owner_id, 'agent.create', 'agent', 403, 'forbidden', at FROM planned WHERE n % 100000 = 0
+"""
+# A goal with many tasks.
+GOAL = """
+WITH goal AS (
+    SELECT s.* FROM sessions s WHERE s.kind = 'background' ORDER BY s.id DESC LIMIT 1),
+marked AS (
+    UPDATE sessions s SET has_tasks = true FROM goal WHERE s.workspace_id = goal.workspace_id AND s.id = goal.id),
+role AS (
+    INSERT INTO session_roles (workspace_id, session_id, name, agent_id, grant_id)
+    SELECT goal.workspace_id, goal.id, 'planner', goal.agent_id, (SELECT id FROM grants LIMIT 1) FROM goal
+ RETURNING workspace_id, session_id, name)
+INSERT INTO tasks (workspace_id, session_id, id, key, role, status, unmet, prompt, timeout, batch, finished_at)
+SELECT workspace_id, session_id, pg_temp.id_at(now(), 't' || n), 'task-' || n, name, 'skipped', 0, 'Do it.', interval '1 hour', session_id, now()
+  FROM role, generate_series(1, %(tasks)s) AS n
+"""
+# Agents that never ran, people, tokens, accounts and credentials. A sealed value begins with the length and the name of its key.
+OTHERS = """
+INSERT INTO agents (workspace_id, id, slug, name, executor, config, created_by)
+SELECT workspace_id, pg_temp.id_at(now(), 'g' || n), 'idle-' || n, 'Idle ' || n, 'command', config, created_by
+  FROM (SELECT * FROM agents ORDER BY id LIMIT 1) one, generate_series(1, %(others)s) AS n;
+INSERT INTO users (id, name) SELECT pg_temp.id_at(now(), 'u' || n), 'Person ' || n FROM generate_series(1, %(others)s) AS n;
+INSERT INTO members (workspace_id, user_id, level) SELECT w.id, u.id, 'member' FROM workspaces w, users u WHERE u.name LIKE 'Person %';
+INSERT INTO tokens (workspace_id, id, user_id, name, secret_hash, scopes, revoked_at)
+SELECT workspace_id, pg_temp.id_at(now(), 'k' || n), user_id, 'Token ' || n, decode(md5('k' || n), 'hex'), '{read}',
+       CASE WHEN n % 50 > 0 THEN now() END
+  FROM (SELECT * FROM members WHERE level = 'admin' LIMIT 1) one, generate_series(1, 10 * %(others)s) AS n;
+INSERT INTO accounts (workspace_id, id, name) SELECT id, pg_temp.id_at(now(), 'b' || n), 'Account ' || n
+  FROM workspaces, generate_series(1, %(others)s) AS n;
+INSERT INTO credentials (workspace_id, id, name, sealed, created_by)
+SELECT workspace_id, pg_temp.id_at(now(), 'v' || n), 'key-' || n, '\\x026b31ffffffff'::bytea, user_id
+  FROM (SELECT * FROM members WHERE level = 'admin' LIMIT 1) one, generate_series(1, %(others)s) AS n
+"""
 STATEMENTS = (
-    GRANTS, HOLD, PLANNED, SESSIONS, run_state.FILL, USAGE, EVENTS, SPEECH, LEFT, APPROVALS, NOTIFICATIONS, AUDIT, SNAPSHOTS, WORKERS, MEMORY,
+    GRANTS, HOLD, PLANNED, SESSIONS, SHARED, run_state.FILL, USAGE, EVENTS, SPEECH, LEFT, APPROVALS, NOTIFICATIONS, AUDIT, REFUSALS, DELIVERIES,
+    GOAL, SNAPSHOTS, WORKERS, MEMORY, *OTHERS.split(";"),
 )  # fmt: skip
 
 
 async def fill(stage: Stage, *, automations: int, runs: int, busiest: int) -> None:
-    """The first automation of all has `busiest` runs more than the others."""
-    given = {"automations": automations, "runs": runs, "busiest": busiest, "spoken": SPOKEN}
+    """The first automation has `busiest` runs more than the others, in one session."""
+    given = {
+        "automations": automations, "runs": runs, "busiest": busiest, "spoken": min(SPOKEN, 5 * busiest),
+        "live": busiest // 2, "tasks": busiest // 4, "others": 300,
+    }  # fmt: skip
     # A connection of its own: those of the pool hang up on a statement that takes half a minute.
     async with await AsyncConnection.connect(stage.url, autocommit=True) as conn:
         for setting in ("synchronous_commit = off", "maintenance_work_mem = '256MB'", "work_mem = '128MB'"):
@@ -149,6 +207,8 @@ async def fill(stage: Stage, *, automations: int, runs: int, busiest: int) -> No
             await conn.execute(ID)
             for each in STATEMENTS:
                 await conn.execute(_filled_in(each, given))
+        async with conn.transaction():  # with its indexes and triggers, which keep the tables of live runs
+            await conn.execute(_filled_in(run_state.FILL_LIVE, given))
         await conn.execute("VACUUM (ANALYZE, PARALLEL 2)")
         await _tallied(stage)
         await conn.execute("VACUUM ANALYZE usage_spans")

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import AccountId, GrantId, WorkspaceId
@@ -17,7 +18,7 @@ SELECT id, name, currency, budget, created_at, updated_at FROM accounts WHERE wo
 FIND = f"{SHOWN} AND id = %(id)s"
 
 PAGE = f"""
-{SHOWN} AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY id DESC LIMIT %(limit)s
+{SHOWN} AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s
 """
 
 CURRENCY = """
@@ -66,7 +67,9 @@ async def find(
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
-    return await named_rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(
+        conn, PAGE, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    )
 
 
 async def named(conn: Connection, workspace_id: WorkspaceId, name: str) -> AccountId | None:

@@ -8,6 +8,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db.like import holding
+from rota.db.paging import LARGEST_ID, LARGEST_REVISION, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import AgentId, UserId, WorkspaceId, as_uuid
@@ -28,7 +29,7 @@ SELECT slug FROM agents WHERE workspace_id = %(workspace_id)s AND slug = ANY(%(s
 PAGE = f"""
 SELECT {COLUMNS} FROM agents
  WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL
-   AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND id < %(before)s
 ORDER BY id DESC LIMIT %(limit)s
 """  # noqa: S608
 
@@ -80,14 +81,22 @@ SHUT = "SELECT FROM agents WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 REVISIONS = """
 SELECT v.revision, v.spec, v.created_at, u.name AS created_by
   FROM revisions v JOIN users u ON u.id = v.created_by
- WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < coalesce(%(before)s::integer, 2147483647)
+ WHERE v.workspace_id = %(workspace_id)s AND v.subject_id = %(subject_id)s AND v.revision < %(before)s
 ORDER BY v.revision DESC LIMIT %(limit)s
 """
 
+MOST_COUNTED = 1000  # automations of one agent
+
 USED_BY = """
-SELECT agent_id, count(*) FROM automations
- WHERE workspace_id = %(workspace_id)s AND agent_id = ANY(%(ids)s) AND deleted_at IS NULL
- GROUP BY agent_id
+-- Each counted by the index automations_of_agent, to which the range leads (see runs.OF_AGENT).
+SELECT g.id, used.count
+  FROM unnest(%(ids)s::uuid[]) AS g(id)
+       CROSS JOIN LATERAL (
+           SELECT count(*) AS count FROM (
+               SELECT FROM automations a
+                WHERE a.workspace_id = %(workspace_id)s AND a.agent_id BETWEEN g.id AND g.id AND a.deleted_at IS NULL
+             ORDER BY a.agent_id, a.id LIMIT %(most)s) counted) used
+ WHERE used.count > 0
 """
 
 FOUND_NAMES = """
@@ -136,7 +145,9 @@ async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(PAGE.encode(), {"workspace_id": workspace_id, "before": before, "limit": limit})
+        await cursor.execute(
+            PAGE.encode(), {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+        )
         return await cursor.fetchall()
 
 
@@ -183,15 +194,21 @@ async def carry_to_automations(
 async def revisions(
     conn: Connection, workspace_id: WorkspaceId, subject_id: UUID, *, before: int | None, limit: int
 ) -> list[dict[str, Any]]:
-    given = {"workspace_id": workspace_id, "subject_id": subject_id, "before": before, "limit": limit}
+    given = {
+        "workspace_id": workspace_id,
+        "subject_id": subject_id,
+        "before": or_end(before, LARGEST_REVISION),
+        "limit": limit,
+    }
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(REVISIONS, given)
         return await cursor.fetchall()
 
 
 async def used_by(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID, int]:
-    """How many automations use each of them; nothing of those that none uses."""
-    return dict(await (await conn.execute(USED_BY, {"workspace_id": workspace_id, "ids": list(ids)})).fetchall())
+    """How many automations use each of them, counted up to `MOST_COUNTED`; nothing of those that none uses."""
+    given = {"workspace_id": workspace_id, "ids": list(ids), "most": MOST_COUNTED}
+    return dict(await (await conn.execute(USED_BY, given)).fetchall())
 
 
 async def names(

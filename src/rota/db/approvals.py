@@ -9,7 +9,9 @@ from uuid import UUID
 import orjson
 from psycopg.rows import args_row, class_row, dict_row
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
+from rota.db.rows import named_rows
 from rota.model.approval import Answer, ApprovalStatus, Option, Question
 from rota.model.ids import ApprovalId, RunId, SessionId, UserId, WorkspaceId
 
@@ -20,13 +22,16 @@ expires_at, answered_at
 
 ASKING = """
 -- The run of the attempt that asks, held against whoever would answer or take it, with what its revision says of approvals.
-SELECT r.session_id, v.spec ->> 'approval_expires', v.spec -> 'pre_approvals'
-  FROM runs r
-       LEFT JOIN revisions v ON v.workspace_id = r.workspace_id AND v.revision = r.revision
-              AND v.subject_id = coalesce(r.automation_id, r.agent_id)
- WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s AND r.attempt = %(attempt)s
-   AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp()
-   FOR NO KEY UPDATE OF r
+-- fence: a join on coalesce() is a filter under row-level security, and reads all revisions.
+WITH held AS MATERIALIZED (
+    SELECT r.workspace_id, r.session_id, r.revision, coalesce(r.automation_id, r.agent_id) AS subject_id
+      FROM runs r
+     WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s AND r.attempt = %(attempt)s
+       AND r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp()
+       FOR NO KEY UPDATE)
+SELECT held.session_id, v.spec ->> 'approval_expires', v.spec -> 'pre_approvals'
+  FROM held LEFT JOIN revisions v ON v.workspace_id = held.workspace_id AND v.subject_id = held.subject_id
+                                 AND v.revision = held.revision
 """
 
 ASKED_BEFORE = f"""
@@ -81,11 +86,13 @@ BRIEF = SHOWN.replace(
 
 SHOW = f"SELECT * FROM ({SHOWN} AND a.id = %(id)s) shown"  # noqa: S608
 
-PAGE = """
-   AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   AND (%(session_id)s::uuid IS NULL OR a.session_id = %(session_id)s)
-   AND (%(owner_id)s::uuid IS NULL OR %(owner_id)s IN (s.owner_id, m.owner_id))
-"""
+PAGE = "AND a.id < %(before)s {chosen}"
+
+# Only what was chosen is in the query, so that each filter can have its index.
+CHOSEN = {
+    "session_id": " AND a.session_id = %(session_id)s",
+    "owner_id": " AND %(owner_id)s IN (s.owner_id, m.owner_id)",
+}
 
 
 def _by_status(shown: str) -> dict[str | None, str]:
@@ -303,13 +310,11 @@ async def page(
 ) -> list[dict[str, Any]]:
     """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions. `brief` as pages list
     them: of a long detail only that there is one (`has_detail`)."""
-    given = {
-        "workspace_id": workspace_id, "before": before, "limit": limit, "status": status, "session_id": session_id,
-        "owner_id": owner_id,
-    }  # fmt: skip
-    async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute((BRIEFLY if brief else WHOLE)[status].encode(), given)
-        return await cursor.fetchall()
+    given: dict[str, Any] = {"session_id": session_id, "owner_id": owner_id}
+    chosen = "".join(CHOSEN[name] for name, value in given.items() if value)
+    query = (BRIEFLY if brief else WHOLE)[status].replace("{chosen}", chosen)
+    given |= {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, "status": status}
+    return await named_rows(conn, query, given)
 
 
 async def lock_run(conn: Connection, workspace_id: WorkspaceId, approval_id: ApprovalId) -> None:

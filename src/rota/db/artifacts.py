@@ -8,6 +8,7 @@ from uuid import UUID
 from psycopg.rows import dict_row
 
 from rota.db import imports
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.model.ids import SessionId, WorkspaceId
 
@@ -72,8 +73,13 @@ async def page(
     conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, before: UUID | None, limit: int
 ) -> list[dict[str, Any]]:
     """Newest first; of an imported session, those that its log tells of."""
-    query = f"{SHOWN} AND id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY id DESC LIMIT %(limit)s"
-    given = {"workspace_id": workspace_id, "session_id": session_id, "before": before, "limit": limit}
+    query = f"{SHOWN} AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s"
+    given = {
+        "workspace_id": workspace_id,
+        "session_id": session_id,
+        "before": or_end(before, LARGEST_ID),
+        "limit": limit,
+    }
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), given)
         found = await cursor.fetchall()

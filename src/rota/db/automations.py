@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from rota.db import at_once
 from rota.db.at_once import Step
 from rota.db.like import holding
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.db.triggers import FLIGHT, POLICY_COLUMNS, STANDING
@@ -43,7 +44,12 @@ SELECT {COLUMNS}, g.slug AS agent_slug, g.name AS agent_name, u.name AS owner_na
 
 TAKEN = """
 -- By the index automations_slug, which any collation of the database can be asked for equal words.
-SELECT slug FROM automations WHERE workspace_id = %(workspace_id)s AND slug = ANY(%(slugs)s) AND deleted_at IS NULL
+-- fence: one look-up for each slug, because without statistics all automations of the workspace would be read.
+SELECT g.slug
+  FROM unnest(%(slugs)s::text[]) AS g(slug)
+       CROSS JOIN LATERAL (
+           SELECT FROM automations a
+            WHERE a.workspace_id = %(workspace_id)s AND a.slug = g.slug AND a.deleted_at IS NULL LIMIT 1) taken
 """
 
 INSERT = """
@@ -132,20 +138,34 @@ async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str
     return {slug for (slug,) in await rows.fetchall()}
 
 
-# What needs attention is gathered once, by workspace, and not looked up for each automation: the grants of automations by
-# the index grants_of_automation, which leaves out those of every chat and every run by hand.
+# What needs attention is gathered once, by indexes of the few: automations_failing_or_deleted, triggers_parked,
+# grants_revoked and grants_ending. An array of ids is an index condition also under row-level security.
 STANDINGS = {
     "active": "a.deleted_at IS NULL AND a.status = 'active'",
     "paused": "a.deleted_at IS NULL AND a.status = 'paused'",
-    "attention": """a.deleted_at IS NULL AND (a.failures > 0 OR a.id IN (
-        SELECT t.automation_id FROM triggers t WHERE t.workspace_id = %(workspace_id)s AND t.parked_error IS NOT NULL)
-        OR a.status = 'active' AND a.grant_id IN (
-        SELECT h.id FROM grants h WHERE h.workspace_id = %(workspace_id)s AND h.automation_id IS NOT NULL
-           AND (h.revoked_at IS NOT NULL OR h.expires_at <= now())))""",
+    "attention": """a.deleted_at IS NULL AND a.id = ANY(ARRAY(
+        SELECT f.id FROM automations f WHERE f.workspace_id = %(workspace_id)s AND f.failures > 0
+         UNION
+        SELECT t.automation_id FROM triggers t WHERE t.workspace_id = %(workspace_id)s AND t.parked_error IS NOT NULL
+         UNION
+        SELECT f.id FROM automations f
+         WHERE f.workspace_id = %(workspace_id)s AND f.deleted_at IS NULL AND f.status = 'active' AND f.grant_id = ANY(ARRAY(
+               SELECT h.id FROM grants h
+                WHERE h.workspace_id = %(workspace_id)s AND h.automation_id IS NOT NULL AND h.revoked_at IS NOT NULL
+                UNION ALL
+               SELECT h.id FROM grants h
+                WHERE h.workspace_id = %(workspace_id)s AND h.automation_id IS NOT NULL AND h.revoked_at IS NULL
+                  AND h.expires_at <= now()))))""",
     "deleted": "a.deleted_at IS NOT NULL",
 }
 
-NAMED = "(a.name ILIKE %(like)s OR a.slug ILIKE %(like)s OR g.name ILIKE %(like)s)"
+# The search reads the index automations_by_name before anything is joined: most automations are dismissed.
+NAMED = """a.id = ANY(ARRAY(
+    SELECT n.id FROM automations n
+     WHERE n.workspace_id = %(workspace_id)s AND n.id < %(before)s {among}
+       AND (n.name ILIKE %(like)s OR n.slug ILIKE %(like)s OR n.agent_id = ANY(ARRAY(
+            SELECT o.id FROM agents o WHERE o.workspace_id = %(workspace_id)s AND o.name ILIKE %(like)s)))
+  ORDER BY n.id DESC {few}))"""
 
 
 async def page(
@@ -160,11 +180,16 @@ async def page(
 ) -> list[dict[str, Any]]:
     """Newest first; those that stand so (`STANDINGS`), and those whose name, slug or agent holds these words."""
     shown = [STANDINGS[standing]] if standing else [] if deleted else ["a.deleted_at IS NULL"]
-    shown += [NAMED] if search else []
+    if search:
+        among = "" if deleted or standing == "deleted" else "AND n.deleted_at IS NULL"
+        few = "" if standing else "LIMIT %(limit)s"
+        shown.append(NAMED.format(among=among, few=few))
     conditions = "".join(f" AND {each}" for each in shown)
-    query = f"{SHOWN}{conditions} AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY a.id DESC LIMIT %(limit)s"
+    query = f"{SHOWN}{conditions} AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s"
     like = holding(search)
-    return await named_rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit, "like": like})
+    return await named_rows(
+        conn, query, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, "like": like}
+    )
 
 
 FOUND_NAMES = """
@@ -192,10 +217,10 @@ async def called(conn: Connection, workspace_id: WorkspaceId, name: str, *, limi
 
 
 OF_AGENT = """
--- By the index automations_of_agent.
+-- By the index automations_of_agent, to which the range leads (see runs.OF_AGENT).
 SELECT a.id, a.slug, a.name, a.status, a.deleted_at FROM automations a
- WHERE a.workspace_id = %(workspace_id)s AND a.agent_id = %(agent_id)s AND a.deleted_at IS NULL
-ORDER BY a.id DESC LIMIT %(limit)s
+ WHERE a.workspace_id = %(workspace_id)s AND a.agent_id BETWEEN %(agent_id)s AND %(agent_id)s AND a.deleted_at IS NULL
+ORDER BY a.agent_id DESC, a.id DESC LIMIT %(limit)s
 """
 
 

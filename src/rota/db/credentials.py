@@ -6,6 +6,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import CredentialId, RunId, WorkspaceId, as_uuid
@@ -57,7 +58,7 @@ SELECT used.value AS name, 'agent' AS kind, a.id, a.slug
  UNION
 SELECT used.value, 'automation', a.id, a.slug
   FROM automations a CROSS JOIN LATERAL jsonb_each_text(a.credentials) AS used
- WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND used.value = ANY(%(names)s)
+ WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND a.credentials <> '{}' AND used.value = ANY(%(names)s)
 ORDER BY 1, 2, 4
 """
 
@@ -65,17 +66,19 @@ RESOLVE = """
 -- One statement, on the database's clock: the attempt holds its lease, under a grant that holds, for this very agent;
 -- and what it gets is what its revision names. An automation may name only what its grant's holder may use; what the
 -- agent names was given to it by an admin. The automation's word wins over its agent's.
-WITH held AS MATERIALIZED (
+-- fence: `running` computes the subject apart, because a join on coalesce() is a filter under row-level security.
+WITH running AS MATERIALIZED (
+    SELECT r.*, coalesce(r.automation_id, r.agent_id) AS subject_id FROM runs r
+     WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s AND r.attempt = %(attempt)s),
+held AS MATERIALIZED (
     SELECT r.workspace_id, v.spec, m.level,
            r.status IN ('running', 'awaiting_approval') AND r.lease_until > clock_timestamp() AS leased,
            m.level IS NOT NULL AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > clock_timestamp())
            AND g.scopes && ARRAY['agent:run:*', 'agent:run:' || r.agent_id] AS granted
-      FROM runs r
+      FROM running r
            JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
-           JOIN revisions v ON v.workspace_id = r.workspace_id AND v.revision = r.revision
-                           AND v.subject_id = coalesce(r.automation_id, r.agent_id)
-           LEFT JOIN members m ON m.workspace_id = g.workspace_id AND m.user_id = g.user_id AND m.removed_at IS NULL
-     WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s AND r.attempt = %(attempt)s),
+           JOIN revisions v ON v.workspace_id = r.workspace_id AND v.subject_id = r.subject_id AND v.revision = r.revision
+           LEFT JOIN members m ON m.workspace_id = g.workspace_id AND m.user_id = g.user_id AND m.removed_at IS NULL),
 wanted AS (
     SELECT each.key AS variable, each.value AS name, true AS by_agent
       FROM held, jsonb_each_text(held.spec -> 'agent' -> 'credentials') AS each
@@ -100,11 +103,14 @@ ORDER BY w.variable
 GIVEN = """
 -- By name all values that this run's attempt may have been given, whatever became of them since; who began while one was
 -- being replaced may have either. A name without any stands with NULL.
-WITH held AS MATERIALIZED (
-    SELECT r.workspace_id, r.started_at, v.spec
-      FROM runs r JOIN revisions v ON v.workspace_id = r.workspace_id AND v.revision = r.revision
-                                  AND v.subject_id = coalesce(r.automation_id, r.agent_id)
+-- fence: `running` as in RESOLVE.
+WITH running AS MATERIALIZED (
+    SELECT r.workspace_id, r.started_at, r.revision, coalesce(r.automation_id, r.agent_id) AS subject_id FROM runs r
      WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s),
+held AS MATERIALIZED (
+    SELECT r.workspace_id, r.started_at, v.spec
+      FROM running r JOIN revisions v ON v.workspace_id = r.workspace_id AND v.subject_id = r.subject_id
+                                     AND v.revision = r.revision),
 wanted AS (
     SELECT each.value AS name FROM held, jsonb_each_text(held.spec -> 'agent' -> 'credentials') AS each
      WHERE NOT coalesce(held.spec -> 'credentials', '{}') ? each.key
@@ -140,8 +146,10 @@ async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: b
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
-    query = f"{SHOWN} AND c.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY c.id DESC LIMIT %(limit)s"
-    return await named_rows(conn, query, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    query = f"{SHOWN} AND c.id < %(before)s ORDER BY c.id DESC LIMIT %(limit)s"
+    return await named_rows(
+        conn, query, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    )
 
 
 async def insert(conn: Connection, credential: dict[str, Any]) -> bool:

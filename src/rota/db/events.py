@@ -9,6 +9,7 @@ from uuid import UUID
 import orjson
 from psycopg.rows import args_row
 
+from rota.db.paging import LARGEST_SEQ, or_end
 from rota.db.pool import Connection
 from rota.model.export import ImportedEvent
 from rota.model.ids import RunId, SessionId, WorkspaceId
@@ -109,7 +110,7 @@ SELECT more, seq, kind, run_id, attempt, data, created_at
                        lead(e.seq) OVER (ORDER BY e.seq DESC) IS NOT NULL AS more
                   FROM events e
                  WHERE e.workspace_id = %(workspace_id)s AND e.session_id = %(session_id)s
-                   AND e.seq < coalesce(%(before)s::bigint, 9223372036854775807)
+                   AND e.seq < %(before)s
                 WINDOW newer AS (ORDER BY e.seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
               ORDER BY e.seq DESC LIMIT %(limit)s) e
          WHERE coalesce(stored, 0) < %(bytes)s
@@ -226,7 +227,7 @@ async def tail(
     conn: Connection, workspace_id: WorkspaceId, session_id: SessionId, *, limit: int, before: int | None = None
 ) -> Page:
     """The newest events, oldest first: so many, or those with which PAGE_BYTES are full."""
-    given = {"workspace_id": workspace_id, "session_id": session_id, "before": before}
+    given = {"workspace_id": workspace_id, "session_id": session_id, "before": or_end(before, LARGEST_SEQ)}
     rows = await (await conn.execute(TAIL, {**given, "limit": limit, "bytes": PAGE_BYTES})).fetchall()
     return Page([Event(*event) for _, *event in rows], bool(rows) and rows[0][0])
 

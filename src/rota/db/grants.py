@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import AccountId, AutomationId, GrantId, UserId, WorkspaceId, id_at
@@ -64,19 +65,18 @@ STANDING = {
 
 PAGE = f"""
 {SHOWN}
-   AND g.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   AND (%(user_id)s::uuid IS NULL OR g.user_id = %(user_id)s)
-   AND (%(automation_id)s::uuid IS NULL OR g.automation_id = %(automation_id)s)
-   AND {{standing}}
-ORDER BY g.id DESC LIMIT %(limit)s
+   AND g.id < %(before)s
 """
+
+# Only what was chosen is in the query, so that each filter can have its index.
+CHOSEN = {"user_id": "g.user_id = %(user_id)s", "automation_id": "g.automation_id = %(automation_id)s"}
 
 OF_AUTOMATIONS = f"""
 -- What automations run on now, those saved last first.
 SELECT shown.* FROM (
     SELECT a.id, a.grant_id FROM automations a
      WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL
-       AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+       AND a.id < %(before)s
   ORDER BY a.id DESC LIMIT %(limit)s) a
        CROSS JOIN LATERAL ({SHOWN} AND g.id = a.grant_id) shown
 ORDER BY a.id DESC
@@ -98,11 +98,11 @@ SELECT id, slug, name FROM automations
 # An automation's runs are found by their index. Others were made with the grant or before its end, and ids are in the
 # order of time.
 RUNS = """
--- Nobody needs to know whether it were more than ten thousand.
+-- Nobody needs to know whether it were more than a thousand.
 SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM (
     SELECT queued_at FROM runs
      WHERE workspace_id = %(workspace_id)s AND grant_id = %(id)s AND automation_id = %(automation_id)s
-  ORDER BY id DESC LIMIT 10000) newest
+  ORDER BY id DESC LIMIT 1000) newest
 """
 RUNS_WITHOUT_AUTOMATION = """
 SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM runs
@@ -170,16 +170,20 @@ async def page(
     automation_id: UUID | None = None,
     status: str | None = None,
 ) -> list[dict[str, Any]]:
-    given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
-    query = PAGE.format(standing=STANDING[status] if status else "true")
-    return await named_rows(conn, query, {**given, "automation_id": automation_id})
+    given: dict[str, Any] = {"user_id": user_id, "automation_id": automation_id}
+    conditions = [CHOSEN[name] for name, value in given.items() if value] + ([STANDING[status]] if status else [])
+    query = " AND ".join([PAGE, *conditions]) + " ORDER BY g.id DESC LIMIT %(limit)s"
+    given |= {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    return await named_rows(conn, query, given)
 
 
 async def of_automations(
     conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int
 ) -> list[dict[str, Any]]:
     """The grant of each automation; `before` is an automation's id."""
-    return await named_rows(conn, OF_AUTOMATIONS, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(
+        conn, OF_AUTOMATIONS, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    )
 
 
 async def names(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID | None, dict[str, Any]]:

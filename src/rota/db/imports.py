@@ -7,6 +7,7 @@ from uuid import UUID
 import orjson
 from psycopg.rows import dict_row
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.model.export import ImportedPart
 from rota.model.ids import SessionId, WorkspaceId
@@ -64,7 +65,7 @@ SELECT DISTINCT ON (told.id) told.*
              FROM events
             WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND kind = 'artifact'
            OFFSET 0) told
- WHERE told.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ WHERE told.id < %(before)s
    AND told.id = coalesce(%(only)s::uuid, told.id)
 ORDER BY told.id DESC LIMIT %(limit)s
 """
@@ -105,7 +106,9 @@ async def artifacts(
 ) -> list[dict[str, Any]]:
     """Newest first, or the one with this id."""
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(ARTIFACTS, {**_given(where), "only": only, "before": before, "limit": limit})
+        await cursor.execute(
+            ARTIFACTS, {**_given(where), "only": only, "before": or_end(before, LARGEST_ID), "limit": limit}
+        )
         return await cursor.fetchall()
 
 

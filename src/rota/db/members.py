@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import UserId, WorkspaceId
@@ -15,7 +16,7 @@ SELECT m.user_id AS id, u.name, u.email, m.level, m.created_at, u.disabled_at IS
 
 PAGE = f"""
 {SHOWN}
-   AND m.user_id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND m.user_id < %(before)s
 ORDER BY m.user_id DESC LIMIT %(limit)s
 """
 
@@ -44,20 +45,24 @@ UPDATE members SET removed_at = now()
 """
 
 # What ends with a membership: automations that run on the person's grant, what of theirs is at work, their tokens.
-HOLDS = """
-WITH lent AS MATERIALIZED (
-    SELECT g.id FROM grants g
-     WHERE g.workspace_id = %(workspace_id)s AND g.user_id = %(user_id)s AND g.revoked_at IS NULL
-       AND (g.expires_at IS NULL OR g.expires_at > now()))
-SELECT (SELECT count(*) FROM automations a JOIN lent ON lent.id = a.grant_id
-         WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL) AS automations,
-       (SELECT count(*) FROM live_runs l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
-               JOIN lent ON lent.id = r.grant_id
-         WHERE l.workspace_id = %(workspace_id)s) AS runs,
-       (SELECT count(*) FROM tokens t
-         WHERE t.workspace_id = %(workspace_id)s AND t.user_id = %(user_id)s AND t.revoked_at IS NULL
-           AND (t.expires_at IS NULL OR t.expires_at > now())) AS tokens
-"""
+# Each is counted up to `MOST_COUNTED`.
+LENT = "g.user_id = %(user_id)s AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now())"
+MOST_COUNTED = 1000
+
+HOLDS = f"""
+SELECT (SELECT count(*) FROM (
+           SELECT FROM automations a JOIN grants g ON g.workspace_id = a.workspace_id AND g.id = a.grant_id
+            WHERE a.workspace_id = %(workspace_id)s AND a.deleted_at IS NULL AND {LENT} LIMIT %(most)s) held) AS automations,
+       (SELECT count(*) FROM (
+           SELECT FROM live_runs l
+                  JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+                  JOIN grants g ON g.workspace_id = r.workspace_id AND g.id = r.grant_id
+            WHERE l.workspace_id = %(workspace_id)s AND {LENT} LIMIT %(most)s) held) AS runs,
+       (SELECT count(*) FROM (
+           SELECT FROM tokens t
+            WHERE t.workspace_id = %(workspace_id)s AND t.user_id = %(user_id)s AND t.revoked_at IS NULL
+              AND (t.expires_at IS NULL OR t.expires_at > now()) LIMIT %(most)s) held) AS tokens
+"""  # noqa: S608 — constants of this module
 
 ELSEWHERE = """
 SELECT count(*) FROM members WHERE user_id = %(user_id)s AND workspace_id <> %(workspace_id)s AND removed_at IS NULL
@@ -65,7 +70,9 @@ SELECT count(*) FROM members WHERE user_id = %(user_id)s AND workspace_id <> %(w
 
 
 async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
-    return await named_rows(conn, PAGE, {"workspace_id": workspace_id, "before": before, "limit": limit})
+    return await named_rows(
+        conn, PAGE, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
+    )
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UUID) -> dict[str, Any] | None:
@@ -95,7 +102,8 @@ async def remove(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -
 
 async def holds(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> dict[str, int]:
     """How much would end if they left: `automations` on their grants, `runs` at work or waiting, `tokens`."""
-    [row] = await named_rows(conn, HOLDS, {"workspace_id": workspace_id, "user_id": user_id})
+    given = {"workspace_id": workspace_id, "user_id": user_id, "most": MOST_COUNTED}
+    [row] = await named_rows(conn, HOLDS, given)
     return row
 
 

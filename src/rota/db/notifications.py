@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import ApprovalId, AutomationId, GrantId, UserId, WorkspaceId
@@ -148,7 +149,7 @@ updated_at, read_at
 PAGE = f"""
 SELECT {COLUMNS} FROM notifications
  WHERE workspace_id = %(workspace_id)s AND user_id = %(user_id)s
-   AND latest_id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   AND latest_id < %(before)s
 """
 
 READ_OR_NOT = {None: "", True: " AND read_at IS NULL", False: " AND read_at IS NOT NULL"}
@@ -238,7 +239,7 @@ async def page(
     limit: int,
     unread: bool | None = None,
 ) -> list[dict[str, Any]]:
-    given = {"workspace_id": workspace_id, "user_id": user_id, "before": before, "limit": limit}
+    given = {"workspace_id": workspace_id, "user_id": user_id, "before": or_end(before, LARGEST_ID), "limit": limit}
     return await named_rows(conn, f"{PAGE}{READ_OR_NOT[unread]} ORDER BY latest_id DESC LIMIT %(limit)s", given)
 
 

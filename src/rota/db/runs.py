@@ -8,6 +8,7 @@ from uuid import UUID
 import orjson
 from psycopg.rows import dict_row
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.ids import AutomationId, RunId, WorkspaceId, id_at
@@ -28,14 +29,14 @@ FIND = f"SELECT {COLUMNS} FROM runs r WHERE r.workspace_id = %(workspace_id)s AN
 
 LIST = f"""
 SELECT {COLUMNS} FROM runs r
- WHERE r.workspace_id = %(workspace_id)s AND r.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ WHERE r.workspace_id = %(workspace_id)s AND r.id < %(before)s
 """  # noqa: S608
 
 # Where each that has not ended is looked for.
 LIST_LIVE: dict[str | None, str] = {
     status: f"""
 SELECT {COLUMNS} FROM {among} l JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
- WHERE l.workspace_id = %(workspace_id)s AND l.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ WHERE l.workspace_id = %(workspace_id)s AND l.id < %(before)s
 """  # noqa: S608
     for status, among in (
         (Status.QUEUED, "live_runs"), (Status.RUNNING, "taken_runs"), (Status.AWAITING_APPROVAL, "taken_runs"),
@@ -110,7 +111,13 @@ async def page(
         of["agent_id"], in_order = OF_AGENT, BY_AGENT
     conditions = "".join(f" AND {each}" for each in of.values()) + (" AND r.id >= %(since)s" if since else "")
     async with conn.cursor(row_factory=dict_row) as cursor:
-        given = {"workspace_id": workspace_id, "before": before, "limit": limit, "since": since, **chosen}
+        given = {
+            "workspace_id": workspace_id,
+            "before": or_end(before, LARGEST_ID),
+            "limit": limit,
+            "since": since,
+            **chosen,
+        }
         await cursor.execute(f"{listed}{conditions} ORDER BY {in_order} DESC LIMIT %(limit)s".encode(), given)
         return await cursor.fetchall()
 
@@ -123,20 +130,24 @@ async def queued_of(conn: Connection, workspace_id: WorkspaceId, automation_id: 
 
 FOREMOST_OF_SESSIONS = f"""
 -- What waits is looked for among the newest runs: an automation's one session has as many as it has ever run.
--- LIMIT 1: without it a plan may join all runs.
+-- LIMIT 1: without it a plan may join all runs. fence: OFFSET 0 keeps the choice apart from the look-up, since a search by
+-- coalesce() is a filter under row-level security and reads all runs for each session.
+WITH taken AS MATERIALIZED (
+    SELECT t.session_id, t.id FROM taken_runs t
+     WHERE t.workspace_id = %(workspace_id)s AND t.session_id = ANY(%(ids)s))
 SELECT foremost.* FROM unnest(%(ids)s::uuid[]) AS s(id)
        CROSS JOIN LATERAL (
-           SELECT {COLUMNS} FROM runs r
-            WHERE r.workspace_id = %(workspace_id)s AND r.id = coalesce(
-                      (SELECT t.id FROM taken_runs t
-                        WHERE t.workspace_id = %(workspace_id)s AND t.session_id = s.id ORDER BY t.id DESC LIMIT 1),
+           SELECT coalesce(
+                      (SELECT t.id FROM taken t WHERE t.session_id = s.id ORDER BY t.id DESC LIMIT 1),
                       (SELECT id FROM (SELECT n.id, n.status FROM runs n
                                         WHERE n.workspace_id = %(workspace_id)s AND n.session_id = s.id
                                      ORDER BY n.id DESC LIMIT 100) newest
                         WHERE status = 'queued' ORDER BY id LIMIT 1),
                       (SELECT n.id FROM runs n
-                        WHERE n.workspace_id = %(workspace_id)s AND n.session_id = s.id ORDER BY n.id DESC LIMIT 1))
-            LIMIT 1) foremost
+                        WHERE n.workspace_id = %(workspace_id)s AND n.session_id = s.id ORDER BY n.id DESC LIMIT 1)) AS id
+           OFFSET 0) chosen
+       CROSS JOIN LATERAL (
+           SELECT {COLUMNS} FROM runs r WHERE r.workspace_id = %(workspace_id)s AND r.id = chosen.id LIMIT 1) foremost
 """  # noqa: S608
 
 

@@ -9,6 +9,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from rota.db import imports
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.model.ids import AutomationId, SessionId, WorkspaceId
 from rota.model.session import SessionStatus
@@ -82,6 +83,7 @@ SETTLE = """
 -- Sessions in which something ended: each is over when no task of it is open and no run of it lives. Failed if a task or the
 -- automation's run failed; without tasks, if what just ended did. Chats, and the one session of an automation, go on.
 -- The live runs are looked for only when no task is open, and it is no automation's one session: either may have thousands.
+-- fence: LIMIT 1, because EXISTS may be planned as a hash of all open tasks of the workspace.
    UPDATE sessions s
       SET updated_at = now(),
           status = CASE WHEN CASE WHEN s.has_tasks THEN EXISTS (
@@ -95,9 +97,9 @@ SETTLE = """
      FROM json_to_recordset(%(sessions)s::json) AS g(workspace_id uuid, id uuid, failed boolean)
     WHERE s.workspace_id = g.workspace_id AND s.id = g.id AND s.status IN ('active', 'paused')
       AND s.kind <> 'interactive' AND (s.has_tasks OR s.kind = 'automation')
-      AND CASE WHEN EXISTS (
-                        SELECT FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
-                           AND t.status IN ('pending', 'ready')) THEN false
+      AND CASE WHEN (
+                        SELECT true FROM tasks t WHERE t.workspace_id = s.workspace_id AND t.session_id = s.id
+                           AND t.status IN ('pending', 'ready') LIMIT 1) THEN false
                WHEN EXISTS (
                         SELECT FROM automations a WHERE a.workspace_id = s.workspace_id AND a.id = s.automation_id
                            AND a.session_id = s.id) THEN false
@@ -145,18 +147,19 @@ async def page(
 ) -> list[dict[str, Any]]:
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
     conditions = "".join(f" AND s.{name} = %({name})s" for name in chosen) + _implied(**chosen)
-    query = f"{SHOWN}{conditions} AND s.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')"
+    query = f"{SHOWN}{conditions} AND s.id < %(before)s"
     async with conn.cursor(row_factory=dict_row) as cursor:
-        given = {"workspace_id": workspace_id, "before": before, "limit": limit, **chosen}
+        given = {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, **chosen}
         await cursor.execute(f"{query} ORDER BY s.id DESC LIMIT %(limit)s".encode(), given)
         return await cursor.fetchall()
 
 
-def _implied(*, status: str | None = None, origin: str | None = None, **_: Any) -> str:
+def _implied(*, kind: str | None = None, status: str | None = None, origin: str | None = None, **_: Any) -> str:
     """What is true of the chosen anyway, said so that any plan may use an index of the few: sessions_of_rare_origin, and
     sessions_of_people, because nothing but goals is drafted. No index has a status: it changes when a run ends."""
     rare = f" AND s.origin <> '{BY_SCHEDULE}'" if origin not in (None, BY_SCHEDULE) else ""
-    return rare + (" AND s.kind = 'background'" if status == SessionStatus.DRAFT else "")
+    of_people = " AND s.kind <> 'automation'" if kind not in (None, "automation") else ""
+    return rare + of_people + (" AND s.kind = 'background'" if status == SessionStatus.DRAFT else "")
 
 
 async def origin(conn: Connection, workspace_id: WorkspaceId, session_id: SessionId) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
+from rota.db.paging import LATEST_TIME, or_end
 from rota.db.pool import Connection
 
 TAKE = """
@@ -28,11 +29,10 @@ SELECT count(*) FROM (
 PAGE = """
 -- Behind the last one shown, which may be pruned by now, with all that would follow it.
 SELECT id, taken_at, host, workers, sessions, running, queued, cpu_percent, memory_mb FROM snapshots
- WHERE taken_at < coalesce(%(before)s::timestamptz, 'infinity')
-   AND (%(last)s::uuid IS NULL
-        OR (taken_at, id) < (SELECT shown.taken_at, shown.id FROM snapshots shown WHERE shown.id = %(last)s))
+ WHERE taken_at < %(before)s {after}
 ORDER BY taken_at DESC, id DESC LIMIT %(limit)s
 """
+AFTER_LAST = "AND (taken_at, id) < (SELECT shown.taken_at, shown.id FROM snapshots shown WHERE shown.id = %(last)s)"
 
 
 async def take(
@@ -53,7 +53,8 @@ async def page(
     conn: Connection, *, before: datetime | None, last: UUID | None = None, limit: int
 ) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(PAGE, {"before": before, "last": last, "limit": limit})
+        query = PAGE.format(after=AFTER_LAST if last else "")
+        await cursor.execute(query.encode(), {"before": or_end(before, LATEST_TIME), "last": last, "limit": limit})
         return await cursor.fetchall()
 
 

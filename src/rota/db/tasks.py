@@ -37,10 +37,11 @@ STANDING = """
 SELECT coalesce(a.max_task_depth, %(max_depth)s), coalesce(a.max_tasks, %(max_tasks)s),
        1 + coalesce((SELECT t.depth FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.run_id = r.id), 0),
        (SELECT count(*) FROM tasks t WHERE t.workspace_id = r.workspace_id AND t.added_by_run = r.id)
-  FROM runs r
-       LEFT JOIN sessions s ON s.workspace_id = r.workspace_id AND s.id = r.session_id
-       LEFT JOIN automations a ON a.workspace_id = r.workspace_id AND a.id = coalesce(r.automation_id, s.automation_id)
- WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
+  FROM (SELECT r.workspace_id, r.id, coalesce(r.automation_id, s.automation_id) AS automation_id
+          FROM runs r LEFT JOIN sessions s ON s.workspace_id = r.workspace_id AND s.id = r.session_id
+         WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
+        OFFSET 0) r  -- fence: a join on coalesce() is a filter under row-level security
+       LEFT JOIN automations a ON a.workspace_id = r.workspace_id AND a.id = r.automation_id
 """
 
 ADD_DEPENDENCIES = """

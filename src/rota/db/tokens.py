@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from rota.db.paging import LARGEST_ID, or_end
 from rota.db.people import MEMBER, MEMBERS
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
@@ -53,11 +54,11 @@ SELECT t.id, t.name, t.user_id, u.name AS user, t.scopes, t.created_at, t.last_u
 
 PAGE = f"""
 {SHOWN}
-   AND t.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   AND (%(user_id)s::uuid IS NULL OR t.user_id = %(user_id)s)
-   AND (NOT %(valid_only)s OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())))
-ORDER BY t.id DESC LIMIT %(limit)s
+   AND t.id < %(before)s
 """
+
+OF_USER = "t.user_id = %(user_id)s"
+VALID = "t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())"
 
 FIND = f"{SHOWN} AND t.id = %(id)s"
 
@@ -91,8 +92,9 @@ async def page(
     user_id: UserId | None,
     valid_only: bool = False,
 ) -> list[dict[str, Any]]:
-    given = {"workspace_id": workspace_id, "before": before, "limit": limit, "user_id": user_id}
-    return await named_rows(conn, PAGE, {**given, "valid_only": valid_only})
+    given = {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, "user_id": user_id}
+    query = " AND ".join([PAGE, *([OF_USER] if user_id else []), *([VALID] if valid_only else [])])
+    return await named_rows(conn, f"{query} ORDER BY t.id DESC LIMIT %(limit)s", given)
 
 
 async def find(conn: Connection, workspace_id: WorkspaceId, token_id: UUID) -> dict[str, Any] | None:

@@ -167,11 +167,14 @@ WITH RECURSIVE cause AS (
       FROM runs r WHERE r.workspace_id = %(workspace_id)s AND r.id = %(run_id)s
     UNION ALL
     SELECT r.id, r.automation_id, r.source, r.payload, r.retry_of
-      FROM cause c JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id =
-           CASE WHEN c.source IN ('event', 'after') THEN (c.payload->>'run_id')::uuid
-                WHEN c.source = 'retry' THEN c.retry_of
-                WHEN c.source = 'task' THEN (SELECT t.added_by_run FROM tasks t
-                                              WHERE t.workspace_id = %(workspace_id)s AND t.run_id = c.id) END)
+      FROM cause c
+           CROSS JOIN LATERAL (
+               SELECT CASE WHEN c.source IN ('event', 'after') THEN (c.payload->>'run_id')::uuid
+                           WHEN c.source = 'retry' THEN c.retry_of
+                           WHEN c.source = 'task' THEN (SELECT t.added_by_run FROM tasks t
+                                                         WHERE t.workspace_id = %(workspace_id)s AND t.run_id = c.id) END AS id
+               OFFSET 0) earlier  -- fence: a join on this expression is a filter under row-level security
+           JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = earlier.id)
 SELECT DISTINCT a.slug
   FROM triggers t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id AND a.deleted_at IS NULL
  WHERE t.workspace_id = %(workspace_id)s AND t.event = %(event)s AND t.kind = 'event' AND t.enabled

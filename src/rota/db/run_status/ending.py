@@ -10,12 +10,14 @@ from rota.model.run import SkipReason, Status
 END_QUEUED = (
     """
 -- Ends runs that are queued: one by its id, or all triggered ones of an automation or agent that nobody has claimed yet.
+-- Without IS NOT NULL all live runs would be read for an agent also where none is given.
 WITH found AS MATERIALIZED (
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND id = %(id)s
      UNION
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
      UNION
-    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s),
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s
+        AND %(agent_id)s::uuid IS NOT NULL),
 chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM found f JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = f.id
      WHERE r.status = 'queued'

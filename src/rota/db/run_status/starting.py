@@ -12,8 +12,9 @@ from rota.model.run import Start
 START = """
 -- The slot's UNIQUE is the second guard behind the trigger's row lock: a slot that has its run gets no second one,
 -- nor a session or event. A taken lane is not passed over in silence: it fails the transaction.
+-- fence: the subject is computed here, because a search by coalesce() is a filter under row-level security.
 WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%(starts)s::json) AS g(
+    SELECT *, coalesce(automation_id, agent_id) AS subject_id FROM json_to_recordset(%(starts)s::json) AS g(
         workspace_id uuid, id uuid, automation_id uuid, trigger_id uuid, session_id uuid, agent_id uuid, grant_id uuid,
         owner_id uuid, revision integer, source text, slot timestamptz, missed_count integer,
         missed_since timestamptz, idempotency_key text, prompt text, input jsonb, payload jsonb, retry_of uuid,
@@ -44,7 +45,7 @@ told AS (
     SELECT workspace_id, session_id, 1, 'run', id, jsonb_strip_nulls(jsonb_build_object(
                'status', 'queued', 'source', source, 'slot', slot, 'prompt', coalesce(prompt,
                (SELECT r.spec ->> 'prompt' FROM revisions r WHERE r.workspace_id = given.workspace_id
-                   AND r.subject_id = coalesce(given.automation_id, given.agent_id) AND r.revision = given.revision))))
+                   AND r.subject_id = given.subject_id AND r.revision = given.revision))))
       FROM given WHERE fresh_session AND id IN (SELECT id FROM written))
 SELECT id FROM written
 """
