@@ -1,9 +1,11 @@
 """Sign-in with an identity provider: OpenID Connect, authorization code with PKCE, state and nonce."""
 
 import secrets
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 import httpx
@@ -150,7 +152,7 @@ class Provider:
 
         return AsyncOAuth2Client(
             self.client_id, self.client_secret, redirect_uri=redirect_uri, scope="openid email profile",
-            code_challenge_method="S256", timeout=SECONDS,
+            code_challenge_method="S256", timeout=SECONDS, verify=_tls(),
         )  # fmt: skip
 
     async def _discover(self) -> dict[str, str]:
@@ -175,8 +177,14 @@ def _check_authorized_party(claims: Mapping[str, Any], client_id: str) -> None:
         raise ValueError("The token was made for another client.")
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    """Reading the certificates of all authorities takes 20 ms, which every request to the provider would repeat."""
+    return httpx.create_ssl_context()
+
+
 async def _fetch(address: str) -> Any:
-    async with httpx.AsyncClient(timeout=SECONDS) as client:
+    async with httpx.AsyncClient(timeout=SECONDS, verify=_tls()) as client:
         return (await client.get(address)).raise_for_status().json()
 
 
