@@ -326,11 +326,24 @@ REFUSALS = [
     ),
     (["runs", "show", str(uuid4())], "There is no such run."),
     (["runs", "show", "haiku"], "run_id: Give an id such as 01a1e0db-"),
+    (["runs", "list", "--owner", "nope"], "There is no member 'nope'."),
     (["runs", "list", "--automation", "nope"], "There is no such automation."),
     (["agents", "list", "--token", "rota_nobody"], "unknown, revoked or expired"),
     (["agents", "list", "--workspace", "elsewhere"], "rota: "),
     (["agents", "list", "--url", "nonsense"], "is no address of Rota"),
 ]
+
+
+async def test_lists_are_limited_to_ones_own(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    await haiku(rota, "--run-now")
+    for noun in ("automations", "runs", "sessions"):
+        assert (
+            len((await answer(noun, "list", "--owner", "me"))["items"])
+            == len((await answer(noun, "list"))["items"])
+            == 1
+        )
+    assert len(rows((await rota("runs", "list", "--owner", "me")).stdout)) == 2
 
 
 async def test_a_refusal_says_what_was_wrong(rota: Command) -> None:

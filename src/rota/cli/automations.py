@@ -16,6 +16,7 @@ from rota.cli.noun import (
     each_of,
     fields,
     once,
+    owner,
     pages,
     pairs_of,
     text_of,
@@ -130,11 +131,12 @@ def _body(
 
 @command.command("list")
 @click.option("--deleted", is_flag=True, help="Also those that can be restored")
+@owner
 @pages
 @asks_rota
-def list_(rota: Rota, deleted: bool, limit: int | None) -> None:
+def list_(rota: Rota, deleted: bool, owner: str | None, limit: int | None) -> None:
     """Automations, newest first."""
-    rota.listed("/automations", AUTOMATIONS, limit=limit, deleted=deleted or None)
+    rota.listed("/automations", AUTOMATIONS, limit=limit, deleted=deleted or None, owner=owner)
 
 
 @command.command()

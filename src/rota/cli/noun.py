@@ -149,6 +149,7 @@ def pages(function: Command) -> Command:
     return called
 
 
+owner = click.option("--owner", help="Only theirs: me, or the id of a member; as an admin also an e-mail address")
 once = click.option("--key", help="Asked again with it, it is done once")
 
 

@@ -46,6 +46,9 @@ def id_at(moment: datetime) -> UUID:
     return UUID(int=max(int(moment.timestamp() * 1000), 0) << 80)
 
 
+LAST_ID = UUID(int=2**128 - 1)  # where a list begins: every id is less
+
+
 def as_uuid(ref: str) -> UUID | None:
     """A reference is an id or a slug; this is the id, if it is one."""
     try:

@@ -16,7 +16,7 @@ from rota.db.events import Event
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
-from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit, Owner
 from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.repeating import Repeatable
@@ -27,7 +27,7 @@ from rota.http.shapes.tasks import RoleIn, RoleOut, TaskOut, TasksIn
 from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.session import SessionStatus, Verb
-from rota.roster import running
+from rota.roster import members, running
 from rota.sessions import changing, opening, replay, roles, tasks, transcript
 from rota.trace.follow import Told
 
@@ -63,6 +63,7 @@ async def list_sessions(
     kind: Literal["interactive", "automation", "background"] | None = None,
     status: SessionStatus | None = None,
     origin: Origin | None = None,
+    owner: Owner = None,
 ) -> Page[SessionOut]:
     """Sessions, newest first. `kind=interactive` is the list of chats."""
     found = await sessions.page(
@@ -73,6 +74,7 @@ async def list_sessions(
         kind=kind,
         status=status,
         origin=origin,
+        owner_id=await members.find_owner(unit.conn, unit.caller, owner),
     )
     return page_of(found, limit, SessionOut)
 
