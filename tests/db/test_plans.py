@@ -173,6 +173,8 @@ HOT = {
     "runs of an owner that succeeded": runs.LIST_OF_OWNER["succeeded"],
     "sessions of an owner": sessions.SHOWN
     + f" AND {sessions.OF_OWNER} AND s.id < %(before)s ORDER BY {sessions.BY_OWNER} DESC LIMIT %(limit)s",
+    "sessions of an agent": sessions.SHOWN
+    + f" AND {sessions.OF_AGENT} AND s.id < %(before)s ORDER BY {sessions.BY_AGENT} DESC LIMIT %(limit)s",
     "an origin": sessions.ORIGIN,
     "slugs that are taken": automations.TAKEN,
     "how far usage is summed up": tallies.STANDINGS,
@@ -200,6 +202,7 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
         assert "triggers_due" in await indexes(stored, query)
     assert "ready_runs_in_order" in await indexes(stored, claiming.CLAIM)
     assert "automations_of_owner" in await indexes(stored, HOT["automations of an owner"])
+    assert "sessions_of_agent" in await indexes(stored, HOT["sessions of an agent"])
     assert "sessions_of_owner" in await indexes(stored, HOT["sessions of an owner"])
     for query in runs.LIST_OF_OWNER.values():
         assert {"automations_of_owner", "runs_of_automation", "runs_of_person"} <= await indexes(stored, query)

@@ -970,6 +970,7 @@ CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
 CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
 CREATE INDEX runs_skipped ON runs USING btree (workspace_id, id) WHERE (skip_reason IS NOT NULL);
+CREATE INDEX sessions_of_agent ON sessions USING btree (workspace_id, agent_id, id);
 CREATE INDEX sessions_of_owner ON sessions USING btree (workspace_id, owner_id, id);
 CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id) WHERE (kind <> 'automation'::text);
 CREATE INDEX sessions_of_rare_origin ON sessions USING btree (workspace_id, origin, id) WHERE (origin <> 'schedule'::text);

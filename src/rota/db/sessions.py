@@ -131,8 +131,9 @@ VALUES (%(workspace_id)s, %(session_id)s, %(name)s, %(agent_id)s, %(grant_id)s, 
 """
 
 FILTERS = ("kind", "automation_id", "agent_id", "owner_id", "status", "origin")
-# A range in this order leads PostgreSQL to sessions_of_owner, also for an owner who has few (automations.OF_OWNER).
+# Ranges in these orders lead PostgreSQL to sessions_of_owner and sessions_of_agent, also for one with few (automations.OF_OWNER).
 OF_OWNER, BY_OWNER = "s.owner_id BETWEEN %(owner_id)s AND %(owner_id)s", "s.owner_id DESC, s.id"
+OF_AGENT, BY_AGENT = "s.agent_id BETWEEN %(agent_id)s AND %(agent_id)s", "s.agent_id DESC, s.id"
 BY_SCHEDULE = "schedule"  # as most are
 
 
@@ -149,6 +150,8 @@ async def page(
     of, in_order = {name: f"s.{name} = %({name})s" for name in chosen}, "s.id"
     if "owner_id" in chosen:
         of["owner_id"], in_order = OF_OWNER, BY_OWNER
+    elif "agent_id" in chosen:
+        of["agent_id"], in_order = OF_AGENT, BY_AGENT
     conditions = "".join(f" AND {each}" for each in of.values()) + _implied(**chosen)
     query = f"{SHOWN}{conditions} AND s.id < %(before)s"
     async with conn.cursor(row_factory=dict_row) as cursor:
