@@ -458,6 +458,7 @@ async def test_automations_are_listed_newest_first_without_the_deleted_unless_as
     assert [each["id"] for each in listed] == [saved[2], saved[0]]
     assert [each["id"] for each in everything] == saved[::-1]
     assert everything[1]["deleted_at"]
+    assert everything[1]["status"] == "deleted"
 
 
 async def test_pages_neither_repeat_nor_lose_what_was_made_at_the_same_instant(office: Office, api: Api) -> None:
@@ -839,7 +840,7 @@ async def test_deleting_stops_it_skips_what_waits_keeps_its_history_and_revokes_
     assert (answer.status_code, answer.content) == (204, b"")
     assert_refused(await api.get(f"/automations/{saved['slug']}"), 404, "not_found")
     kept = (await api.get(f"/automations/{saved['id']}")).json()
-    assert (bool(kept["deleted_at"]), kept["next_fire_at"]) == (True, None)
+    assert (kept["status"], bool(kept["deleted_at"]), kept["next_fire_at"]) == ("deleted", True, None)
     [run] = (await api.get(f"/automations/{saved['id']}/runs")).json()["items"]
     assert (run["status"], run["skip_reason"]) == ("skipped", "deleted")
     assert (await api.get(f"/automations/{saved['id']}/revisions")).json()["items"]

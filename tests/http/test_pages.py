@@ -1179,3 +1179,17 @@ async def test_lists_show_everybodys_or_ones_own(admin: AsyncClient, house: Any)
         assert (await admin.get(f"/w/default/{place}?owner=nobody")).status_code == 422
     assert "Of the admin" in (await admin.get(f"{LIST}?owner=me")).text
     assert "Of another" in (await admin.get(LIST)).text
+
+
+async def test_the_history_of_a_schedule_of_seconds_shows_its_slots_to_the_second(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation_id = await house.automation({"every": "10s"})
+    minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=5)
+    await house.skip_slot(automation_id, SkipReason.PAUSED, slot=minute)
+    shown = re.compile(r'<td data-label="Slot".*?<time[^>]*>([^<]*)</time>')
+    assert [told[-6:] for told in shown.findall((await admin.get(f"{LIST}/errand")).text)] == [f" {minute:%H:%M}"]
+    await house.skip_slot(automation_id, SkipReason.PAUSED, slot=minute + timedelta(seconds=10))
+    for path in (f"{LIST}/errand", "/w/default/runs"):
+        times = [told[-8:] for told in shown.findall((await admin.get(path)).text)]
+        assert sorted(times) == [f"{minute:%H:%M}:00", f"{minute:%H:%M}:10"]

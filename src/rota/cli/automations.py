@@ -38,10 +38,6 @@ POLICIES = (
 )  # fmt: skip
 
 
-def _status(automation: Item) -> str:
-    return "deleted" if automation["deleted_at"] else str(automation["status"])
-
-
 def _last_run(automation: Item) -> str:
     last = automation["last_run"]
     return f"{last['status']}, {brief(last['finished_at'] or last['queued_at'])}" if last else showing.NOTHING
@@ -51,7 +47,7 @@ AUTOMATIONS = [
     Column("slug", "slug", whole=True),
     Column("name", "name"),
     Column("schedule", "schedule_text"),
-    Column("status", _status),
+    Column("status", "status"),
     Column("last run", _last_run),
     Column("next", lambda automation: brief(automation["next_fire_at"])),
 ]
@@ -67,7 +63,7 @@ def _facts(automation: Item) -> list[tuple[str, object]]:
     kept = ("name", "slug", "id")
     return [
         *((name, automation[name]) for name in kept),
-        ("status", _status(automation)),
+        ("status", automation["status"]),
         ("paused for", automation["paused_reason"]),
         ("agent", automation["agent"]),
         ("prompt", automation["prompt"]),

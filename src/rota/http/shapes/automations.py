@@ -120,7 +120,7 @@ class AutomationOut(Out):
     id: UUID
     slug: str
     name: str
-    status: str
+    status: str = Field(description="`active`, `paused` or `deleted`")
     paused_reason: str | None
     deleted_at: datetime | None
     agent_id: UUID
