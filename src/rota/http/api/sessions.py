@@ -38,6 +38,7 @@ class NdJson(StreamingResponse):
     media_type = "application/x-ndjson"
 
 
+EXPORT = {"application/x-ndjson": {"schema": {"type": "string"}}}
 LARGEST_SEQ = 2**63 - 1
 INTERACTIVE_ONLY = ("agent", "prompt", "input")
 BACKGROUND_ONLY = ("goal", "roles", "tasks", "draft")
@@ -215,9 +216,10 @@ async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
     return await _shown(unit, session_id)
 
 
-@router.post("/import", status_code=201)
+@router.post("/import", status_code=201, openapi_extra={"requestBody": {"content": EXPORT}})
 async def import_session(unit: InUnit, once: Once, body: ImportIn) -> SessionOut:
-    """Begin to show an exported session here: its first lines, and all of them if they are few. It can only be read."""
+    """Begin to show an exported session here: its first lines, and all of them if they are few; or the export as it is,
+    as `application/x-ndjson`. It can only be read."""
     return await _shown(unit, await once(body, lambda: replay.begin(unit.conn, unit.caller, body.lines)))
 
 
