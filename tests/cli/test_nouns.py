@@ -1,8 +1,10 @@
 """The nouns of the command line, over HTTP against a real server: what they ask, and what people and programs read."""
 
+import asyncio
 import json
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -326,11 +328,24 @@ REFUSALS = [
     ),
     (["runs", "show", str(uuid4())], "There is no such run."),
     (["runs", "show", "haiku"], "run_id: Give an id such as 01a1e0db-"),
+    (["runs", "list", "--owner", "nope"], "There is no member 'nope'."),
     (["runs", "list", "--automation", "nope"], "There is no such automation."),
     (["agents", "list", "--token", "rota_nobody"], "unknown, revoked or expired"),
     (["agents", "list", "--workspace", "elsewhere"], "rota: "),
     (["agents", "list", "--url", "nonsense"], "is no address of Rota"),
 ]
+
+
+async def test_lists_are_limited_to_ones_own(rota: Command, answer: Answer) -> None:
+    await poet(rota)
+    await haiku(rota, "--run-now")
+    for noun in ("automations", "runs", "sessions"):
+        assert (
+            len((await answer(noun, "list", "--owner", "me"))["items"])
+            == len((await answer(noun, "list"))["items"])
+            == 1
+        )
+    assert len(rows((await rota("runs", "list", "--owner", "me")).stdout)) == 2
 
 
 async def test_a_refusal_says_what_was_wrong(rota: Command) -> None:
@@ -353,6 +368,24 @@ async def test_without_a_token_or_a_server_it_says_so_soon(rota: Command, monkey
     assert "Nobody answers at" in (await rota("runs", "list", "--url", "http://127.0.0.1:9", code=2)).stderr
     monkeypatch.delenv("ROTA_TOKEN")
     assert "rota tokens create NAME" in (await rota("runs", "list", code=2)).stderr
+
+
+async def test_where_nothing_listens_it_says_so_before_its_patience_ends(
+    rota: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ROTA_URL")
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path))
+    monkeypatch.setattr("rota.cli.noun.PATIENCE", 90.0)
+    monkeypatch.setattr("rota.cli.noun.CONNECT_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("ROTA_PORT", str(port))
+    async with asyncio.timeout(60):
+        refused = await rota("runs", "list", code=2)
+    assert f"Nobody answers at http://127.0.0.1:{port}" in refused.stderr
+    for wrong in ("http", "70000", "-1", "²"):
+        monkeypatch.setenv("ROTA_PORT", wrong)
+        assert "ROTA_PORT must be a port" in (await rota("runs", "list", code=2)).stderr
 
 
 @pytest.mark.usefixtures("worker")

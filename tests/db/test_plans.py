@@ -169,6 +169,14 @@ HOT = {
     "runs of a workspace": runs.LIST + " ORDER BY r.id DESC LIMIT %(limit)s",
     "automations": automations.SHOWN + " AND a.id < %(before)s ORDER BY a.id DESC LIMIT %(limit)s",
     "sessions": sessions.SHOWN + " AND s.id < %(before)s ORDER BY s.id DESC LIMIT %(limit)s",
+    "automations of an owner": automations.SHOWN
+    + f" AND {automations.OF_OWNER} AND a.id < %(before)s ORDER BY {automations.BY_OWNER} DESC LIMIT %(limit)s",
+    "runs of an owner": runs.LIST_OF_OWNER[None],
+    "runs of an owner that succeeded": runs.LIST_OF_OWNER["succeeded"],
+    "sessions of an owner": sessions.SHOWN
+    + f" AND {sessions.OF_OWNER} AND s.id < %(before)s ORDER BY {sessions.BY_OWNER} DESC LIMIT %(limit)s",
+    "sessions of an agent": sessions.SHOWN
+    + f" AND {sessions.OF_AGENT} AND s.id < %(before)s ORDER BY {sessions.BY_AGENT} DESC LIMIT %(limit)s",
     "an origin": sessions.ORIGIN,
     "slugs that are taken": automations.TAKEN,
     "how far usage is summed up": tallies.STANDINGS,
@@ -198,6 +206,11 @@ async def test_every_hot_query_finds_its_rows_by_an_index(stored: Connection) ->
     for query in (triggers.NEXT, triggers.DUE):
         assert "triggers_due" in await indexes(stored, query)
     assert "ready_runs_in_order" in await indexes(stored, claiming.CLAIM)
+    assert "automations_of_owner" in await indexes(stored, HOT["automations of an owner"])
+    assert "sessions_of_agent" in await indexes(stored, HOT["sessions of an agent"])
+    assert "sessions_of_owner" in await indexes(stored, HOT["sessions of an owner"])
+    for query in runs.LIST_OF_OWNER.values():
+        assert {"automations_of_owner", "runs_of_automation", "runs_of_person"} <= await indexes(stored, query)
     for query in (HOT["runs of an agent"], runs.LATEST_OF_AGENTS):
         assert "runs_of_agent" in await indexes(stored, query)
     assert await indexes(stored, aftermath.CONCERNED) == ONLY_WHO_IS_CONCERNED

@@ -178,6 +178,8 @@ async def test_it_is_run_with_a_prompt_and_leads_to_the_session(admin: AsyncClie
     assert f'href="{HOME}/{agent_id}">Worker bee' in (await admin.get("/w/default/runs")).text
     empty = await submit(admin, f"{home}/run", prompt=" ")
     assert (empty.status_code, stands(empty, "prompt", "run")) == (422, "The prompt is empty.")
+    assert (await submit(admin, f"{home}/run", prompt="")).status_code == 303
+    assert await house.has_runs(2)
     await submit(admin, f"{home}/pause")
     for headers in ({}, live()):
         paused = await admin.post(
@@ -186,7 +188,7 @@ async def test_it_is_run_with_a_prompt_and_leads_to_the_session(admin: AsyncClie
         assert paused.status_code == 409
         assert "This agent is paused." in paused.text
         assert "As typed" in paused.text
-    assert await house.has_runs(1)
+    assert await house.has_runs(2)
 
 
 async def test_each_level_sees_what_it_may_do(admin: AsyncClient, house: Any) -> None:

@@ -327,9 +327,30 @@ async def test_two_direct_runs_of_one_agent_do_not_wait_for_each_other(office: O
     assert (await office.claim()).id != (await office.claim()).id
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"timeout": "5m"}])
-async def test_a_direct_run_needs_a_prompt_or_an_input(api: Api, body: dict[str, Any]) -> None:
-    assert_refused(await api.post("/agents/worker-bee/runs", body), 422, "nothing_to_do", "prompt")
+@pytest.mark.parametrize("body", [None, {}, {"prompt": None}, {"timeout": "5m"}])
+async def test_only_an_agent_whose_configuration_says_what_to_do_runs_without_a_prompt(
+    office: Office, api: Api, body: dict[str, Any] | None
+) -> None:
+    run = assert_ok(await api.post("/agents/worker-bee/runs", body))
+    at_work = await office.claim()
+    assert (str(at_work.id), at_work.assignment.prompt, at_work.assignment.input) == (run["id"], None, None)
+    await office.fail(at_work)
+    assert_ok(await api.post(f"/runs/{run['id']}/retry"))
+    model = {"name": "Model", "executor": "llm", "config": {"model": "openai:gpt-5-mini"}}
+    assert_ok(await api.post("/agents", model))
+    assert_refused(await api.post("/agents/model/runs", body), 422, "nothing_to_do", "prompt")
+
+
+async def test_the_sessions_of_an_agent_are_those_opened_with_it_and_those_of_its_runs(api: Api) -> None:
+    assert_ok(await api.post("/agents", {"name": "Idle", "executor": "command", "config": {"argv": ["true"]}}))
+    run = assert_ok(await api.post("/agents/worker-bee/runs"))
+    chat = assert_ok(await api.post("/sessions", {"agent": "worker-bee"}))
+    automation = assert_ok(await api.post("/automations", example(run_immediately=True)))
+    [ledger] = (await api.get(f"/automations/{automation['id']}/runs")).json()["items"]
+    wanted = [ledger["session_id"], chat["id"], run["session_id"]]
+    assert [each["id"] for each in await api.pages("/agents/worker-bee/sessions", 2)] == wanted
+    assert await api.pages("/agents/idle/sessions", 2) == []
+    assert_refused(await api.get("/agents/nobody/sessions"), 404, "not_found")
 
 
 async def test_a_paused_agent_is_not_run(office: Office, api: Api) -> None:

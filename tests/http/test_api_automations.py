@@ -458,6 +458,7 @@ async def test_automations_are_listed_newest_first_without_the_deleted_unless_as
     assert [each["id"] for each in listed] == [saved[2], saved[0]]
     assert [each["id"] for each in everything] == saved[::-1]
     assert everything[1]["deleted_at"]
+    assert everything[1]["status"] == "deleted"
 
 
 async def test_pages_neither_repeat_nor_lose_what_was_made_at_the_same_instant(office: Office, api: Api) -> None:
@@ -758,6 +759,49 @@ async def test_what_runs_goes_on_when_it_is_paused(office: Office, api: Api) -> 
     assert (await api.get(f"/runs/{claimed.id}")).json()["status"] == "succeeded"
 
 
+async def test_a_change_of_its_status_pauses_and_resumes_as_the_verbs_do(office: Office, api: Api) -> None:
+    for pausing, resuming in (({"status": "paused"}, {"status": "active"}), ({"enabled": False}, {"enabled": True})):
+        saved = assert_ok(await api.post("/automations", example(schedule=DAILY)))
+        where = f"/automations/{saved['id']}"
+        await fire(office, saved["id"])
+        [waiting] = (await api.get(f"{where}/runs")).json()["items"]
+        paused = assert_ok(await api.patch(where, pausing), 200)
+        assert (paused["status"], paused["next_fire_at"], paused["revision"]) == ("paused", None, 1)
+        skipped = (await api.get(f"/runs/{waiting['id']}")).json()
+        assert (skipped["status"], skipped["skip_reason"]) == ("skipped", "paused")
+        resumed = assert_ok(await api.patch(where, resuming), 200)
+        assert (resumed["status"], resumed["revision"]) == ("active", 1)
+        assert resumed["next_fire_at"] == saved["next_fire_at"]
+        entries = (await api.get("/audit", object_id=saved["id"])).json()["items"]
+        assert [each["action"] for each in entries[:2]] == ["automation.resume", "automation.pause"]
+        assert entries[1]["before"]["status"] == "active"
+        assert entries[1]["after"]["status"] == "paused"
+
+
+async def test_a_change_of_more_than_its_status_does_both_or_nothing(office: Office, api: Api) -> None:
+    saved = assert_ok(await api.post("/automations", example(schedule=DAILY)))
+    where = f"/automations/{saved['id']}"
+    assert_refused(await api.patch(where, {"status": "paused", "agent": "nobody"}), 422, "unknown_agent", "agent")
+    assert_refused(await api.patch(where, {"status": "paused", "enabled": True}), 422, "invalid", "enabled")
+    assert_refused(await api.patch(where, {"status": "asleep"}), 422, "invalid", "status")
+    assert_refused(await api.patch(where, {"enabled": None}), 422, "invalid", "enabled")
+    assert (await api.get(where)).json()["status"] == "active"
+    tried = assert_ok(await api.patch(where + "?dry_run=true", {"status": "paused"}), 200)
+    assert (tried["status"], (await api.get(where)).json()["status"]) == ("paused", "active")
+    paused = assert_ok(await api.patch(where, {"status": "paused", "schedule": {"every": "2h"}}), 200)
+    assert (paused["status"], paused["next_fire_at"], paused["revision"]) == ("paused", None, 2)
+    [entry] = (await api.get("/audit", object_id=saved["id"], action="automation.change", refused=False)).json()[
+        "items"
+    ]
+    assert entry["after"]["status"] == "paused"
+    resumed = assert_ok(await api.patch(where, {"enabled": True, "schedule": {"every": "3h"}}), 200)
+    assert resumed["status"] == "active"
+    assert resumed["next_fire_at"] is not None
+    member = await office.api("member")
+    refusal = await member.patch(where, {"status": "paused"})
+    assert refusal.status_code == 403
+
+
 async def test_run_now_works_while_it_is_paused(office: Office, api: Api) -> None:
     saved = assert_ok(await api.post("/automations", example(schedule=DAILY)))
     await api.post(f"/automations/{saved['id']}/pause")
@@ -796,7 +840,7 @@ async def test_deleting_stops_it_skips_what_waits_keeps_its_history_and_revokes_
     assert (answer.status_code, answer.content) == (204, b"")
     assert_refused(await api.get(f"/automations/{saved['slug']}"), 404, "not_found")
     kept = (await api.get(f"/automations/{saved['id']}")).json()
-    assert (bool(kept["deleted_at"]), kept["next_fire_at"]) == (True, None)
+    assert (kept["status"], bool(kept["deleted_at"]), kept["next_fire_at"]) == ("deleted", True, None)
     [run] = (await api.get(f"/automations/{saved['id']}/runs")).json()["items"]
     assert (run["status"], run["skip_reason"]) == ("skipped", "deleted")
     assert (await api.get(f"/automations/{saved['id']}/revisions")).json()["items"]

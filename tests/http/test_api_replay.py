@@ -266,3 +266,36 @@ async def test_an_import_that_broke_off_goes_on_with_its_next_line(api: Api) -> 
     assert told["next_line"] == 3
     done = assert_ok(await api.post(path, {"lines": [{"end": {"events": 1}}], "first": 3}), 200)
     assert done["imported"]["complete"]
+
+
+async def test_an_export_is_imported_as_it_came_out(office: Office, api: Api) -> None:
+    session = await told(office, api, lines=1200)
+    export = await api.get(f"/sessions/{session}/export")
+    headers = {"Content-Type": export.headers["content-type"]}
+    imported = assert_ok(await api.send("POST", "/sessions/import", content=export.content, headers=headers))
+    assert imported["imported"]["complete"]
+    before, after = [
+        [line["event"] for line in await exported(api, each) if "event" in line] for each in (session, imported["id"])
+    ]
+    assert len(before) > 1200
+    assert after == before
+    again = {"headers": headers, "key": "once"}
+    first = assert_ok(await api.send("POST", "/sessions/import", content=export.content, **again))
+    assert assert_ok(await api.send("POST", "/sessions/import", content=export.content, **again))["id"] == first["id"]
+
+
+async def test_lines_that_are_no_export_are_refused(api: Api) -> None:
+    headers = {"Content-Type": "application/x-ndjson"}
+
+    async def send(content: bytes, path: str = "/sessions/import") -> Any:
+        return await api.send("POST", path, content=content, headers=headers)
+
+    head = json.dumps(HEAD).encode()
+    assert_refused(await send(b"\n"), 422, "invalid", "lines")
+    told = assert_refused(await send(head + b"\n\n{\n"), 400, "not_json")
+    assert told["line"] == 3
+    assert_refused(await send(head + b'\n"\\u0000"\n'), 400, "nul_character")
+    assert_refused(await send(head + b"\n1],2\n"), 400, "not_json")
+    assert_refused(await send(head + b"\n{}\n"), 422, "invalid_export", "lines")
+    assert_refused(await send(head + b"\n" + b" " * 2_000_000), 413, "body_too_large")
+    assert_refused(await send(head, "/automations"), 400, "not_json", "Content-Type")

@@ -348,3 +348,66 @@ async def test_two_direct_runs_with_one_key_at_the_same_moment_make_one_run(offi
 async def test_a_key_is_1_to_200_printable_characters(office: Office, api: Api, key: str) -> None:
     assert_refused(await api.post("/agents/worker-bee/runs", SWEEP, key=key), 422, "invalid_key", "Idempotency-Key")
     assert await office.ledger() == []
+
+
+# Whose ---------------------------------------------------------------------------------------------------------------
+
+
+async def ids(api: Api, path: str, **filters: Any) -> list[str]:
+    """The ids of a list, read two at a time."""
+    found, cursor = [], None
+    while True:
+        given = {name: value for name, value in {**filters, "cursor": cursor}.items() if value is not None}
+        page = assert_ok(await api.get(path, limit=2, **given), 200)
+        found += [each["id"] for each in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+async def test_lists_are_limited_to_what_one_person_owns(office: Office, api: Api) -> None:
+    ada = await office.api("member")
+    me = (await ada.get("/me")).json()["id"]
+    await office.execute("UPDATE users SET email = 'ada.owns@example.org' WHERE id = %s", me)
+    theirs = await started(api, name="Of the admin")
+    by_hand = assert_ok(await ada.post("/agents/worker-bee/runs", SWEEP))
+    automation = assert_ok(await ada.post("/automations", example(name="Of Ada")))
+    by_ada = assert_ok(await ada.post(f"/automations/{automation['id']}/run"))
+    await office.fail(await office.claim())
+    await office.settle(await office.claim())
+    await office.settle(await office.claim())
+    by_admin = assert_ok(await api.post(f"/automations/{automation['id']}/run"))  # Ada owns the automation
+    mine = [by_admin, by_ada, by_hand]
+    for owner, caller in (("me", ada), (me, ada), ("ada.owns@example.org", ada), ("Ada.Owns@example.org", api)):
+        assert await ids(caller, "/automations", owner=owner) == [automation["id"]]
+        assert await ids(caller, "/runs", owner=owner) == [each["id"] for each in mine]
+        assert await ids(caller, "/sessions", owner=owner) == [each["session_id"] for each in mine]
+    assert await ids(ada, "/sessions", owner="me", kind="interactive") == [by_hand["session_id"]]
+    assert await ids(ada, "/runs", owner="me", automation=automation["id"]) == [by_admin["id"], by_ada["id"]]
+    assert await ids(ada, "/runs", owner="me", session=by_hand["session_id"]) == [by_hand["id"]]
+    ended = {}
+    for status in ("queued", "running", "failed", "skipped", "cancelled", "succeeded"):
+        everybody = set(await ids(api, "/runs", status=status))
+        ended[status] = await ids(ada, "/runs", owner="me", status=status)
+        assert set(ended[status]) == everybody & {each["id"] for each in mine}
+    assert sum(map(len, ended.values())) == 3
+    assert theirs["id"] in await ids(api, "/runs", owner="me")
+
+
+async def test_what_somebody_owned_is_listed_after_they_were_removed(office: Office, api: Api) -> None:
+    bob = await office.api("member")
+    me = (await bob.get("/me")).json()["id"]
+    automation = assert_ok(await bob.post("/automations", example(name="Of Bob")))
+    assert (await api.delete(f"/members/{me}")).status_code == 204
+    assert await ids(api, "/automations", owner=me) == [automation["id"]]
+
+
+async def test_an_owner_that_nobody_here_is_is_refused(office: Office, api: Api) -> None:
+    await office.execute("UPDATE users SET email = 'admin.owns@example.org' WHERE id = %s", office.caller.user_id)
+    member = await office.api("member")
+    for path in ("/automations", "/runs", "/sessions"):
+        for owner in (UNKNOWN, "nobody@example.org", "Me"):
+            assert_refused(await api.get(path, owner=owner), 422, "unknown_owner", "owner")
+        # E-mail addresses are shown to admins only, so nobody else may try them out.
+        assert_refused(await member.get(path, owner="admin.owns@example.org"), 422, "unknown_owner", "owner")
+        assert_refused(await api.get(path, owner=""), 422, "invalid", "owner")

@@ -1161,3 +1161,35 @@ def test_text_can_be_read_in_both_lights(name: str, light: int) -> None:
         assert contrast(colour, rgb(known[ground][light])) >= 4.5, ground
     washed = [0.1 * tone + 0.9 * sheet for tone, sheet in zip(colour, rgb(known["sheet"][light]), strict=True)]
     assert contrast(colour, washed) >= 4.5
+
+
+async def test_lists_show_everybodys_or_ones_own(admin: AsyncClient, house: Any) -> None:
+    await house.automation(name="Of the admin")
+    await house.automation(name="Of another")
+    await house.execute("INSERT INTO users (id, name) VALUES (%s, 'Somebody else')", UserId(new_id()))
+    await house.execute(
+        "UPDATE automations SET owner_id = (SELECT id FROM users WHERE name = 'Somebody else') WHERE name = 'Of another'"
+    )
+    for place in ("automations", "runs", "sessions"):
+        mine = await admin.get(f"/w/default/{place}?owner=me")
+        assert mine.status_code == 200
+        links = [attrs for tag, attrs in Page(mine).tags if tag == "a" and "owner=me" in (attrs.get("href") or "")]
+        assert any(attrs.get("aria-current") for attrs in links)
+        assert "Of another" not in mine.text
+        assert (await admin.get(f"/w/default/{place}?owner=nobody")).status_code == 422
+    assert "Of the admin" in (await admin.get(f"{LIST}?owner=me")).text
+    assert "Of another" in (await admin.get(LIST)).text
+
+
+async def test_the_history_of_a_schedule_of_seconds_shows_its_slots_to_the_second(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation_id = await house.automation({"every": "10s"})
+    minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=5)
+    await house.skip_slot(automation_id, SkipReason.PAUSED, slot=minute)
+    shown = re.compile(r'<td data-label="Slot".*?<time[^>]*>([^<]*)</time>')
+    assert [told[-6:] for told in shown.findall((await admin.get(f"{LIST}/errand")).text)] == [f" {minute:%H:%M}"]
+    await house.skip_slot(automation_id, SkipReason.PAUSED, slot=minute + timedelta(seconds=10))
+    for path in (f"{LIST}/errand", "/w/default/runs"):
+        times = [told[-8:] for told in shown.findall((await admin.get(path)).text)]
+        assert sorted(times) == [f"{minute:%H:%M}:00", f"{minute:%H:%M}:10"]

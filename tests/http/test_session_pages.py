@@ -592,3 +592,17 @@ async def test_the_first_visitor_does_not_wait_for_the_routes_to_be_put_together
     async with AsyncClient(transport=ASGITransport(app=app), base_url="http://rota.test") as visitor:
         assert (await visitor.get(f"/w/{house.caller.workspace_slug}/sessions")).status_code == 303
         assert (await visitor.get("/api/v1/workspaces/default/sessions")).status_code == 401
+
+
+async def test_the_list_of_conversations_shows_how_a_direct_run_ended(admin: AsyncClient, house: Any) -> None:
+    sent = await submit(admin, "/w/default/agents/worker-bee/run", prompt="Sweep.")
+    assert sent.status_code == 303
+    pill = re.compile(r'<td data-label="Status">(.*?)</td>', re.DOTALL)
+
+    async def status() -> str:
+        [cell] = pill.findall((await admin.get("/w/default/sessions")).text)
+        return re.sub(r"<[^>]+>", "", cell).strip()
+
+    assert await status() == words.STATUS["queued"]
+    await house.set_run(**run_state.ended("failed", error_class="agent_error"))
+    assert await status() == words.STATUS["failed"]

@@ -51,6 +51,7 @@ async def test_a_failure_rings_the_owners_bell_and_leads_to_its_session(office: 
     run = await fail(office, member, automation)
     [one] = await told(member)
     assert (one["kind"], one["title"], one["detail"]) == ("run_failed", "Morning digest failed", FAILED["agent_error"])
+    assert one["error"] == "The tap was closed."
     assert one["path"] == f"/w/{api.workspace}/sessions/{run['session_id']}"
     assert (one["automation_id"], one["run_id"], one["read_at"]) == (automation["id"], run["id"], None)
     assert await told(api) == [], "the admin does not own it"

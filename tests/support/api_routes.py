@@ -63,7 +63,7 @@ async def create_one_of_each(office: Office, owner: Api) -> dict[str, str]:
 
 
 READS = [
-    "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/automations", "/automations/{automation}",
+    "/agents", "/agents/{agent}", "/agents/{agent}/runs", "/agents/{agent}/sessions", "/automations", "/automations/{automation}",
     "/automations/{automation}/runs", "/automations/{automation}/revisions", "/automations/{automation}/memory",
     "/automations/{automation}/memory/last", "/runs", "/runs/{run}", "/approvals", "/approvals/{approval}", "/sessions",
     "/sessions/{session}", "/sessions/{session}/origin", "/sessions/{session}/events",

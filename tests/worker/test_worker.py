@@ -226,7 +226,7 @@ async def test_a_failure_is_tried_again_while_tries_are_left_and_the_story_tells
     async with house.db.connection() as conn:
         told = attempts(await events.of_run(conn, house.caller.workspace_id, run["session_id"], run_id), "scripted")
     assert [(each.attempt, each.ended_as, each.detail) for each in told] == [
-        (1, "queued", "The tap was closed."),
+        (1, "failed", "The tap was closed."),
         (2, "succeeded", None),
     ]
     assert all(each.worker_id == at_work.worker.id and each.ended_at for each in told)

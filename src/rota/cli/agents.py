@@ -7,6 +7,7 @@ import click
 from rota.cli.following import answered
 from rota.cli.noun import JSON, REF, Rota, asks_rota, changing, fields, once, pages, pairs_of, text_of, with_fields
 from rota.cli.runs import RUNS
+from rota.cli.sessions import SESSIONS
 from rota.cli.showing import Column, Item, brief, local
 
 command = click.Group("agents", help="List, show, save, run, pause and delete agents.")
@@ -143,6 +144,8 @@ def run(
 ) -> None:
     """Run an agent directly, in a session of its own; `-` takes the PROMPT from the standard input.
 
+    The kinds command, python, http and kubernetes need no PROMPT.
+
     Prints the run's id. With --follow it ends with 0 if the run succeeded, else with 1.
     """
     body = {"prompt": text_of(prompt) if prompt else None, "input": given, "timeout": timeout}
@@ -157,3 +160,12 @@ def run(
 def runs(rota: Rota, agent: str, limit: int | None) -> None:
     """Runs of one agent, newest first."""
     rota.listed(f"/agents/{agent}/runs", RUNS, limit=limit)
+
+
+@command.command()
+@click.argument("agent", type=REF)
+@pages
+@asks_rota
+def sessions(rota: Rota, agent: str, limit: int | None) -> None:
+    """Sessions of one agent, newest first."""
+    rota.listed(f"/agents/{agent}/sessions", SESSIONS, limit=limit)

@@ -16,6 +16,7 @@ from rota.cli.noun import (
     each_of,
     fields,
     once,
+    owner,
     pages,
     pairs_of,
     text_of,
@@ -37,10 +38,6 @@ POLICIES = (
 )  # fmt: skip
 
 
-def _status(automation: Item) -> str:
-    return "deleted" if automation["deleted_at"] else str(automation["status"])
-
-
 def _last_run(automation: Item) -> str:
     last = automation["last_run"]
     return f"{last['status']}, {brief(last['finished_at'] or last['queued_at'])}" if last else showing.NOTHING
@@ -50,7 +47,7 @@ AUTOMATIONS = [
     Column("slug", "slug", whole=True),
     Column("name", "name"),
     Column("schedule", "schedule_text"),
-    Column("status", _status),
+    Column("status", "status"),
     Column("last run", _last_run),
     Column("next", lambda automation: brief(automation["next_fire_at"])),
 ]
@@ -66,7 +63,7 @@ def _facts(automation: Item) -> list[tuple[str, object]]:
     kept = ("name", "slug", "id")
     return [
         *((name, automation[name]) for name in kept),
-        ("status", _status(automation)),
+        ("status", automation["status"]),
         ("paused for", automation["paused_reason"]),
         ("agent", automation["agent"]),
         ("prompt", automation["prompt"]),
@@ -130,11 +127,12 @@ def _body(
 
 @command.command("list")
 @click.option("--deleted", is_flag=True, help="Also those that can be restored")
+@owner
 @pages
 @asks_rota
-def list_(rota: Rota, deleted: bool, limit: int | None) -> None:
+def list_(rota: Rota, deleted: bool, owner: str | None, limit: int | None) -> None:
     """Automations, newest first."""
-    rota.listed("/automations", AUTOMATIONS, limit=limit, deleted=deleted or None)
+    rota.listed("/automations", AUTOMATIONS, limit=limit, deleted=deleted or None, owner=owner)
 
 
 @command.command()

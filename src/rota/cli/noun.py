@@ -19,6 +19,7 @@ from rota.errors import Forbidden, Invalid
 
 PAGE = 100  # as many as the API gives at once
 PATIENCE = 10.0
+CONNECT_PATIENCE = 2.0
 MEGABYTE = 1_000_000
 Command = Callable[..., Any]
 
@@ -131,7 +132,8 @@ def asks_rota(function: Command) -> Command:
     @click.option("--json", "as_json", is_flag=True, help="Print what the API answers, as JSON")
     @wraps(function)
     def called(url: str, token: str | None, workspace: str, as_json: bool, **given: Any) -> Any:
-        with Client(url, token=options.known(token), workspace=workspace, patience=PATIENCE) as client:
+        patience = {"patience": PATIENCE, "connect_patience": CONNECT_PATIENCE}
+        with Client(url, token=options.known(token), workspace=workspace, **patience) as client:
             return function(Rota(client, as_json), **given)
 
     return called
@@ -149,6 +151,7 @@ def pages(function: Command) -> Command:
     return called
 
 
+owner = click.option("--owner", help="Only theirs: me, or the id of a member; as an admin also an e-mail address")
 once = click.option("--key", help="Asked again with it, it is done once")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rota.errors import Unauthenticated
+from rota.errors import Invalid, Unauthenticated
 from rota.settings import Settings, read_settings
 
 home = click.option("--home", type=click.Path(path_type=Path), help="Where Rota keeps its files [ROTA_HOME, ~/.rota]")
@@ -16,9 +16,16 @@ port = click.option("--port", type=click.IntRange(0, 65535), help="Port to liste
 
 
 def _here() -> str:
-    """Where a `rota up` that runs on this machine answers, as it wrote down in its home; else where it usually does."""
+    """Where a `rota up` that runs on this machine answers, as it wrote down in its home; else at `ROTA_PORT`."""
     home = Path(os.environ.get("ROTA_HOME") or "~/.rota").expanduser()
-    return up_at(home) or "http://127.0.0.1:7682"
+    return up_at(home) or f"http://127.0.0.1:{_port()}"
+
+
+def _port() -> int:
+    port = os.environ.get("ROTA_PORT") or "7682"
+    if not (port.isascii() and port.isdecimal() and len(port) <= len("65535") and int(port) <= 65535):
+        raise Invalid(f"ROTA_PORT must be a port from 0 to 65535, not {port!r}.", field="ROTA_PORT")
+    return int(port) or 7682  # 0 is any free port, which only the home of a `rota up` knows
 
 
 def up_at(home: Path) -> str | None:
@@ -31,7 +38,9 @@ def up_at(home: Path) -> str | None:
         return None
 
 
-url = click.option("--url", envvar="ROTA_URL", default=_here, help="Where Rota answers [ROTA_URL, this machine]")
+url = click.option(
+    "--url", envvar="ROTA_URL", default=_here, help="Where Rota answers [ROTA_URL, this machine at ROTA_PORT]"
+)
 token = click.option("--token", envvar="ROTA_TOKEN", help="`rota tokens create NAME` makes one [ROTA_TOKEN]")
 
 

@@ -4,7 +4,7 @@ import click
 
 from rota.cli import showing
 from rota.cli.following import answered, followed, waited
-from rota.cli.noun import REF, Rota, asks_rota, once, pages
+from rota.cli.noun import REF, Rota, asks_rota, once, owner, pages
 from rota.cli.options import Seconds
 from rota.cli.showing import Column, Item, brief, lasted, local
 from rota.errors import NotFound
@@ -68,17 +68,18 @@ def _facts(run: Item) -> list[tuple[str, object]]:
 @click.option("--status", type=click.Choice(STATUSES), help="Only those")
 @click.option("--automation", help="Only of this one")
 @click.option("--session", help="Only in this one, by its id")
+@owner
 @pages
 @asks_rota
-def list_(rota: Rota, limit: int | None, status: str | None, automation: str | None, session: str | None) -> None:
+def list_(rota: Rota, limit: int | None, **filters: str | None) -> None:
     """Runs of the workspace, newest first."""
     if rota.as_json:
-        rota.listed("/runs", RUNS, limit=limit, status=status, automation=automation, session=session)
+        rota.listed("/runs", RUNS, limit=limit, **filters)
         return
     known: dict[str, str] = {}
     named = Column("automation", lambda run: _slug(rota, known, run["automation_id"]))
     columns = [*RUNS[:3], named, *RUNS[3:]]
-    rota.listed("/runs", columns, limit=limit, status=status, automation=automation, session=session)
+    rota.listed("/runs", columns, limit=limit, **filters)
 
 
 def _slug(rota: Rota, known: dict[str, str], automation_id: str | None) -> str | None:

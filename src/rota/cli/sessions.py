@@ -18,6 +18,7 @@ from rota.cli.noun import (
     counted,
     each_of,
     once,
+    owner,
     pages,
     pairs_of,
     progress,
@@ -78,11 +79,12 @@ def _facts(session: Item) -> list[tuple[str, object]]:
 @click.option("--kind", type=click.Choice(KINDS), help="Only those; interactive are chats")
 @click.option("--status", help="Only those: draft, active, paused, done, failed, archived")
 @click.option("--origin", help="Only those: user, schedule, run_now, webhook, event, after, import")
+@owner
 @pages
 @asks_rota
-def list_(rota: Rota, limit: int | None, kind: str | None, status: str | None, origin: str | None) -> None:
+def list_(rota: Rota, limit: int | None, **filters: str | None) -> None:
     """Sessions, newest first."""
-    rota.listed("/sessions", SESSIONS, limit=limit, kind=kind, status=status, origin=origin)
+    rota.listed("/sessions", SESSIONS, limit=limit, **filters)
 
 
 @command.command()

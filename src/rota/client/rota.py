@@ -33,10 +33,19 @@ QUIET_SECONDS = 60.0  # a trace says at least every 15 s that it is still there
 
 class AsyncClient:
     def __init__(
-        self, url: str, *, token: str, workspace: str = "default", patience: float = 30.0, wire: Wire | None = None
+        self,
+        url: str,
+        *,
+        token: str,
+        workspace: str = "default",
+        patience: float = 30.0,
+        connect_patience: float | None = None,
+        wire: Wire | None = None,
     ) -> None:
+        """`connect_patience` is how many seconds an address that has not answered yet is tried while nothing listens
+        there; by default as long as `patience`."""
         self._prefix = f"/api/v1/workspaces/{quote(workspace, safe='')}"
-        self.line = Line(wire or AsyncWire(url, bearer(token)), patience=patience)
+        self.line = Line(wire or AsyncWire(url, bearer(token)), patience=patience, connect_patience=connect_patience)
 
     async def __aenter__(self) -> "AsyncClient":
         return self

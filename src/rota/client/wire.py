@@ -170,14 +170,18 @@ def _later(content: Callable[[], bytes | Iterable[bytes]] | None) -> Any:
 
 
 class Line:
-    """Sends calls until they are answered, for as long as `patience` lasts.
+    """Sends calls until they are answered, for as long as `patience` lasts. Until the first answer, an address where
+    nothing listens is tried for `connect_patience` only: it may be the wrong one.
 
     A `token_file` is written anew when another attempt adopts the agent that calls; it is read when the token in it is
     worth nothing any more."""
 
-    def __init__(self, wire: Wire, *, patience: float, token_file: Path | None = None) -> None:
+    def __init__(
+        self, wire: Wire, *, patience: float, connect_patience: float | None = None, token_file: Path | None = None
+    ) -> None:
         self.wire = wire
         self.patience = patience
+        self._first_patience = patience if connect_patience is None else min(connect_patience, patience)
         self._token_file = token_file
 
     async def send(self, call: Call) -> httpx.Response:
@@ -203,25 +207,29 @@ class Line:
         return found
 
     async def _send(self, call: Call, options: Mapping[str, Any]) -> httpx.Response:
-        until, tries = time.monotonic() + self.patience, 0
+        began, tries = time.monotonic(), 0
         while True:
-            wait = 0.0
+            wait, until = 0.0, began + self.patience
             try:
                 answer = await self.wire.request(call, options)
             except httpx.LocalProtocolError as wrong:  # ours, so no later try is better
                 raise Invalid(f"This cannot be sent: {wrong}.") from None
             except httpx.TransportError as failure:
+                if isinstance(failure, httpx.ConnectError):
+                    until = began + self._first_patience
                 if time.monotonic() >= until:
                     raise unreachable(failure) from failure
             except ValueError:  # before anything was sent
                 told = "This cannot be sent: it holds a number that JSON does not have, or half a character."
                 raise Invalid(told) from None
             else:
+                self._first_patience = self.patience
                 wait = asked_to_wait(answer)
                 if answer.status_code not in PASSING or time.monotonic() + wait >= until:
                     return checked(answer)
             tries += 1
-            await self.wire.pause(max(wait, pause_after(tries)))
+            left = max(until - time.monotonic(), 0.0)
+            await self.wire.pause(max(wait, min(pause_after(tries), left)))
 
     async def json(self, call: Call) -> Any:
         answer = await self.send(call)

@@ -6,7 +6,7 @@ from uuid import UUID
 from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
-from rota.model.ids import UserId, WorkspaceId
+from rota.model.ids import UserId, WorkspaceId, as_uuid
 
 SHOWN = """
 SELECT m.user_id AS id, u.name, u.email, m.level, m.created_at, u.disabled_at IS NOT NULL AS disabled
@@ -21,6 +21,12 @@ ORDER BY m.user_id DESC LIMIT %(limit)s
 """
 
 FIND = f"{SHOWN} AND m.user_id = %(user_id)s"
+
+FIND_OWNER = """
+-- Also somebody who was removed: what they own stays.
+SELECT m.user_id FROM members m JOIN users u ON u.id = m.user_id
+ WHERE m.workspace_id = %(workspace_id)s AND (m.user_id = %(user_id)s::uuid OR u.email = %(email)s)
+"""
 
 # Locked in the order of their ids: of two admins who lower each other at the same time, one waits and sees the other gone.
 LOCK_ADMINS = """
@@ -78,6 +84,13 @@ async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | No
 async def find(conn: Connection, workspace_id: WorkspaceId, user_id: UUID) -> dict[str, Any] | None:
     found = await named_rows(conn, FIND, {"workspace_id": workspace_id, "user_id": user_id})
     return found[0] if found else None
+
+
+async def find_owner(conn: Connection, workspace_id: WorkspaceId, ref: str) -> UserId | None:
+    """The present or former member with this id or e-mail address."""
+    given = {"workspace_id": workspace_id, "user_id": as_uuid(ref), "email": ref.lower()}
+    found = await named_rows(conn, FIND_OWNER, given)
+    return UserId(found[0]["user_id"]) if found else None
 
 
 async def lock(conn: Connection, workspace_id: WorkspaceId, user_id: UserId) -> str | None:

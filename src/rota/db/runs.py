@@ -86,7 +86,33 @@ async def find(conn: Connection, workspace_id: WorkspaceId, run_id: RunId) -> di
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-FILTERS = ("automation_id", "agent_id", "session_id", "status")
+FILTERS = ("automation_id", "agent_id", "session_id", "status", "owner_id")
+
+# Who owns the automation, or, where there is none, who started the run: the rule by which a run may be cancelled.
+OF_OWNER = """(r.automation_id IN (
+        SELECT a.id FROM automations a WHERE a.workspace_id = %(workspace_id)s AND a.owner_id = %(owner_id)s)
+    OR (r.automation_id IS NULL AND r.created_by = %(owner_id)s))"""
+
+LIST_OF_OWNER: dict[str | None, str] = {
+    status: f"""
+-- The newest of each automation of the owner by runs_of_automation, and the newest without one by runs_of_person: a walk
+-- through the whole ledger would read everybody's until it has found enough.
+WITH owned AS MATERIALIZED (
+    SELECT newest.id
+      FROM automations a CROSS JOIN LATERAL (
+           SELECT r.id FROM runs r
+            WHERE r.workspace_id = %(workspace_id)s AND r.automation_id BETWEEN a.id AND a.id AND r.id < %(before)s {such}
+         ORDER BY r.automation_id DESC, r.id DESC LIMIT %(limit)s) newest
+     WHERE a.workspace_id = %(workspace_id)s AND a.owner_id = %(owner_id)s
+ UNION ALL
+    (SELECT r.id FROM runs r
+      WHERE r.workspace_id = %(workspace_id)s AND r.automation_id IS NULL AND r.created_by = %(owner_id)s AND r.id < %(before)s {such}
+   ORDER BY r.id DESC LIMIT %(limit)s))
+SELECT {COLUMNS} FROM runs r
+ WHERE r.workspace_id = %(workspace_id)s AND r.id = ANY(ARRAY(SELECT id FROM owned ORDER BY id DESC LIMIT %(limit)s))
+"""  # noqa: S608
+    for status, such in ((None, ""), (Status.SUCCEEDED, "AND r.status = %(status)s"))
+}
 
 # PostgreSQL takes a workspace's few agents for equally busy, and would look for one that never ran in the whole ledger. A
 # range in this order leads it to the agent's own index.
@@ -105,8 +131,12 @@ async def page(
     """Runs, newest first, from the id `since` on, by any of `FILTERS`."""
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
     status, of = chosen.get("status"), {name: f"r.{name} = %({name})s" for name in chosen}
+    if "owner_id" in chosen:
+        of["owner_id"] = OF_OWNER
     live = LIST_LIVE.get(status)
     listed, in_order = (live, "l.id") if live else (LIST + RARE.get(status, ""), "r.id")
+    if "owner_id" in chosen and chosen.keys() <= {"owner_id", "status"} and status in LIST_OF_OWNER and not since:
+        listed, of = LIST_OF_OWNER[status], {}
     if "agent_id" in chosen and not live:
         of["agent_id"], in_order = OF_AGENT, BY_AGENT
     conditions = "".join(f" AND {each}" for each in of.values()) + (" AND r.id >= %(since)s" if since else "")

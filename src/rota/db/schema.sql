@@ -935,6 +935,7 @@ CREATE INDEX automations_by_name ON automations USING btree (workspace_id, id) I
 CREATE INDEX automations_failing_or_deleted ON automations USING btree (workspace_id, id) WHERE ((failures > 0) OR (deleted_at IS NOT NULL));
 CREATE INDEX automations_of_agent ON automations USING btree (workspace_id, agent_id, id);
 CREATE INDEX automations_of_grant ON automations USING btree (grant_id, workspace_id);
+CREATE INDEX automations_of_owner ON automations USING btree (workspace_id, owner_id, id);
 CREATE INDEX automations_paused ON automations USING btree (workspace_id, id) WHERE ((status = 'paused'::text) AND (deleted_at IS NULL));
 CREATE UNIQUE INDEX automations_slug ON automations USING btree (slug, workspace_id) WHERE (deleted_at IS NULL);
 CREATE INDEX automations_with_credentials ON automations USING btree (workspace_id, id) WHERE ((credentials <> '{}'::jsonb) AND (deleted_at IS NULL));
@@ -970,10 +971,13 @@ CREATE INDEX runs_cancelled ON runs USING btree (workspace_id, id) WHERE (error_
 CREATE INDEX runs_failed ON runs USING btree (workspace_id, id) WHERE (error_class <> ALL (ARRAY['cancelled_by_user'::text, 'replaced'::text]));
 CREATE INDEX runs_of_agent ON runs USING btree (workspace_id, agent_id, id);
 CREATE INDEX runs_of_automation ON runs USING btree (workspace_id, automation_id, id);
+CREATE INDEX runs_of_person ON runs USING btree (workspace_id, created_by, id) WHERE (automation_id IS NULL);
 CREATE INDEX runs_of_session ON runs USING btree (workspace_id, session_id, id);
 CREATE UNIQUE INDEX runs_one_per_key ON runs USING btree (workspace_id, trigger_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE UNIQUE INDEX runs_one_per_slot ON runs USING btree (workspace_id, trigger_id, slot) WHERE (slot IS NOT NULL);
 CREATE INDEX runs_skipped ON runs USING btree (workspace_id, id) WHERE (skip_reason IS NOT NULL);
+CREATE INDEX sessions_of_agent ON sessions USING btree (workspace_id, agent_id, id);
+CREATE INDEX sessions_of_owner ON sessions USING btree (workspace_id, owner_id, id);
 CREATE INDEX sessions_of_people ON sessions USING btree (workspace_id, kind, id) WHERE (kind <> 'automation'::text);
 CREATE INDEX sessions_of_rare_origin ON sessions USING btree (workspace_id, origin, id) WHERE (origin <> 'schedule'::text);
 CREATE INDEX sessions_with_tasks ON sessions USING btree (workspace_id, id) WHERE has_tasks;

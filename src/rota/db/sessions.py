@@ -132,7 +132,10 @@ VALUES (%(workspace_id)s, %(session_id)s, %(name)s, %(agent_id)s, %(grant_id)s, 
  WHERE s.named_by_agent AND s.agent_id = excluded.agent_id AND s.grant_id <> excluded.grant_id
 """
 
-FILTERS = ("kind", "automation_id", "agent_id", "status", "origin")
+FILTERS = ("kind", "automation_id", "agent_id", "owner_id", "status", "origin")
+# Ranges in these orders lead PostgreSQL to sessions_of_owner and sessions_of_agent, also for one with few (automations.OF_OWNER).
+OF_OWNER, BY_OWNER = "s.owner_id BETWEEN %(owner_id)s AND %(owner_id)s", "s.owner_id DESC, s.id"
+OF_AGENT, BY_AGENT = "s.agent_id BETWEEN %(agent_id)s AND %(agent_id)s", "s.agent_id DESC, s.id"
 BY_SCHEDULE = "schedule"  # as most are
 
 
@@ -146,11 +149,16 @@ async def page(
     conn: Connection, workspace_id: WorkspaceId, *, before: UUID | None, limit: int, **filters: Any
 ) -> list[dict[str, Any]]:
     chosen = {name: value for name, value in filters.items() if value is not None and name in FILTERS}
-    conditions = "".join(f" AND s.{name} = %({name})s" for name in chosen) + _implied(**chosen)
+    of, in_order = {name: f"s.{name} = %({name})s" for name in chosen}, "s.id"
+    if "owner_id" in chosen:
+        of["owner_id"], in_order = OF_OWNER, BY_OWNER
+    elif "agent_id" in chosen:
+        of["agent_id"], in_order = OF_AGENT, BY_AGENT
+    conditions = "".join(f" AND {each}" for each in of.values()) + _implied(**chosen)
     query = f"{SHOWN}{conditions} AND s.id < %(before)s"
     async with conn.cursor(row_factory=dict_row) as cursor:
         given = {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, **chosen}
-        await cursor.execute(f"{query} ORDER BY s.id DESC LIMIT %(limit)s".encode(), given)
+        await cursor.execute(f"{query} ORDER BY {in_order} DESC LIMIT %(limit)s".encode(), given)
         return await cursor.fetchall()
 
 

@@ -59,6 +59,10 @@ class Record:
         if self._before:
             self.object_id = str(self._before["id"])
 
+    def call(self, verb: str) -> None:
+        """Name the change by this verb, which the request's address does not say."""
+        self.action = self.action._replace(verb=verb)
+
     def about(self, object_id: UUID) -> None:
         """The thing that was made, or that was named by its slug."""
         self.object_id = str(object_id)

@@ -26,6 +26,9 @@ AT_ONCE_SECONDS = 0.05  # many clients send the body right after the headers, bu
 FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 # Contents of any kind and size, which their routes read in pieces and within limits of their own.
 UPLOAD = re.compile(r"/api/v1/workspaces/[^/]+/(sessions/[^/]+/artifacts|runs/[^/]+/desk/(artifact|checkpoint))")
+# An export may be sent to its import as it is. Further lines of a long one come as JSON, which says where they belong.
+IMPORT = re.compile(r"/api/v1/workspaces/[^/]+/sessions/import")
+NDJSON = b"application/x-ndjson"
 
 
 class BodyGuard:
@@ -59,6 +62,8 @@ class BodyGuard:
         with self._unauthenticated.counting(body):
             try:
                 content = await self._read(scope, body)
+                if content and _is_export(scope):
+                    scope, content = _as_json(scope, content)
                 if content:
                     _check_body(scope, content)
             except ClientDisconnect:
@@ -125,6 +130,24 @@ def is_upload(scope: Scope) -> bool:
     if match is None:
         return False
     return match[2] == "checkpoint" or (scope["method"] == "POST" and "name" in QueryParams(scope["query_string"]))
+
+
+def _is_export(scope: Scope) -> bool:
+    return IMPORT.fullmatch(scope["path"]) is not None and _content_type(scope) == NDJSON
+
+
+def _as_json(scope: Scope, content: bytes) -> tuple[Scope, bytes]:
+    """The request with the lines of an export as the JSON that its route takes."""
+    lines = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
+    for number, line in lines:
+        try:
+            orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise Refused(f"Line {number} is not JSON: {error}.", code="not_json", line=number) from None
+    headers = [(name, value) for name, value in scope["headers"] if name not in {b"content-type", b"content-length"}]
+    taken = b'{"lines":[' + b",".join(line for _, line in lines) + b"]}"
+    described = [(b"content-type", b"application/json"), (b"content-length", str(len(taken)).encode())]
+    return {**scope, "headers": [*headers, *described]}, taken
 
 
 def _check_body(scope: Scope, body: bytes) -> None:

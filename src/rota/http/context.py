@@ -90,6 +90,11 @@ class Unit:
         """For the few looks that a workspace doesn't bound: a person's other memberships, what they sign in with."""
         return isolation.lifted(self.conn, self._role)
 
+    def call(self, verb: str) -> None:
+        """Name what the request does by this verb in the audit log."""
+        if self.record:
+            self.record.call(verb)
+
     def about(self, object_id: UUID) -> None:
         """For the audit log: which thing was made, or was named by its slug."""
         if self.record:

@@ -150,7 +150,7 @@ def settlement(outcome: Outcome, *, tries: int, max_attempts: int, said: str = "
         case Failed(error_class, detail, retryable):
             detail = _cut(plain(clean(detail))[0])
             if retryable and tries + 1 < max_attempts:
-                return Settlement(Status.QUEUED, tries + 1, retry_delay(tries + 1), error_detail=detail)
+                return Settlement(Status.QUEUED, tries + 1, retry_delay(tries + 1), error_class, detail)
             return Settlement(Status.FAILED, tries + 1, None, error_class, detail, last)
         case TimedOut(detail):
             return Settlement(Status.FAILED, tries + 1, None, ErrorClass.TIMEOUT, detail, last)

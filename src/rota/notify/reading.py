@@ -1,10 +1,10 @@
 """A person's own notifications: what is unread, and what they choose to hear of. Nobody else finds them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from rota.db import notifications
+from rota.db import notifications, runs
 from rota.db.listener import BELL
 from rota.db.pool import Connection
 from rota.errors import Forbidden, NotFound
@@ -28,11 +28,14 @@ async def page(
     found = await notifications.page(
         conn, caller.workspace_id, caller.user_id, before=before, limit=limit, unread=unread
     )
-    return [shown(each) for each in found]
+    return await _shown(conn, caller, found)
 
 
-def shown(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {**told, "title": title(told), "path": path(told)}
+async def _shown(conn: Connection, caller: Caller, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """With the error of each run that failed, for its reader only: what is sent outside has no words of agents."""
+    failed = [each["run_id"] for each in found if each["kind"] == Kind.RUN_FAILED]
+    errors = await runs.reasons(conn, caller.workspace_id, failed) if failed else {}
+    return [{**each, "title": title(each), "path": path(each), "error": errors.get(each["run_id"])} for each in found]
 
 
 async def unread(conn: Connection, caller: Caller) -> int:
@@ -47,7 +50,8 @@ async def read(conn: Connection, caller: Caller, told_id: UUID) -> dict[str, Any
     found = await notifications.find(conn, caller.workspace_id, caller.user_id, told_id)
     if not found:
         raise NotFound("There is no such notification.")
-    return shown(found)
+    [told] = await _shown(conn, caller, [found])
+    return told
 
 
 async def read_all(conn: Connection, caller: Caller) -> None:

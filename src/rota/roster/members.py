@@ -8,9 +8,9 @@ from rota.db import audit, identities, members, people, targets, tokens
 from rota.db import grants as grant_rows
 from rota.db.audit import Entry
 from rota.db.pool import Connection
-from rota.errors import Conflict, NotFound
+from rota.errors import Conflict, Invalid, NotFound
 from rota.model.caller import Caller, Level
-from rota.model.ids import UserId, WorkspaceId, new_id
+from rota.model.ids import UserId, WorkspaceId, as_uuid, new_id
 from rota.roster import grants
 from rota.runs import cancelling
 
@@ -24,6 +24,21 @@ async def find(conn: Connection, caller: Caller, user_id: UUID) -> dict[str, Any
     found = await members.find(conn, caller.workspace_id, user_id)
     if not found:
         raise NotFound("There is no such member.")
+    return found
+
+
+async def find_owner(conn: Connection, caller: Caller, ref: str | None) -> UserId | None:
+    """Whose things a list is limited to: `me`, or the id or e-mail address of a present or former member. Only admins
+    find others by their e-mail address, because nobody else is shown it."""
+    if ref is None or ref == "me":
+        return caller.user_id if ref else None
+    found = await members.find_owner(conn, caller.workspace_id, ref)
+    hidden = as_uuid(ref) is None and not caller.is_admin and found != caller.user_id
+    if found is None or hidden:
+        raise Invalid(
+            f"There is no member {ref[:64]!r}. Send `me`, the id of a member, or, as an admin, their e-mail address.",
+            code="unknown_owner", field="owner",
+        )  # fmt: skip
     return found
 
 

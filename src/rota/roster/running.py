@@ -11,6 +11,7 @@ from rota.db import grants as grant_rows
 from rota.db.automations import Held
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
+from rota.model.agent_config import PROMPTLESS_KINDS
 from rota.model.caller import Caller, Level
 from rota.model.firing import Policy, place
 from rota.model.grant_scope import optional_of
@@ -224,8 +225,12 @@ async def run_agent(
     """Run an agent directly, in a session of its own, on a short grant of the caller."""
     caller.must_be(Level.MEMBER, "run an agent")
     agent = await _awake(conn, caller, ref)
-    if values.get("prompt") is None and values.get("input") is None:
-        raise Invalid("Give a prompt, an input, or both.", code="nothing_to_do", field="prompt")
+    told = values.get("prompt") is not None or values.get("input") is not None
+    if not told and agent["executor"] not in PROMPTLESS_KINDS:
+        raise Invalid(
+            f"Agents of the kind “{agent['executor']}” need a prompt, an input, or both.",
+            code="nothing_to_do", field="prompt",
+        )  # fmt: skip
     start = await _by_hand(conn, caller, agent, values)
     if again:
         start.source = Source.RETRY

@@ -35,6 +35,7 @@ def _automation(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fires
     due = [each["next_fire_at"] for each in rows if each["next_fire_at"]]
     return {
         **row,
+        "status": "deleted" if row["deleted_at"] else row["status"],
         "agent": row["agent_slug"],
         "owner": row["owner_name"],
         "triggers": told,

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from rota.db.events import Event
 from rota.model.agent_config import LOCAL_KINDS
+from rota.model.run import Status
 
 
 @dataclass(slots=True)
@@ -20,7 +21,8 @@ class AttemptStory:
 
 
 def attempts(events: Iterable[Event], kind: str) -> list[AttemptStory]:
-    """One entry for each claim. An attempt ends with the next status that the log gives its run.
+    """One entry for each claim. An attempt ends with the next status that the log gives its run, or as failed if the
+    run is queued again because the attempt failed.
 
     Only kinds that run a process on the worker's machine have a sandbox."""
     stories: list[AttemptStory] = []
@@ -32,6 +34,7 @@ def attempts(events: Iterable[Event], kind: str) -> list[AttemptStory]:
             stories.append(AttemptStory(event.attempt, worker_id, event.created_at, sandbox=sandbox))
         elif status and stories and stories[-1].ended_at is None:
             stories[-1].ended_at = event.created_at
-            stories[-1].ended_as = status
+            failed = status == Status.QUEUED and event.data.get("error_class")
+            stories[-1].ended_as = Status.FAILED if failed else status
             stories[-1].detail = event.data.get("error_detail") or event.data.get("reason")
     return stories

@@ -57,14 +57,14 @@ told AS (
 _TELL = _HELD + _written("held")
 _TELL_AT_ONCE = _written(f"({_OF_EACH_SESSION})")
 
-# The same for runs that ended or went back to the queue. A session made for one run ends with it; one that goes on stays,
+# The same for runs that ended or went back to the queue; `fault` is the error class of an attempt that another follows. A session made for one run ends with it; one that goes on stays,
 # and one with tasks ends with them.
 _NEWS_OF_CHANGED = """news AS (
     SELECT workspace_id, session_id, id AS run_id, nullif(attempt, 0) AS attempt,
            CASE WHEN status IN ('queued', 'awaiting_approval') OR lane = session_id THEN NULL
                 WHEN status = 'succeeded' THEN 'done' ELSE 'failed' END AS session_status,
            jsonb_strip_nulls(jsonb_build_object(
-               'status', status, 'error_class', error_class, 'error_detail', error_detail, 'summary', summary,
+               'status', status, 'error_class', coalesce(error_class, fault), 'error_detail', error_detail, 'summary', summary,
                'skip_reason', skip_reason, 'reason', CASE WHEN status IN ('queued', 'awaiting_approval')
                                                             OR error_class = 'stalled' THEN reason END)) AS data
       FROM changed WHERE session_id IS NOT NULL),"""
@@ -76,7 +76,7 @@ TELL_OF_CHANGED = _NEWS_OF_CHANGED + _TELL + _THEN_SHOW
 TELL_OF_CHANGED_AT_ONCE = _NEWS_OF_CHANGED + _TELL_AT_ONCE + _THEN_SHOW
 
 # The end of a statement whose `changed` needs no reason, of runs that held no lease.
-TELL = "RETURNING " + CHANGED + ", false AS freed, NULL AS reason),\n" + TELL_OF_CHANGED
+TELL = "RETURNING " + CHANGED + ", false AS freed, NULL AS reason, NULL AS fault),\n" + TELL_OF_CHANGED
 
 
 class Ended(NamedTuple):

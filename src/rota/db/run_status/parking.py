@@ -31,7 +31,7 @@ WITH changed AS (
                        WHERE a.workspace_id = r.workspace_id AND a.run_id = r.id AND a.status = 'pending')
 RETURNING """
     + CHANGED
-    + """, false AS freed, 'answered' AS reason),
+    + """, false AS freed, 'answered' AS reason, NULL AS fault),
 """
     + TELL_OF_CHANGED
 )
@@ -70,7 +70,7 @@ changed AS (
      FROM chosen c WHERE r.workspace_id = c.workspace_id AND r.id = c.id
 RETURNING """
     + CHANGED
-    + """, c.leased AS freed, NULL AS reason),
+    + """, c.leased AS freed, NULL AS reason, NULL AS fault),
 """
     + TELL_OF_CHANGED
 )

@@ -20,22 +20,22 @@ from rota.model.run import Claimed, Settlement, Status
 AGAIN = "l.status = 'queued' AND r.cancel_requested_at IS NULL"
 # One that has used up its budget fails, also if it reached its end before it was stopped.
 CANCELS = """(l.status = 'cancelled' OR l.status = 'queued' AND r.cancel_requested_at IS NOT NULL
-              OR coalesce(r.cancel_reason = 'budget_exceeded', false))"""
+              OR (r.cancel_reason = 'budget_exceeded') IS TRUE)"""
 
 SETTLE = short(
     f"""
 -- Fenced by primary key and attempt, on the database's clock. No row back: the lease went to somebody else. The status is
 -- expected in a column, which keeps the planner to the primary key: the index of running runs fills with dead entries.
 WITH given AS MATERIALIZED (
-    SELECT *, ARRAY['running', 'awaiting_approval'] AS expected FROM json_to_recordset(%(settlements)s::json) AS g(
+    SELECT *, ARRAY['running', 'awaiting_approval'] AS live FROM json_to_recordset(%(settlements)s::json) AS g(
         workspace_id uuid, id uuid, attempt integer, status text, tries integer, retry_in interval,
-        error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text)
+        error_class text, error_detail text, summary text, skip_reason text, rescued boolean, reason text, fault text)
     ORDER BY workspace_id, id),
 changed AS (
    UPDATE runs r
       SET status = CASE WHEN NOT {CANCELS} THEN l.status
                         WHEN r.cancel_reason IN ('grant_invalid', 'budget_exceeded') THEN 'failed' ELSE 'cancelled' END,
-          tries = l.tries, rescues = r.rescues + coalesce(l.rescued AND l.status = 'queued', false)::integer,
+          tries = l.tries, rescues = r.rescues + ((l.rescued AND l.status = 'queued') IS TRUE)::integer,
           finished_at = CASE WHEN {CANCELS} OR l.status NOT IN ('queued', 'awaiting_approval') THEN clock_timestamp() END,
           ready_at = CASE WHEN {AGAIN} THEN clock_timestamp() + coalesce(l.retry_in, '0') ELSE r.ready_at END,
           error_class = CASE WHEN {CANCELS}
@@ -46,11 +46,11 @@ changed AS (
           summary = l.summary, skip_reason = l.skip_reason, lease_until = NULL, attempt_token_hash = NULL,
           worker_id = CASE WHEN {AGAIN} THEN NULL ELSE r.worker_id END
      FROM given l
-    WHERE r.workspace_id = l.workspace_id AND r.id = l.id AND r.attempt = l.attempt AND r.status = ANY(l.expected)
+    WHERE r.workspace_id = l.workspace_id AND r.id = l.id AND r.attempt = l.attempt AND r.status = ANY(l.live)
       AND (l.rescued OR r.lease_until > clock_timestamp())
 RETURNING """
     + CHANGED
-    + """, true AS freed, l.reason),
+    + """, true AS freed, l.reason, l.fault),
 """
     + TELL_OF_CHANGED_AT_ONCE
 )
@@ -124,9 +124,13 @@ def settlement_row(
     }  # fmt: skip
     if settled.status != Status.SUCCEEDED:
         row |= {
-            "retry_in": _interval(settled.retry_in), "error_class": settled.error_class,
-            "error_detail": settled.error_detail if settled.status != Status.QUEUED else None,
-            "rescued": rescued, "reason": reason,
+            "retry_in": _interval(settled.retry_in), "rescued": rescued, "reason": reason,
+        }  # fmt: skip
+    if settled.status == Status.QUEUED:  # the attempt may have failed, but the run has not
+        row["fault"] = settled.error_class
+    elif settled.status != Status.SUCCEEDED:
+        row |= {
+            "error_class": settled.error_class, "error_detail": settled.error_detail,
         }  # fmt: skip
     if settled.summary:
         row["summary"] = settled.summary

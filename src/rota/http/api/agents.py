@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from rota.db import agents as rows
-from rota.db import runs
+from rota.db import runs, sessions
 from rota.db.listener import RUNS
 from rota.errors import Forbidden
 from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
@@ -17,6 +17,7 @@ from rota.http.routes import API
 from rota.http.shapes.agents import AgentIn, AgentOut, AgentPatch, RunAgentIn
 from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import RunOut
+from rota.http.shapes.sessions import SessionOut
 from rota.model.agent_config import BARRED, LOCAL_KINDS
 from rota.model.ids import AgentId
 from rota.roster import agents, running
@@ -97,10 +98,25 @@ async def list_agent_runs(
     return page_of(page, limit, RunOut)
 
 
+@router.get("/{agent}/sessions")
+async def list_agent_sessions(
+    unit: InUnit, agent: str, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[SessionOut]:
+    """Sessions of one agent, newest first: those that were opened with it, and those of its automations and runs."""
+    found = await agents.find(unit.conn, unit.caller, agent)
+    page = await sessions.page(
+        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, agent_id=found["id"]
+    )
+    return page_of(page, limit, SessionOut)
+
+
 @router.post("/{agent}/runs", status_code=201)
-async def run_agent(unit: InUnit, agent: str, body: RunAgentIn, idempotency_key: IdempotencyKey = None) -> RunOut:
-    """Run an agent directly, in a session of its own."""
-    conn, caller = unit.conn, unit.caller
+async def run_agent(
+    unit: InUnit, agent: str, body: RunAgentIn | None = None, idempotency_key: IdempotencyKey = None
+) -> RunOut:
+    """Run an agent directly, in a session of its own. The kinds `command`, `python`, `http` and `kubernetes` need
+    neither a prompt nor an input."""
+    conn, caller, body = unit.conn, unit.caller, body or RunAgentIn()
     found = await agents.find(conn, caller, agent)
     request = {"run": "agent", "agent": str(found["id"]), **body.model_dump()}
     values = {"prompt": body.prompt, "input": body.input, "timeout": body.timeout, "scopes": body.scopes}

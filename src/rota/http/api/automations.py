@@ -11,7 +11,7 @@ from rota.db import runs
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.http.api.agents import DryRun
-from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit, Owner
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.repeating import Repeatable
@@ -23,11 +23,13 @@ from rota.http.shapes.pages import Page, cursor_of, page_of, read_cursor, read_n
 from rota.http.shapes.runs import RunOut  # fmt: skip
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId
-from rota.roster import automations, grants, running, views
+from rota.roster import automations, grants, members, running, views
 from rota.roster import triggers as trigger_forms
 
 router = APIRouter(prefix=API + "/automations", tags=["automations"], route_class=Repeatable)
 
+STATUS_VERBS = {"active": "resume", "paused": "pause"}
+SET_STATUS = {"active": automations.resume, "paused": automations.pause}
 LARGEST_REVISION = 2**31 - 1
 
 
@@ -39,11 +41,16 @@ async def _shown(unit: Unit, automation_id: AutomationId) -> AutomationOut:
 
 @router.get("")
 async def list_automations(
-    unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, deleted: bool = False
+    unit: InUnit, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, deleted: bool = False, owner: Owner = None
 ) -> Page[AutomationOut]:
     """Automations, newest first; with `deleted=true` also those that can be restored."""
     found = await rows.page(
-        unit.conn, unit.caller.workspace_id, before=read_cursor(cursor), limit=limit + 1, deleted=deleted
+        unit.conn,
+        unit.caller.workspace_id,
+        before=read_cursor(cursor),
+        limit=limit + 1,
+        deleted=deleted,
+        owner_id=await members.find_owner(unit.conn, unit.caller, owner),
     )
     return page_of(await views.shown(unit.conn, unit.caller.workspace_id, found), limit, AutomationOut)
 
@@ -98,14 +105,19 @@ async def get_automation(unit: InUnit, automation: str) -> AutomationOut:
 async def change_automation(
     unit: InUnit, shared: Shared, response: Response, automation: str, body: AutomationPatch, dry_run: DryRun = False
 ) -> AutomationOut:
-    """Save a change as a new revision. The next fire counts from now; runs already fired keep their revision."""
+    """Save a change as a new revision. The next fire counts from now; runs already fired keep their revision. `status`
+    (or `enabled`) pauses and resumes as the verbs do, and is no revision."""
     if dry_run:
         unit.only_try(response)
-    values = body.given()
-    accepted = bool(values.pop("accept_grant", False))
+    values, forms, status = body.changes(), body.forms(), body.wanted_status()
+    if status and not values and forms is None:
+        unit.call(STATUS_VERBS[status])
     automation_id = await automations.change(
-        unit.conn, unit.caller, automation, values, body.forms(), accept_grant=accepted
+        unit.conn, unit.caller, automation, values, forms, accept_grant=body.accept_grant
     )
+    if status:
+        await SET_STATUS[status](unit.conn, unit.caller, str(automation_id))
+        unit.wake(RUNS, unit.caller.workspace_id)  # runs that waited behind one that is skipped now may go on
     unit.wake(TRIGGERS)
     return await _with_secrets(unit, shared, await _shown(unit, automation_id))
 

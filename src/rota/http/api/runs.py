@@ -9,7 +9,7 @@ from rota.db import events
 from rota.db import runs as rows
 from rota.db.listener import RUNS
 from rota.errors import NotFound
-from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit, Owner
 from rota.http.api.repeats import IdempotencyKey
 from rota.http.context import InUnit, Unit
 from rota.http.repeating import Repeatable
@@ -18,7 +18,7 @@ from rota.http.shapes.pages import Page, page_of, read_cursor
 from rota.http.shapes.runs import AttemptOut, RunOut, RunStory
 from rota.model.caller import Level
 from rota.model.ids import RunId, SessionId
-from rota.roster import automations, running
+from rota.roster import automations, members, running
 from rota.sessions import story
 
 router = APIRouter(prefix=API + "/runs", tags=["runs"], route_class=Repeatable)
@@ -45,8 +45,10 @@ async def list_runs(
     status: RunStatus | None = None,
     automation: Annotated[str | None, Query(min_length=1, description="Id or slug")] = None,
     session: Annotated[UUID | None, Query(description="Id")] = None,
+    owner: Owner = None,
 ) -> Page[RunOut]:
-    """Runs of the workspace, newest first."""
+    """Runs of the workspace, newest first. The owner of a run is that of its automation; of one without an automation,
+    whoever started it."""
     found = await automations.find(unit.conn, unit.caller, automation, deleted=True) if automation else None
     page = await rows.page(
         unit.conn,
@@ -55,6 +57,7 @@ async def list_runs(
         limit=limit + 1,
         status=status,
         session_id=session,
+        owner_id=await members.find_owner(unit.conn, unit.caller, owner),
         automation_id=found["id"] if found else None,
     )
     return page_of(page, limit, RunOut)

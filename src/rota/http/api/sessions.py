@@ -16,7 +16,7 @@ from rota.db.events import Event
 from rota.db.listener import RUNS, session_channel
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
-from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit
+from rota.http.api.paging import DEFAULT_LIMIT, Cursor, Limit, Owner
 from rota.http.api.repeats import IdempotencyKey, Once
 from rota.http.context import InUnit, Shared, Signed, Unit
 from rota.http.repeating import Repeatable
@@ -27,7 +27,7 @@ from rota.http.shapes.tasks import RoleIn, RoleOut, TaskOut, TasksIn
 from rota.http.streams import STILL_HERE, EventStream
 from rota.model.ids import SessionId, WorkspaceId
 from rota.model.session import SessionStatus, Verb
-from rota.roster import running
+from rota.roster import members, running
 from rota.sessions import changing, opening, replay, roles, tasks, transcript
 from rota.trace.follow import Told
 
@@ -38,6 +38,7 @@ class NdJson(StreamingResponse):
     media_type = "application/x-ndjson"
 
 
+EXPORT = {"application/x-ndjson": {"schema": {"type": "string"}}}
 LARGEST_SEQ = 2**63 - 1
 INTERACTIVE_ONLY = ("agent", "prompt", "input")
 BACKGROUND_ONLY = ("goal", "roles", "tasks", "draft")
@@ -63,6 +64,7 @@ async def list_sessions(
     kind: Literal["interactive", "automation", "background"] | None = None,
     status: SessionStatus | None = None,
     origin: Origin | None = None,
+    owner: Owner = None,
 ) -> Page[SessionOut]:
     """Sessions, newest first. `kind=interactive` is the list of chats."""
     found = await sessions.page(
@@ -73,6 +75,7 @@ async def list_sessions(
         kind=kind,
         status=status,
         origin=origin,
+        owner_id=await members.find_owner(unit.conn, unit.caller, owner),
     )
     return page_of(found, limit, SessionOut)
 
@@ -213,9 +216,10 @@ async def get_session(unit: InUnit, session_id: UUID) -> SessionOut:
     return await _shown(unit, session_id)
 
 
-@router.post("/import", status_code=201)
+@router.post("/import", status_code=201, openapi_extra={"requestBody": {"content": EXPORT}})
 async def import_session(unit: InUnit, once: Once, body: ImportIn) -> SessionOut:
-    """Begin to show an exported session here: its first lines, and all of them if they are few. It can only be read."""
+    """Begin to show an exported session here: its first lines, and all of them if they are few; or the export as it is,
+    as `application/x-ndjson`. It can only be read."""
     return await _shown(unit, await once(body, lambda: replay.begin(unit.conn, unit.caller, body.lines)))
 
 

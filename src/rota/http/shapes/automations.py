@@ -73,9 +73,26 @@ class AutomationPatch(Patch, Policies):
     credentials: Uses = Field(default_factory=dict)
     schedule: TriggerIn | None = None
     triggers: list[TriggerIn] | None = Field(default=None, max_length=MOST_TRIGGERS)
+    status: Literal["active", "paused"] = Field(
+        default="active", description="`paused` does what `…/pause` does, and `active` what `…/resume` does"
+    )
+    enabled: bool = Field(default=True, description="Another way to write `status`: true for active, false for paused")
     accept_grant: bool = Field(
         default=False, description="Needed to change what somebody else's automation does: it runs on your grant then"
     )
+
+    def changes(self) -> dict[str, Any]:
+        """The fields to save, without `status`, `enabled` and `accept_grant`, which are no part of a revision."""
+        apart = {"status", "enabled", "accept_grant"}
+        return {name: value for name, value in self.given().items() if name not in apart}
+
+    def wanted_status(self) -> str | None:
+        if "enabled" not in self.model_fields_set:
+            return self.status if "status" in self.model_fields_set else None
+        enabled = "active" if self.enabled else "paused"
+        if "status" in self.model_fields_set and self.status != enabled:
+            raise Invalid("`enabled` and `status` contradict each other; send one of them.", field="enabled")
+        return enabled
 
     def forms(self) -> list[dict[str, Any]] | None:
         for name in ("schedule", "triggers"):
@@ -103,7 +120,7 @@ class AutomationOut(Out):
     id: UUID
     slug: str
     name: str
-    status: str
+    status: str = Field(description="`active`, `paused` or `deleted`")
     paused_reason: str | None
     deleted_at: datetime | None
     agent_id: UUID

@@ -46,6 +46,7 @@ class NotificationOut(Out):
     kind: Kind
     title: str
     detail: str | None
+    error: str | None = Field(description="The beginning of what went wrong, if a run failed")
     count: int = Field(description="How often it happened since it was last read")
     path: str | None = Field(description="The page it leads to, after /w/{workspace}")
     automation_id: UUID | None

@@ -57,7 +57,10 @@ class AttemptOut(Out):
     worker_id: str
     started_at: datetime
     ended_at: datetime | None
-    ended_as: str | None = Field(description="The status it led to; `queued` if another attempt follows")
+    ended_as: str | None = Field(
+        description="`failed` if it failed, also where another attempt follows; else the status it led to: `queued` if "
+        "its worker handed it back or was lost"
+    )
     detail: str | None
     sandbox: str | None = Field(
         description="The sandbox that its agent ran in: `guard` (bubblewrap), `user` (an unprivileged user), `none` or "

@@ -28,7 +28,7 @@ class SessionIn(In):
 class ImportIn(In):
     """The first lines of an export, each as JSON."""
 
-    lines: list[Any] = Field(min_length=1, max_length=1000)
+    lines: list[Any] = Field(min_length=1, max_length=100_000)
 
 
 class ImportMoreIn(ImportIn):

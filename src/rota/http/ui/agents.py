@@ -22,7 +22,7 @@ from rota.http.ui.automations import ref_of as automation_ref
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live, page, part
-from rota.model.agent_config import LOCAL_KINDS
+from rota.model.agent_config import LOCAL_KINDS, PROMPTLESS_KINDS
 from rota.model.caller import Caller, Level
 from rota.roster import agents, running
 
@@ -102,6 +102,7 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
     doubts = await agents.doubts(conn, found, shared.http_allow) if caller.is_admin else []
     return {
         "agent": {**found, "ref": ref_of(found), "unserved": unserved},
+        "needs_prompt": found["executor"] not in PROMPTLESS_KINDS,
         "automations": [{**each, "ref": automation_ref(each)} for each in used[:NAMED]],
         "more": len(used) > NAMED,
         "doubts": doubts,
@@ -151,7 +152,7 @@ async def run(unit: InUnit, request: Request, shared: Shared, agent: str) -> Res
     typed = await forms.typed(request, "prompt", "scopes")
     try:
         async with unit.conn.transaction():
-            prompt, scopes = typed["prompt"].replace("\r\n", "\n"), [typed["scopes"]] if typed["scopes"] else []
+            prompt, scopes = typed["prompt"].replace("\r\n", "\n") or None, [typed["scopes"]] if typed["scopes"] else []
             body = RunAgentIn.model_validate({"prompt": prompt, "scopes": scopes})
             run_id = await running.run_agent(unit.conn, unit.caller, str(found["id"]), body.model_dump())
     except forms.WRONG as wrong:

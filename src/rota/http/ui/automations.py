@@ -13,7 +13,7 @@ from rota.db import automations as rows
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Invalid
-from rota.http.api.paging import Cursor
+from rota.http.api.paging import Cursor, Owner
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
@@ -24,7 +24,7 @@ from rota.http.ui.starters import STARTERS
 from rota.http.ui.strip import BARS
 from rota.model.caller import Caller
 from rota.model.ids import AutomationId, as_uuid
-from rota.roster import automations, running, views
+from rota.roster import automations, members, running, views
 
 LISTED, PALETTE = 50, 12
 FILTERS = (("active", "Active"), ("paused", "Paused"), ("attention", "Needs attention"), ("deleted", "Deleted"))
@@ -45,6 +45,7 @@ async def list_page(
     status: str | None = None,
     cursor: Cursor = None,
     gone: str = "",
+    owner: Owner = None,
     live: Live = None,
     last_event_id: LastEventId = None,
 ) -> Response:
@@ -52,17 +53,25 @@ async def list_page(
     if status is not None and status not in rows.STANDINGS:
         raise Invalid("There is no such standing.", field="status")
     look = partial(
-        _list, q=" ".join(q.replace("\x00", "").split()), status=status, before=read_cursor(cursor), gone=gone
+        _list,
+        q=" ".join(q.replace("\x00", "").split()),
+        status=status,
+        owner=owner,
+        before=read_cursor(cursor),
+        gone=gone,
     )
     view = View("automations/list.html", "automations/_results.html", "automations/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, q: str, status: str | None, before: UUID | None, gone: str
+    conn: Connection, caller: Caller, *, q: str, status: str | None, owner: str | None, before: UUID | None, gone: str
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
-    found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, standing=status, search=q)
+    owner_id = await members.find_owner(conn, caller, owner)
+    found = await rows.page(
+        conn, workspace_id, before=before, limit=LISTED + 1, standing=status, owner_id=owner_id, search=q
+    )
     older, found = len(found) > LISTED, found[:LISTED]
     ids = [each["id"] for each in found]
     outcomes = await rows.outcomes(conn, workspace_id, ids, limit=BARS)
@@ -75,6 +84,7 @@ async def _list(
         "first": before is None,
         "lives": before is None,
         "chosen": status,
+        "owner": owner,
         "q": q,
         "filters": FILTERS,
         "starters": STARTERS,

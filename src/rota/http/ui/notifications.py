@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Form as Field
 from starlette.responses import Response
 
-from rota.db import runs
 from rota.db.listener import OUTWARD
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
@@ -50,11 +49,8 @@ async def list_page(
 async def _list(conn: Connection, caller: Caller, *, unread: bool, before: UUID | None) -> dict[str, Any]:
     found = await reading.page(conn, caller, before=before, limit=LISTED + 1, unread=unread or None)
     older, found = len(found) > LISTED, found[:LISTED]
-    failed = [each["run_id"] for each in found if each["kind"] == Kind.RUN_FAILED]
     return {
         "notifications": found,
-        # Here alone: what is sent outside has no words of an agent.
-        "reasons": await runs.reasons(conn, caller.workspace_id, failed),
         "older": cursor_of(found[-1]["latest_id"]) if older else None,
         "first": before is None,
         "lives": before is None,

@@ -11,7 +11,7 @@ from rota.db import runs as rows
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
-from rota.http.api.paging import Cursor
+from rota.http.api.paging import Cursor, Owner
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
@@ -21,7 +21,7 @@ from rota.http.ui.words import STATUS
 from rota.model.caller import Caller, Level
 from rota.model.ids import RunId, as_uuid
 from rota.model.run import Status
-from rota.roster import running
+from rota.roster import members, running
 
 LISTED = 50
 FILTERS = (
@@ -39,20 +39,24 @@ async def list_page(
     shared: Shared,
     status: str | None = None,
     cursor: Cursor = None,
+    owner: Owner = None,
     live: Live = None,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Runs of the whole workspace, newest first."""
     if status is not None and status not in set(Status):
         raise Invalid("There is no such status.", field="status")
-    look = partial(_list, status=status, before=read_cursor(cursor))
+    look = partial(_list, status=status, owner=owner, before=read_cursor(cursor))
     view = View("runs/list.html", "runs/_results.html", "runs/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
-async def _list(conn: Connection, caller: Caller, *, status: str | None, before: UUID | None) -> dict[str, Any]:
+async def _list(
+    conn: Connection, caller: Caller, *, status: str | None, owner: str | None, before: UUID | None
+) -> dict[str, Any]:
     workspace_id = caller.workspace_id
-    found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status)
+    owner_id = await members.find_owner(conn, caller, owner)
+    found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status, owner_id=owner_id)
     older, found = len(found) > LISTED, found[:LISTED]
     subjects = await rows.subjects(conn, workspace_id, [each["id"] for each in found])
     return {
@@ -62,6 +66,7 @@ async def _list(conn: Connection, caller: Caller, *, status: str | None, before:
         "first": before is None,
         "lives": before is None,
         "chosen": status,
+        "owner": owner,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
         "seen": fingerprint(found, subjects, older),
     }

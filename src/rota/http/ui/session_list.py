@@ -10,7 +10,7 @@ from starlette.responses import Response
 from rota.db import runs, sessions
 from rota.db.pool import Connection
 from rota.errors import Invalid
-from rota.http.api.paging import Cursor
+from rota.http.api.paging import Cursor, Owner
 from rota.http.context import InUnit, Shared
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import choosing
@@ -20,6 +20,7 @@ from rota.http.ui.rendering import PageRoute, fingerprint
 from rota.http.ui.words import SESSION_KINDS, SESSIONS
 from rota.model.caller import Caller, Level
 from rota.model.session import SessionStatus
+from rota.roster import members
 
 LISTED = 50
 
@@ -36,6 +37,7 @@ async def list_page(
     kind: Kind = "interactive",
     status: SessionStatus | None = None,
     cursor: Cursor = None,
+    owner: Owner = None,
     live: Live = None,
     last_event_id: LastEventId = None,
 ) -> Response:
@@ -43,16 +45,17 @@ async def list_page(
     every run."""
     if kind == "automation" and status is not None:
         raise Invalid("Sessions of automations are told by their runs, which have statuses.", field="status")
-    look = partial(_list, kind=kind, status=status, before=read_cursor(cursor))
+    look = partial(_list, kind=kind, status=status, owner=owner, before=read_cursor(cursor))
     view = View("sessions/list.html", "sessions/_results.html", "sessions/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, kind: str, status: SessionStatus | None, before: UUID | None
+    conn: Connection, caller: Caller, *, kind: str, status: SessionStatus | None, owner: str | None, before: UUID | None
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
-    found = await sessions.page(conn, workspace_id, before=before, limit=LISTED + 1, kind=kind, status=status)
+    filters = {"kind": kind, "status": status, "owner_id": await members.find_owner(conn, caller, owner)}
+    found = await sessions.page(conn, workspace_id, before=before, limit=LISTED + 1, **filters)
     older, found = len(found) > LISTED, found[:LISTED]
     latest = await runs.foremost_of_sessions(conn, workspace_id, [each["id"] for each in found])
     asks = kind == "interactive" and before is None and caller.level != Level.VIEWER
@@ -63,6 +66,7 @@ async def _list(
         "kind": kind,
         "kinds": list(SESSION_KINDS.items()),
         "chosen": status,
+        "owner": owner,
         "filters": [] if kind == "automation" else list(SESSIONS.items()),
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,

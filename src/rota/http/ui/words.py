@@ -240,12 +240,13 @@ def due(moment: datetime) -> Markup:
     return _time(instant(moment), "data-due", relative(moment, datetime.now(UTC), "UTC"))
 
 
-def at(value: datetime | str | None, zone: str = "UTC") -> Markup:
-    """A time on the clock of a zone."""
+def at(value: datetime | str | None, zone: str = "UTC", *, seconds: bool = False) -> Markup:
+    """A time on the clock of a zone, to the minute or to the second."""
     if value is None:
         return Markup('<span class="none">–</span>')
     moment = instant(value)
-    return _time(moment, 'data-at="day"', clock(moment, zone))
+    kind = "moment" if seconds else "day"
+    return _time(moment, f'data-at="{kind}"', clock(moment, zone, seconds=seconds))
 
 
 def at_place(value: datetime, zone: str) -> Markup:
@@ -305,11 +306,12 @@ def span(length: timedelta) -> str:
     return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
 
 
-def clock(moment: datetime, zone: str, now: datetime | None = None) -> str:
+def clock(moment: datetime, zone: str, now: datetime | None = None, *, seconds: bool = False) -> str:
     """With the year unless it is this one. rota.js has the same rule."""
     local = moment.astimezone(load_zone(zone))
     this_year = local.year == (now or datetime.now(UTC)).astimezone(local.tzinfo).year
-    return f"{local:%a %-d %b, %H:%M}" if this_year else f"{local:%a %-d %b %Y, %H:%M}"
+    time = f"{local:%H:%M:%S}" if seconds else f"{local:%H:%M}"
+    return f"{local:%a %-d %b}, {time}" if this_year else f"{local:%a %-d %b %Y}, {time}"
 
 
 def offset(moment: datetime, zone: str) -> str:

@@ -17,6 +17,8 @@ from rota.model.config_fields import did_you_mean
 
 KINDS = ("command", "python", "http", "acp", "llm", "langgraph", "kubernetes")
 LOCAL_KINDS = frozenset({"command", "python", "acp", "llm", "langgraph"})  # they run programs on the worker's machine
+# Their configuration may say all that is to be done. The others are told by a prompt or an input.
+PROMPTLESS_KINDS = frozenset({"command", "python", "http", "kubernetes"})
 BARRED = "Agents of the kind “{kind}” run programs on this server, and it does not allow that (ROTA_LOCAL_AGENTS)."
 # Kinds that need more than Rota itself, each with a module that its extra brings.
 EXTRAS = {"acp": "acp", "llm": "pydantic_ai", "langgraph": "langgraph", "kubernetes": "kubernetes"}
