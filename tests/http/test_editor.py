@@ -492,3 +492,16 @@ async def test_what_somebody_else_saved_meanwhile_is_not_overwritten_unseen(admi
     [told] = [each["value"] for each in Page(late).all("input") if each.get("name") == "revision"]
     assert (await submit(admin, edit, **form(trigger(), prompt="Second", revision=told))).status_code == 303
     assert await house.value("SELECT prompt FROM automations") == "Second"
+
+
+async def test_both_clocks_are_shown_when_a_trigger_has_another_zone_than_the_reader(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation = await house.automation({"at": "2031-01-15T09:00", "timezone": "America/Los_Angeles"})
+    admin.cookies.set("rota_zone", "Europe/Berlin")
+    for path in (f"{LIST}/{automation}", f"{LIST}/{automation}/edit"):
+        assert "09:00 Los Angeles = 18:00 Berlin" in Page(await admin.get(path)).text
+    admin.cookies.set("rota_zone", "Asia/Tokyo")
+    assert "09:00 Los Angeles = 02:00 Tokyo (next day)" in Page(await admin.get(f"{LIST}/{automation}")).text
+    admin.cookies.set("rota_zone", "America/Tijuana")  # another name, the same clock
+    assert "09:00 Los Angeles" not in Page(await admin.get(f"{LIST}/{automation}")).text

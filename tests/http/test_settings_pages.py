@@ -22,6 +22,7 @@ PAGES = (
     "grants",
     "grants?shown=all",
     "accounts",
+    "workspace",
     "audit",
 )
 
@@ -30,7 +31,7 @@ async def test_the_settings_lead_to_their_first_page_and_list_the_others(admin: 
     sent = await admin.get(f"{ROOT}/settings")
     assert sent.status_code == 303
     shown = (await admin.get(sent.headers["Location"])).text
-    for each in ("me", "members", "tokens", "credentials", "grants", "accounts", "audit"):
+    for each in ("me", "members", "tokens", "credentials", "grants", "accounts", "workspace", "audit"):
         assert f'href="{ROOT}/settings/{each}"' in shown
 
 
@@ -38,6 +39,45 @@ async def test_who_is_no_admin_sees_no_way_to_the_audit_log(admin: AsyncClient, 
     await house.execute("UPDATE members SET level = 'member'")
     assert f"{ROOT}/settings/audit" not in (await admin.get(f"{ROOT}/settings/grants")).text
     assert (await admin.get(f"{ROOT}/settings/audit")).status_code == 403
+
+
+async def test_an_admin_changes_the_workspace(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/settings/workspace"
+    named = {"name": f"House {NASTY}", "timezone": "Europe/Berlin"}
+    limits = {"minimum_interval": "5m", "max_concurrent": "3", "max_schedules": "40"}
+    saved = await submit(admin, f"{home}/change", **named, **limits)
+    assert (saved.status_code, saved.headers["Location"]) == (303, home)
+    stored = "SELECT to_jsonb(w) FROM (SELECT name, timezone, minimum_interval::text, max_concurrent, max_schedules FROM workspaces) w"
+    assert await house.value(stored) == {
+        **named, "minimum_interval": "00:05:00", "max_concurrent": 3, "max_schedules": 40,
+    }  # fmt: skip
+    page = await admin.get(home)
+    fields = {str(each.get("name")): each.get("value") for each in Page(page).all("input")}
+    assert fields | named | limits == fields
+    assert NASTY not in page.text
+    await submit(admin, f"{home}/change", **named)  # an empty limit is none
+    assert set((await house.value(stored)).values()) == {*named.values(), None}
+    audited = "SELECT json_agg(ARRAY[before->>'max_schedules', after->>'name'] ORDER BY id) FROM audit WHERE action = 'workspace.change'"
+    assert await house.value(audited) == [[None, named["name"]], ["40", None]]
+
+
+async def test_a_refused_change_of_the_workspace_names_the_field(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/settings/workspace"
+    valid = {"name": "House", "timezone": "UTC"}
+    wrong = {
+        "name": "", "timezone": "Europe/Berln", "minimum_interval": "soon", "max_concurrent": "0", "max_schedules": "x",
+    }  # fmt: skip
+    for field, value in wrong.items():
+        refused = await submit(admin, f"{home}/change", **(valid | {field: value}))
+        assert refused.status_code == 422
+        assert [each["id"] for each in Page(refused).all("p") if each.get("class") == "error"] == [
+            f"{field}-workspace-error"
+        ]
+    await house.execute("UPDATE members SET level = 'member'")
+    assert (await submit(admin, f"{home}/change", **valid)).status_code == 403
+    assert (await admin.get(home)).status_code == 403
+    assert f'href="{home}"' not in (await admin.get(f"{ROOT}/settings/me")).text
+    assert await house.value("SELECT name FROM workspaces") != "House"
 
 
 @pytest.mark.parametrize("path", ["credentials", "accounts"])
