@@ -171,6 +171,31 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
     assert "New account" not in (await admin.get(home)).text
 
 
+async def test_the_forecast_is_within_budgets_however_many_schedules_there_are(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = f"{ROOT}/settings/accounts"
+    ran = await house.automation({"every": "1s"}, name="Ran")
+    await house.automation({"every": "1s"}, name="Never ran")
+    async with house.db.transaction() as conn:
+        run_id = await running.run_now(conn, house.caller, ran)
+        await conn.execute("INSERT INTO usage SELECT workspace_id, %s, 1, 'money', 2, id FROM accounts", [run_id])
+    await house.set_run(run_id, status="succeeded", finished_at=from_now(), attempt=1)
+    budget = '{"per_run": {"money": "1"}, "per_month": {"money": "60"}}'
+    await house.execute("UPDATE automations SET budget = %s WHERE id = %s", budget, ran)
+    told = " ".join(Page(await admin.get(home)).text.split())
+    assert "at least 60.00 2.00 so far + 58.00 expected" in told
+    assert "limited by its own budget" in told
+    assert "1 automation has no finished run yet" in told
+    account = await house.value("SELECT id FROM accounts")
+    caps = {"budget.per_run.money": "1", "budget.per_month.money": "9"}
+    await submit(admin, f"{home}/{account}/change", name="House", currency="USD", **caps)
+    monkeypatch.setattr("rota.http.ui.accounts.FORESEEN", 1)
+    told = " ".join(Page(await admin.get(home)).text.split())
+    assert "at the pace of the last 1 h 0 min" in told
+    assert "about 9.00 2.00 so far + 7.00 expected" in told
+
+
 async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation(name=f"Watch {NASTY}")
     grant = await house.value("SELECT grant_id FROM automations WHERE id = %s", automation_id)

@@ -1,6 +1,6 @@
 """The page of accounts: what the month may cost, what it has cost by day and automation, and what it will."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,7 +15,7 @@ from rota.errors import NotFound
 from rota.http.api.usage import USUAL_DAYS
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.money import AccountIn, AccountPatch
-from rota.http.ui import charts, drafts, forms
+from rota.http.ui import charts, drafts, forms, words
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import PageRoute, done
 from rota.model.budget import UNITS
@@ -23,7 +23,7 @@ from rota.model.caller import Level
 from rota.model.cron import load_zone
 from rota.model.ids import as_uuid
 from rota.roster import accounts
-from rota.roster.forecasting import at_pace, forecast
+from rota.roster.forecasting import Forecast, at_pace, forecast, left_of, pace_span
 
 LISTED, MOST_CHARTS = 100, 4
 FIELDS = ("name", "currency", *drafts.CAPS)
@@ -47,15 +47,31 @@ async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Respons
     days = await usage.days(unit.conn, caller.workspace_id, start, stop, caller.timezone)
     spent = {(day, each): amount for (day, each), amount in days.items() if day >= first}
     expected = await forecast(unit.conn, caller, most=FORESEEN, days=days, in_part=False)
+    shown = await accounts.with_month(unit.conn, caller, found[::-1])
     facts: dict[str, Any] = {
-        "accounts": await accounts.with_month(unit.conn, caller, found[::-1]),
+        "accounts": shown,
         "charts": _drawn(spent, now.date()),
         "forecast": expected,
-        "estimate": expected.estimate if expected.complete else at_pace(expected.spent, spent, now, expected.until),
+        **await _estimate(unit, expected, spent, now, shown),
         "figure": charts.spent,
         "units": UNITS,
     }
     return await forms.shown(unit, request, "settings/accounts.html", form, **facts)
+
+
+async def _estimate(
+    unit: Unit,
+    expected: Forecast,
+    days: Mapping[tuple[date, str], Decimal],
+    now: datetime,
+    accounts: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The month's estimate; `pace` is the span it goes by if there are too many schedules to count their runs."""
+    if expected.complete:
+        return {"estimate": expected.estimate, "pace": ""}
+    span = pace_span(now, await usage.first_at(unit.conn, unit.caller.workspace_id))
+    left = left_of(accounts) if len(accounts) < LISTED else {}
+    return {"estimate": at_pace(expected.spent, days, now, expected.until, span, left), "pace": words.span(span)}
 
 
 def _drawn(spent: Mapping[tuple[date, str], Decimal], today: date) -> list[tuple[str, str, charts.Chart]]:
