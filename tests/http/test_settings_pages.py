@@ -171,6 +171,31 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
     assert "New account" not in (await admin.get(home)).text
 
 
+async def test_run_time_is_one_figure_over_all_runs(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first of two runs has a budget, so the ledger has seconds of that one alone."""
+    automation = await house.automation()
+    for seconds in (40, 50):
+        async with house.db.transaction() as conn:
+            run_id = await running.run_now(conn, house.caller, automation)
+            if seconds == 40:
+                await conn.execute(
+                    "INSERT INTO usage SELECT workspace_id, %s, 1, 'seconds', 39, id FROM accounts", [run_id]
+                )
+        ended = {"started_at": from_now(seconds=-seconds), "finished_at": from_now()}
+        await house.set_run(run_id, status="succeeded", attempt=1, **ended)
+    for path in (f"{ROOT}/settings/accounts", f"{ROOT}/automations/{automation}?view=calendar"):
+        page = await admin.get(path)
+        assert "<h3>Run time</h3>" in page.text
+        assert "Run time 1.5 min" in " ".join(Page(page).text.split())
+        assert "Seconds" not in page.text
+    assert "latest" not in (await admin.get(f"{ROOT}/settings/accounts")).text
+    monkeypatch.setattr("rota.http.ui.accounts.TIMED", 1)
+    told = " ".join(Page(await admin.get(f"{ROOT}/settings/accounts")).text.split())
+    assert "Run time is that of the latest 1 runs" in told
+
+
 async def test_the_forecast_is_within_budgets_however_many_schedules_there_are(
     admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

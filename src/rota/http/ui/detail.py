@@ -24,6 +24,7 @@ from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.limits import access_and_limits
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import PageRoute, fingerprint, own_url, page, zone_of
+from rota.model.budget import SECONDS
 from rota.model.caller import Caller
 from rota.model.cron import known_zone, load_zone
 from rota.model.ids import AutomationId, id_at
@@ -168,7 +169,8 @@ async def _pictures(conn: Connection, caller: Caller, found: Mapping[str, Any], 
 
 
 def _units(spent: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = {row["unit"] for row in spent}
+    """What is drawn. The ledger's seconds are left out: they are those of runs with a budget alone."""
+    found = {row["unit"] for row in spent} - {SECONDS}
     return sorted(found, key=lambda unit: (unit != "run time", unit))[:4]
 
 
