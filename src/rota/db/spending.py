@@ -212,7 +212,7 @@ async def standings(
         return {}
     purses = _purses(caps, {purse.workspace_id: since for purse in caps})
     rows = await (await conn.execute(STANDING, {"purses": purses})).fetchall()
-    return {Purse(*row[:4]): dict(zip(("cap", "spent", "reserved"), row[4:], strict=True)) for row in rows}
+    return {Purse(*purse): {"cap": cap, "spent": spent, "reserved": reserved} for *purse, cap, spent, reserved in rows}
 
 
 async def standing(conn: Connection, caps: Mapping[Purse, Decimal], since: datetime) -> dict[str, dict[str, Decimal]]:

@@ -22,13 +22,6 @@ class Secret(NamedTuple):
     of_agent: bool
 
 
-class Meter(NamedTuple):
-    """How much of a month's cap is spent: in words, and as a share of 100."""
-
-    text: str
-    percent: int
-
-
 async def access_and_limits(
     conn: Connection, caller: Caller, automation: Mapping[str, Any], agent: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -54,7 +47,10 @@ def secrets(own: Mapping[str, str], of_agent: Mapping[str, str]) -> list[Secret]
     return [found[variable] for variable in sorted(found)]
 
 
-async def _meters(conn: Connection, caller: Caller, automation: Mapping[str, Any], currency: str) -> list[Meter]:
+async def _meters(
+    conn: Connection, caller: Caller, automation: Mapping[str, Any], currency: str
+) -> list[tuple[str, int]]:
+    """How much of each monthly cap is spent: in words, and in percent."""
     caps = budget.caps(automation["budget"], "per_month")
     if not caps:
         return []
@@ -65,7 +61,7 @@ async def _meters(conn: Connection, caller: Caller, automation: Mapping[str, Any
     for unit in caps:
         spent, cap = standing[unit]["spent"], standing[unit]["cap"]
         text = f"{charts.spent(spent, unit)} of {charts.spent(cap, unit)}{_suffix(unit, currency)} this month"
-        meters.append(Meter(text, min(round(100 * spent / cap), 100)))
+        meters.append((text, min(round(100 * spent / cap), 100)))
     return meters
 
 
