@@ -263,6 +263,38 @@ async def test_the_forecast_counts_what_the_schedules_will_still_fire(office: Of
     assert found["spent"] == {"tokens": 30}
     assert found["estimate"] == {"tokens": 30 + 15 * fires}
     assert found["complete"]
+    last_evening = not fires
+    assert (found["without_runs"], found["at_least"]) == ((0, False) if last_evening else (1, True))
+
+
+async def test_the_forecast_stays_within_the_budgets_of_automations_and_accounts(office: Office, api: Api) -> None:
+    """A trigger that fires every second would cost far more than the budgets allow."""
+    for name, cap in (("Capped", 60), ("Free", None), ("Also free", None)):
+        budget = {"budget": {"per_run": {"tokens": 20}, "per_month": {"tokens": cap}}} if cap else {}
+        automation = assert_ok(await api.post("/automations", example(name=name, **budget)))
+        assert_ok(await api.post(f"/automations/{automation['id']}/run"))
+        work = await office.claim()
+        await work.desk.usage("tokens", 10)
+        await work.desk.usage("pages", 1)
+        await office.settle(work)
+        assert_ok(await api.patch(f"/automations/{automation['id']}", {"triggers": [{"every": "1s"}]}), 200)
+
+    async def forecast() -> tuple[dict[str, Any], dict[str, Any]]:
+        found = assert_ok(await api.get("/usage/forecast"), 200)
+        return found, {each["name"]: each for each in found["items"]}
+
+    found, items = await forecast()
+    if min(each["fires"] for each in items.values()) < 1000:
+        return  # the month ends in a few minutes
+    capped, free = items["Capped"], items["Free"]
+    assert (capped["limited_by"], capped["estimate"]["tokens"], capped["estimate"]["pages"]) == ("automation", 50, 5)
+    assert (free["limited_by"], free["estimate"]["tokens"]) == (None, 10 * free["fires"])
+    budget = {"budget": {"per_run": {"tokens": 20}, "per_month": {"tokens": 530}}}
+    assert_ok(await api.patch(f"/accounts/{(await account_of(api))['id']}", budget), 200)
+    found, items = await forecast()
+    assert {each["limited_by"] for each in items.values()} == {"account"}
+    assert (found["spent"]["tokens"], found["estimate"]["tokens"]) == (30, pytest.approx(530))
+    assert not found["at_least"]
 
 
 @pytest.mark.parametrize(

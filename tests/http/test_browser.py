@@ -458,6 +458,7 @@ def every_page(rota: Any) -> list[str]:
             "grants",
             "grants?shown=all",
             "accounts",
+            "workspace",
             "audit",
         )
     ]

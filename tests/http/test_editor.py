@@ -12,6 +12,7 @@ from rota.http.shapes.automations import AutomationPatch
 from rota.http.ui import drafts
 from rota.model.agent_guide import GUIDES
 from rota.model.cron import load_zone
+from rota.roster import running
 
 from .test_pages import LIST, NASTY, Page, submit
 
@@ -492,3 +493,98 @@ async def test_what_somebody_else_saved_meanwhile_is_not_overwritten_unseen(admi
     [told] = [each["value"] for each in Page(late).all("input") if each.get("name") == "revision"]
     assert (await submit(admin, edit, **form(trigger(), prompt="Second", revision=told))).status_code == 303
     assert await house.value("SELECT prompt FROM automations") == "Second"
+
+
+async def test_both_clocks_are_shown_when_a_trigger_has_another_zone_than_the_reader(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation = await house.automation({"at": "2031-01-15T09:00", "timezone": "America/Los_Angeles"})
+    admin.cookies.set("rota_zone", "Europe/Berlin")
+    for path in (f"{LIST}/{automation}", f"{LIST}/{automation}/edit"):
+        assert "09:00 Los Angeles = 18:00 Berlin" in Page(await admin.get(path)).text
+    admin.cookies.set("rota_zone", "Asia/Tokyo")
+    assert "09:00 Los Angeles = 02:00 Tokyo (next day)" in Page(await admin.get(f"{LIST}/{automation}")).text
+    admin.cookies.set("rota_zone", "America/Tijuana")  # another name, the same clock
+    assert "09:00 Los Angeles" not in Page(await admin.get(f"{LIST}/{automation}")).text
+
+
+async def credential(admin: AsyncClient, name: str, usable_by: str = "member") -> None:
+    fields = {"name": name, "value": "a-value-nobody-may-see", "usable_by": usable_by}
+    assert (await submit(admin, "/w/default/settings/credentials", **fields)).status_code == 303
+
+
+def secrets(*rows: tuple[str, str]) -> dict[str, str]:
+    fields = {
+        f"secrets.{at}.{name}": value
+        for at, row in enumerate(rows)
+        for name, value in zip(drafts.SECRET, row, strict=True)
+    }
+    return {"secrets": str(len(rows)), **fields}
+
+
+def offered(page: Page) -> list[Any]:
+    return [each.get("value") for each in page.all("option")]
+
+
+async def test_the_editor_gives_an_automation_secrets_and_its_page_shows_them(admin: AsyncClient, house: Any) -> None:
+    stored = "SELECT credentials FROM automations"
+    await credential(admin, "stripe-live")
+    await credential(admin, "mail-relay")
+    added = Page(await submit(admin, NEW, **(form(trigger(), **secrets()) | {"do": "secret"})))
+    assert {"stripe-live", "mail-relay"} <= {*offered(added)}
+    rows = secrets(("STRIPE_KEY", "stripe-live"), ("MAIL_KEY", "mail-relay"), ("", ""))
+    assert (await submit(admin, NEW, **form(trigger(), **rows))).status_code == 303
+    assert await house.value(stored) == {"STRIPE_KEY": "stripe-live", "MAIL_KEY": "mail-relay"}
+    detail = " ".join(Page(await admin.get(f"{LIST}/errand")).text.split())
+    assert "STRIPE_KEY → stripe-live" in detail
+    edited = Page(await admin.get(f"{LIST}/errand/edit"))
+    assert "STRIPE_KEY" in [each.get("value") for each in edited.all("input")]
+    await submit(admin, f"{LIST}/errand/edit", **form(trigger()))  # a form without secrets leaves them
+    assert len(await house.value(stored)) == 2
+    dropped = await submit(admin, f"{LIST}/errand/edit", **(form(trigger(), **rows) | {"do": "drop-0"}))
+    assert "STRIPE_KEY" not in [each.get("value") for each in Page(dropped).all("input")]
+    await submit(admin, f"{LIST}/errand/edit", **form(trigger(), **secrets(("MAIL_KEY", "mail-relay"))))
+    assert await house.value(stored) == {"MAIL_KEY": "mail-relay"}
+
+
+async def test_a_secret_that_is_wrong_is_refused_at_its_row(admin: AsyncClient, house: Any) -> None:
+    await credential(admin, "open")
+    await credential(admin, "closed", "admin")
+    for row, wrong in (
+        (("9 lives", "open"), "variable"),
+        (("", "open"), "variable"),
+        (("FIRST", "open"), "variable"),
+        (("KEY", ""), "credential"),
+        (("KEY", "gone"), "credential"),
+        (("ROTA_HTTP_SECRET", "open"), "credential"),
+    ):
+        answer = await submit(admin, NEW, **form(trigger(), **secrets(("FIRST", "open"), row)))
+        assert (answer.status_code, errors(answer)) == (422, [f"secrets.1.{wrong}"]), row
+    await house.execute("UPDATE members SET level = 'member'")
+    assert {"open", "closed"} & {*offered(Page(await submit(admin, NEW, **form(**secrets(("A", ""))))))} == {"open"}
+    answer = await submit(admin, NEW, **form(trigger(), **secrets(("KEY", "closed"))))
+    assert (answer.status_code, errors(answer)) == (422, ["secrets.0.credential"])
+    for many in ("9" * 5000, "x", "-1"):
+        pressed = await submit(admin, NEW, **(form(trigger(), **secrets()) | {"do": f"drop-{many}"}))
+        assert pressed.status_code == 200
+    assert await house.value("SELECT count(*) FROM automations") == 0
+
+
+async def test_the_page_of_an_automation_shows_its_access_and_limits(admin: AsyncClient, house: Any) -> None:
+    automation = await house.automation(max_attempts=3)
+    await house.execute('UPDATE agents SET credentials = \'{"KEY": "shared"}\'')
+    async with house.db.transaction() as conn:
+        run_id = await running.run_now(conn, house.caller, automation)
+        await conn.execute("INSERT INTO usage SELECT workspace_id, %s, 1, 'money', 4.34, id FROM accounts", [run_id])
+    budget = '{"per_run": {"money": "0.5", "seconds": 600}, "per_month": {"money": "60"}}'
+    await house.execute("UPDATE automations SET budget = %s WHERE id = %s", budget, automation)
+    told = "".join(Page(await admin.get(f"{LIST}/{automation}")).text.split())
+    for each in (
+        f"Runs as {await house.value('SELECT name FROM users')}", "KEY → shared from its agent", "4.34 of 60.00 USD this month",
+        "At most 0.50 USD, 10 min of run time per run", "Timeout 1h", "Attempts 3",
+    ):  # fmt: skip
+        assert each.replace(" ", "") in told
+    unlimited = await house.automation(name="Free")
+    told = "".join(Page(await admin.get(f"{LIST}/{unlimited}")).text.split())
+    assert "BudgetNolimit" in told
+    assert "Attempts1noretry" in told

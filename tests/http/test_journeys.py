@@ -29,14 +29,16 @@ async def write(page: Page, name: str, agent: str = "Counter") -> None:
 
 async def test_an_automation_is_made_in_each_mode_with_a_preview_that_follows(rota: Any, sit: Any) -> None:
     reader = await sit(timezone_id="Europe/Berlin", locale="en-GB")
-    page = await reader.page(LIST)
+    page = await reader.page(f"{LIST}/new")  # a first visit: the server does not know the browser's zone
+    await expect(page.get_by_label("Time zone")).to_have_value("Europe/Berlin")
+    await expect(page.locator("#preview .told")).to_have_text("Every weekday at 09:00, Berlin")
     for kind, name in (("Interval", "Made by interval"), ("Weekly", "Made weekly"), ("Cron", "Made by cron")):
         await page.goto(f"{rota.url}{LIST}")
         await page.get_by_role("link", name="New automation").click()
         await arrives(page, "New automation")
         await write(page, name)
         told = page.locator("#preview .told")
-        await expect(told).to_have_text(re.compile(r"^Every weekday at 09:00, (Berlin|UTC)$"))
+        await expect(told).to_have_text("Every weekday at 09:00, Berlin")
         await choose(page, kind)
         match kind:
             case "Interval":

@@ -22,6 +22,7 @@ PAGES = (
     "grants",
     "grants?shown=all",
     "accounts",
+    "workspace",
     "audit",
 )
 
@@ -30,7 +31,7 @@ async def test_the_settings_lead_to_their_first_page_and_list_the_others(admin: 
     sent = await admin.get(f"{ROOT}/settings")
     assert sent.status_code == 303
     shown = (await admin.get(sent.headers["Location"])).text
-    for each in ("me", "members", "tokens", "credentials", "grants", "accounts", "audit"):
+    for each in ("me", "members", "tokens", "credentials", "grants", "accounts", "workspace", "audit"):
         assert f'href="{ROOT}/settings/{each}"' in shown
 
 
@@ -38,6 +39,45 @@ async def test_who_is_no_admin_sees_no_way_to_the_audit_log(admin: AsyncClient, 
     await house.execute("UPDATE members SET level = 'member'")
     assert f"{ROOT}/settings/audit" not in (await admin.get(f"{ROOT}/settings/grants")).text
     assert (await admin.get(f"{ROOT}/settings/audit")).status_code == 403
+
+
+async def test_an_admin_changes_the_workspace(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/settings/workspace"
+    named = {"name": f"House {NASTY}", "timezone": "Europe/Berlin"}
+    limits = {"minimum_interval": "5m", "max_concurrent": "3", "max_schedules": "40"}
+    saved = await submit(admin, f"{home}/change", **named, **limits)
+    assert (saved.status_code, saved.headers["Location"]) == (303, home)
+    stored = "SELECT to_jsonb(w) FROM (SELECT name, timezone, minimum_interval::text, max_concurrent, max_schedules FROM workspaces) w"
+    assert await house.value(stored) == {
+        **named, "minimum_interval": "00:05:00", "max_concurrent": 3, "max_schedules": 40,
+    }  # fmt: skip
+    page = await admin.get(home)
+    fields = {str(each.get("name")): each.get("value") for each in Page(page).all("input")}
+    assert fields | named | limits == fields
+    assert NASTY not in page.text
+    await submit(admin, f"{home}/change", **named)  # an empty limit is none
+    assert set((await house.value(stored)).values()) == {*named.values(), None}
+    audited = "SELECT json_agg(ARRAY[before->>'max_schedules', after->>'name'] ORDER BY id) FROM audit WHERE action = 'workspace.change'"
+    assert await house.value(audited) == [[None, named["name"]], ["40", None]]
+
+
+async def test_a_refused_change_of_the_workspace_names_the_field(admin: AsyncClient, house: Any) -> None:
+    home = f"{ROOT}/settings/workspace"
+    valid = {"name": "House", "timezone": "UTC"}
+    wrong = {
+        "name": "", "timezone": "Europe/Berln", "minimum_interval": "soon", "max_concurrent": "0", "max_schedules": "x",
+    }  # fmt: skip
+    for field, value in wrong.items():
+        refused = await submit(admin, f"{home}/change", **(valid | {field: value}))
+        assert refused.status_code == 422
+        assert [each["id"] for each in Page(refused).all("p") if each.get("class") == "error"] == [
+            f"{field}-workspace-error"
+        ]
+    await house.execute("UPDATE members SET level = 'member'")
+    assert (await submit(admin, f"{home}/change", **valid)).status_code == 403
+    assert (await admin.get(home)).status_code == 403
+    assert f'href="{home}"' not in (await admin.get(f"{ROOT}/settings/me")).text
+    assert await house.value("SELECT name FROM workspaces") != "House"
 
 
 @pytest.mark.parametrize("path", ["credentials", "accounts"])
@@ -129,6 +169,56 @@ async def test_an_account_is_given_a_budget_and_its_usage_is_drawn(admin: AsyncC
     await house.execute("UPDATE members SET level = 'member'")
     assert (await submit(admin, home, name="Third", currency="USD")).status_code == 403
     assert "New account" not in (await admin.get(home)).text
+
+
+async def test_run_time_is_one_figure_over_all_runs(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first of two runs has a budget, so the ledger has seconds of that one alone."""
+    automation = await house.automation()
+    for seconds in (40, 50):
+        async with house.db.transaction() as conn:
+            run_id = await running.run_now(conn, house.caller, automation)
+            if seconds == 40:
+                await conn.execute(
+                    "INSERT INTO usage SELECT workspace_id, %s, 1, 'seconds', 39, id FROM accounts", [run_id]
+                )
+        ended = {"started_at": from_now(seconds=-seconds), "finished_at": from_now()}
+        await house.set_run(run_id, status="succeeded", attempt=1, **ended)
+    for path in (f"{ROOT}/settings/accounts", f"{ROOT}/automations/{automation}?view=calendar"):
+        page = await admin.get(path)
+        assert "<h3>Run time</h3>" in page.text
+        assert "Run time 1.5 min" in " ".join(Page(page).text.split())
+        assert "Seconds" not in page.text
+    assert "latest" not in (await admin.get(f"{ROOT}/settings/accounts")).text
+    monkeypatch.setattr("rota.http.ui.accounts.TIMED", 1)
+    told = " ".join(Page(await admin.get(f"{ROOT}/settings/accounts")).text.split())
+    assert "Run time is that of the latest 1 runs" in told
+
+
+async def test_the_forecast_is_within_budgets_however_many_schedules_there_are(
+    admin: AsyncClient, house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = f"{ROOT}/settings/accounts"
+    ran = await house.automation({"every": "1s"}, name="Ran")
+    await house.automation({"every": "1s"}, name="Never ran")
+    async with house.db.transaction() as conn:
+        run_id = await running.run_now(conn, house.caller, ran)
+        await conn.execute("INSERT INTO usage SELECT workspace_id, %s, 1, 'money', 2, id FROM accounts", [run_id])
+    await house.set_run(run_id, status="succeeded", finished_at=from_now(), attempt=1)
+    budget = '{"per_run": {"money": "1"}, "per_month": {"money": "60"}}'
+    await house.execute("UPDATE automations SET budget = %s WHERE id = %s", budget, ran)
+    told = " ".join(Page(await admin.get(home)).text.split())
+    assert "at least 60.00 2.00 so far + 58.00 expected" in told
+    assert "limited by its own budget" in told
+    assert "1 automation has no finished run yet" in told
+    account = await house.value("SELECT id FROM accounts")
+    caps = {"budget.per_run.money": "1", "budget.per_month.money": "9"}
+    await submit(admin, f"{home}/{account}/change", name="House", currency="USD", **caps)
+    monkeypatch.setattr("rota.http.ui.accounts.FORESEEN", 1)
+    told = " ".join(Page(await admin.get(home)).text.split())
+    assert "at the pace of the last 1 h 0 min" in told
+    assert "about 9.00 2.00 so far + 7.00 expected" in told
 
 
 async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) -> None:

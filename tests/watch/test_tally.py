@@ -11,7 +11,7 @@ from rota.db import tallies, usage
 from rota.db.pool import Database
 from rota.model.ids import id_at
 from rota.model.tally import closed_until, made_at, quarter
-from rota.roster.forecasting import at_pace
+from rota.roster.forecasting import at_pace, left_of, pace_span
 from rota.watch.tally import Tally
 from support.house import House
 from support.run_state import from_now
@@ -49,6 +49,27 @@ def test_an_id_tells_when_it_was_made() -> None:
 def test_the_pace_of_a_week_goes_on() -> None:
     days = {(NOON.date() - timedelta(days=ago), "tokens"): Decimal(70 if 1 <= ago <= 7 else 9000) for ago in range(20)}
     assert at_pace({"tokens": Decimal(50)}, days, NOON, NOON + timedelta(days=3)) == {"tokens": Decimal(260)}
+
+
+def test_the_pace_of_the_first_week_is_that_of_the_hours_since_the_first_run() -> None:
+    days = {(NOON.date(), "tokens"): Decimal(40), (NOON.date() - timedelta(days=1), "tokens"): Decimal(80)}
+    assert pace_span(NOON, NOON - timedelta(hours=30)) == timedelta(hours=30)
+    assert pace_span(NOON, NOON - timedelta(seconds=1)) == timedelta(hours=1)
+    assert pace_span(NOON, NOON - timedelta(days=40)) == pace_span(NOON, None) == timedelta(days=7)
+    end, spent = NOON + timedelta(hours=60), {"tokens": Decimal(120)}
+    assert at_pace(spent, days, NOON, end, timedelta(hours=30)) == {"tokens": Decimal(360)}
+    left = {"tokens": Decimal(100)}
+    assert at_pace(spent, days, NOON, end, timedelta(hours=30), left) == {"tokens": Decimal(220)}
+
+
+def test_what_is_left_of_accounts_counts_where_each_of_them_has_a_limit() -> None:
+    ten, over = ({"cap": Decimal(10), "spent": Decimal(each), "reserved": Decimal()} for each in (4, 12))
+    accounts = [
+        {"currency": "USD", "spending": {"money": ten, "tokens": ten}},
+        {"currency": "USD", "spending": {"money": over}},
+        {"currency": "EUR", "spending": {"money": ten}},
+    ]
+    assert left_of(accounts) == {"money": 6, "money EUR": 6}
 
 
 async def spent(house: House, at: datetime, amount: int, status: str = "succeeded") -> None:

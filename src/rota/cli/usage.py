@@ -14,6 +14,7 @@ EXPECTED = [
     Column("fires", "fires"),
     Column("per run", lambda expected: amounts(expected["per_run"])),
     Column("estimate", lambda expected: amounts(expected["estimate"])),
+    Column("limited by", "limited_by"),
     Column("by runs", "runs_considered"),
 ]
 
@@ -24,8 +25,16 @@ def _facts(forecast: Item) -> list[tuple[str, object]]:
         ("until", local(forecast["until"])),
         ("spent", amounts(forecast["spent"])),
         ("estimate", amounts(forecast["estimate"])),
-        ("but", None if forecast["complete"] else "there are more schedules than were looked at"),
+        ("at least", _unknown(forecast)),
     ]
+
+
+def _unknown(forecast: Item) -> str | None:
+    """Why the month will cost more than the estimate, if part of it is unknown."""
+    missing = [] if forecast["complete"] else ["there are more schedules than were looked at"]
+    if count := forecast["without_runs"]:
+        missing.append(f"{count} {'automation has' if count == 1 else 'automations have'} no finished run yet")
+    return "; ".join(missing) or None
 
 
 @command.command("list")

@@ -43,6 +43,11 @@ WITH gone AS (
 INSERT INTO former_credentials (workspace_id, credential_id, name, sealed) SELECT * FROM gone
 """
 
+NAMES = """
+SELECT name FROM credentials WHERE workspace_id = %(workspace_id)s AND (%(admin)s OR usable_by = 'member')
+ORDER BY name LIMIT %(limit)s
+"""
+
 KNOWN = """
 -- Held until the one who names them has committed, so that nobody deletes them in between.
 SELECT name, usable_by FROM credentials
@@ -150,6 +155,12 @@ async def page(conn: Connection, workspace_id: WorkspaceId, *, before: UUID | No
     return await named_rows(
         conn, query, {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit}
     )
+
+
+async def names(conn: Connection, workspace_id: WorkspaceId, *, admin: bool, limit: int) -> list[str]:
+    """Names of the credentials that an admin, or a member, may give to an automation."""
+    given = {"workspace_id": workspace_id, "admin": admin, "limit": limit}
+    return [name for (name,) in await (await conn.execute(NAMES, given)).fetchall()]
 
 
 async def insert(conn: Connection, credential: dict[str, Any]) -> bool:

@@ -272,6 +272,15 @@ SELECT (coalesce(slot, queued_at) AT TIME ZONE %(zone)s)::date AS day, status, c
 GROUP BY 1, 2
 """
 
+RUN_TIME_BY_DAY = """
+-- Running time and number of the workspace's newest runs, by the day they were queued.
+SELECT day, coalesce(sum(extract(epoch FROM took)), 0) AS seconds, count(*) AS runs FROM (
+    SELECT (r.queued_at AT TIME ZONE %(zone)s)::date AS day, r.finished_at - r.started_at AS took
+      FROM runs r WHERE r.workspace_id = %(workspace_id)s AND r.id >= %(since)s
+  ORDER BY r.id DESC LIMIT %(limit)s) newest
+GROUP BY day
+"""
+
 SPENT_BY_DAY = """
 -- What an automation's newest runs took, by the day they were queued: their running time, and every unit of usage. Money
 -- stands by the currency of the account that each was charged to: euros and dollars have no sum.
@@ -340,6 +349,13 @@ async def spent_by_day(
 ) -> list[dict[str, Any]]:
     given = {"workspace_id": workspace_id, "automation_id": automation_id, "since": since, "zone": zone, "limit": limit}
     return await named_rows(conn, SPENT_BY_DAY, given)
+
+
+async def run_time_by_day(
+    conn: Connection, workspace_id: WorkspaceId, *, since: UUID, zone: str, limit: int
+) -> list[dict[str, Any]]:
+    given = {"workspace_id": workspace_id, "since": since, "zone": zone, "limit": limit}
+    return await named_rows(conn, RUN_TIME_BY_DAY, given)
 
 
 async def slots_from(

@@ -128,7 +128,7 @@ FORGET = "DELETE FROM spending WHERE workspace_id = %(workspace_id)s AND holder_
 
 STANDING = f"""
 -- How a holder's month stands: what the purse says, or the ledger where no run has needed it yet.
-SELECT g.unit, g.cap,
+SELECT g.workspace_id, g.holder_id, g.month, g.unit, g.cap,
        coalesce(s.spent + (SELECT coalesce(sum(r.settled), 0) FROM reservations r
                             WHERE r.workspace_id = g.workspace_id AND r.holder_id = g.holder_id AND r.month = g.month
                               AND r.unit = g.unit),
@@ -204,10 +204,17 @@ async def forget(conn: Connection, workspace_id: WorkspaceId, holder_id: UUID) -
     await conn.execute(FORGET, {"workspace_id": workspace_id, "holder_id": holder_id})
 
 
-async def standing(conn: Connection, caps: Mapping[Purse, Decimal], since: datetime) -> dict[str, dict[str, Decimal]]:
-    """By unit: the cap, what is spent and what is set aside."""
+async def standings(
+    conn: Connection, caps: Mapping[Purse, Decimal], since: datetime
+) -> dict[Purse, dict[str, Decimal]]:
+    """By purse: the cap, what is spent and what is set aside."""
     if not caps:
         return {}
-    given = {"purses": _purses(caps, {purse.workspace_id: since for purse in caps})}
-    rows = await (await conn.execute(STANDING, given)).fetchall()
-    return {unit: {"cap": cap, "spent": spent, "reserved": reserved} for unit, cap, spent, reserved in rows}
+    purses = _purses(caps, {purse.workspace_id: since for purse in caps})
+    rows = await (await conn.execute(STANDING, {"purses": purses})).fetchall()
+    return {Purse(*purse): {"cap": cap, "spent": spent, "reserved": reserved} for *purse, cap, spent, reserved in rows}
+
+
+async def standing(conn: Connection, caps: Mapping[Purse, Decimal], since: datetime) -> dict[str, dict[str, Decimal]]:
+    """The same of one holder, by unit."""
+    return {purse.unit: each for purse, each in (await standings(conn, caps, since)).items()}

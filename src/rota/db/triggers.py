@@ -320,9 +320,11 @@ SELECT count(DISTINCT automation_id) FROM (
 """
 
 DUE_UNTIL = """
--- What is due first, with the names of their automations. Those that are paused have no next fire.
-SELECT t.*, a.slug AS automation_slug, a.name AS automation_name
+-- Triggers that are due first, with their automations and the budgets that concern them. Paused ones have no next fire.
+SELECT t.*, a.slug AS automation_slug, a.name AS automation_name, a.budget, c.id AS account_id, c.budget AS account_budget
   FROM triggers t JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id
+       JOIN grants held ON held.workspace_id = a.workspace_id AND held.id = a.grant_id
+       JOIN accounts c ON c.workspace_id = held.workspace_id AND c.id = held.account_id
  WHERE t.workspace_id = %(workspace_id)s AND t.next_fire_at < %(end)s
 ORDER BY t.next_fire_at LIMIT %(limit)s
 """

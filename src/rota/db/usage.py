@@ -99,6 +99,11 @@ ORDER BY spent.day DESC, spent.subject
 
 DAYS = "SELECT day, unit, sum(amount) AS amount FROM ({spent}) every GROUP BY day, unit"
 
+FIRST = f"""
+SELECT least((SELECT {tallies.STARTED_AT} FROM usage u WHERE u.workspace_id = %(workspace_id)s ORDER BY u.run_id LIMIT 1),
+             (SELECT min(t.starts_at) FROM usage_spans t WHERE t.workspace_id = %(workspace_id)s))
+"""  # noqa: S608 — constants
+
 MEAN = f"""
 -- What a run of each automation cost of late: of its newest that have ended, at most so many.
 SELECT g.id, recent.runs, (SELECT jsonb_object_agg(unit, amount) FROM (
@@ -178,6 +183,12 @@ async def days(
     for day, unit, amount in await rows.fetchall():
         spent[day, unit] = spent.get((day, unit), Decimal()) + amount
     return spent
+
+
+async def first_at(conn: Connection, workspace_id: WorkspaceId) -> datetime | None:
+    """When the first run started that has reported what it spent."""
+    row = await (await conn.execute(FIRST.encode(), {"workspace_id": workspace_id})).fetchone()
+    return row[0] if row else None
 
 
 async def mean(

@@ -39,9 +39,10 @@ async def get_usage(
 @router.get("/forecast")
 async def get_forecast(unit: InUnit) -> ForecastOut:
     """An estimate of what this month will cost: what is spent, and each schedule's remaining fires times the mean of
-    its automation's newest runs. Webhooks, events and runs by hand are not foreseen."""
+    its automation's newest runs, within what budgets allow. Webhooks, events and manual runs are not included."""
     found = await forecast(unit.conn, unit.caller)
-    return ForecastOut.model_validate({**found._asdict(), "items": [each._asdict() for each in found.expected]})
+    items = [each._asdict() for each in found.expected]
+    return ForecastOut.model_validate({**found._asdict(), "items": items, "at_least": found.at_least})
 
 
 def days(zone: str, since: date | None, until: date | None, account_id: UUID | None = None) -> Days:

@@ -7,8 +7,7 @@ from rota.http.context import InUnit
 from rota.http.repeating import Repeatable
 from rota.http.routes import API
 from rota.http.shapes.people import WorkspaceOut, WorkspacePatch
-from rota.model.caller import Level
-from rota.model.cron import load_zone
+from rota.roster import workspace
 
 router = APIRouter(prefix=API, tags=["workspace"], route_class=Repeatable)
 
@@ -23,10 +22,5 @@ async def get_workspace(unit: InUnit) -> WorkspaceOut:
 @router.patch("")
 async def change_workspace(unit: InUnit, body: WorkspacePatch) -> WorkspaceOut:
     """Change the name, the zone for new schedules, or the limits; null takes a limit away. For admins."""
-    unit.caller.must_be(Level.ADMIN, "change the workspace")
-    found = await workspaces.find(unit.conn, unit.caller.workspace_id, lock=True)
-    values = body.given()
-    if "timezone" in values:
-        load_zone(values["timezone"])
-    await workspaces.change(unit.conn, {**found, **values})
+    await workspace.change(unit.conn, unit.caller, body.given())
     return await get_workspace(unit)

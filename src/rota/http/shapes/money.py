@@ -2,7 +2,7 @@
 
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -108,7 +108,10 @@ class ExpectedOut(Out):
     fires: int = Field(description="How often its schedules will still fire this month")
     runs_considered: int
     per_run: dict[str, float] = Field(description="Mean of its newest runs, 20 at most")
-    estimate: dict[str, float]
+    estimate: dict[str, float] = Field(description="Within what is left of its budget and of its account's")
+    limited_by: Literal["automation", "account"] | None = Field(
+        description="The budget that allows less than its schedules would cost, if one does"
+    )
 
 
 class ForecastOut(Out):
@@ -121,3 +124,7 @@ class ForecastOut(Out):
         description="An estimate of the whole month: what is spent, and what is expected"
     )
     complete: bool = Field(description="False if there are more schedules than were looked at")
+    without_runs: int = Field(description="Automations that will run this month and have no finished run to learn from")
+    at_least: bool = Field(
+        description="True if part of the cost is unknown: `complete` is false, or `without_runs` > 0"
+    )

@@ -29,6 +29,7 @@ from rota.http.ui import (
     settings,
     signing,
     tokens,
+    workspace,
 )
 from rota.http.ui.rendering import problem_page
 
@@ -48,7 +49,8 @@ _SESSIONS = (session_list.router, new_session.router, artifacts.router, adding.r
 _TALK = (*_SESSIONS, approvals.router, notifications.router)
 _TOLD = (runs.router, *_TALK, fleet.router, live.router)
 _PEOPLE = (oneself.router, members.router, tokens.router)
-_LOOKED_AFTER = (memory.router, settings.router, credentials.router, grants.router, accounts.router, audit.router)
+_MONEY = (grants.router, accounts.router)
+_LOOKED_AFTER = (memory.router, settings.router, credentials.router, *_MONEY, workspace.router, audit.router)
 
 PAGES = (*_WORK, *_WHO, *_TOLD, *_PEOPLE, *_LOOKED_AFTER)
 SECTIONS = sections.existing(PAGES)

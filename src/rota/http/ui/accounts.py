@@ -1,6 +1,6 @@
 """The page of accounts: what the month may cost, what it has cost by day and automation, and what it will."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -10,22 +10,23 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from rota.db import accounts as rows
-from rota.db import usage
+from rota.db import runs, usage
 from rota.errors import NotFound
 from rota.http.api.usage import USUAL_DAYS
 from rota.http.context import InUnit, Unit
 from rota.http.shapes.money import AccountIn, AccountPatch
-from rota.http.ui import charts, drafts, forms
+from rota.http.ui import charts, drafts, forms, words
 from rota.http.ui.forms import UNTOUCHED, Form
 from rota.http.ui.rendering import PageRoute, done
-from rota.model.budget import UNITS
+from rota.model.budget import SECONDS, UNITS
 from rota.model.caller import Level
 from rota.model.cron import load_zone
-from rota.model.ids import as_uuid
+from rota.model.ids import as_uuid, id_at
 from rota.roster import accounts
-from rota.roster.forecasting import at_pace, forecast
+from rota.roster.forecasting import Forecast, at_pace, forecast, left_of, pace_span
 
 LISTED, MOST_CHARTS = 100, 4
+RUN_TIME, TIMED = "run time", 100_000  # its chart is drawn of so many runs at most
 FIELDS = ("name", "currency", *drafts.CAPS)
 FORESEEN = 50  # schedules whose fires are counted while somebody waits
 
@@ -46,21 +47,50 @@ async def _page(unit: Unit, request: Request, form: Form = UNTOUCHED) -> Respons
     start, stop = (datetime.combine(day, time(), now.tzinfo) for day in (min(first, now.date().replace(day=1)), end))
     days = await usage.days(unit.conn, caller.workspace_id, start, stop, caller.timezone)
     spent = {(day, each): amount for (day, each), amount in days.items() if day >= first}
+    took, all_timed = await _run_time(unit, first, now)
     expected = await forecast(unit.conn, caller, most=FORESEEN, days=days, in_part=False)
+    shown = await accounts.with_month(unit.conn, caller, found[::-1])
     facts: dict[str, Any] = {
-        "accounts": await accounts.with_month(unit.conn, caller, found[::-1]),
-        "charts": _drawn(spent, now.date()),
+        "accounts": shown,
+        "charts": _drawn({each: spent[each] for each in spent if each[1] != SECONDS} | took, now.date()),
+        "timed": None if all_timed else TIMED,
         "forecast": expected,
-        "estimate": expected.estimate if expected.complete else at_pace(expected.spent, spent, now, expected.until),
+        **await _estimate(unit, expected, spent, now, shown),
         "figure": charts.spent,
         "units": UNITS,
     }
     return await forms.shown(unit, request, "settings/accounts.html", form, **facts)
 
 
+async def _run_time(unit: Unit, first: date, now: datetime) -> tuple[dict[tuple[date, str], Decimal], bool]:
+    """How long the runs of each day took, and whether those are all."""
+    caller = unit.caller
+    since = id_at(datetime.combine(first, time(), now.tzinfo))
+    found = await runs.run_time_by_day(
+        unit.conn, caller.workspace_id, since=since, zone=caller.timezone, limit=TIMED
+    )  # fmt: skip
+    took = {(each["day"], RUN_TIME): each["seconds"] for each in found if each["seconds"]}
+    return took, sum(each["runs"] for each in found) < TIMED
+
+
+async def _estimate(
+    unit: Unit,
+    expected: Forecast,
+    days: Mapping[tuple[date, str], Decimal],
+    now: datetime,
+    accounts: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The month's estimate; `pace` is the span it goes by if there are too many schedules to count their runs."""
+    if expected.complete:
+        return {"estimate": expected.estimate, "pace": ""}
+    span = pace_span(now, await usage.first_at(unit.conn, unit.caller.workspace_id))
+    left = left_of(accounts) if len(accounts) < LISTED else {}
+    return {"estimate": at_pace(expected.spent, days, now, expected.until, span, left), "pace": words.span(span)}
+
+
 def _drawn(spent: Mapping[tuple[date, str], Decimal], today: date) -> list[tuple[str, str, charts.Chart]]:
     days = [today - timedelta(days=ago) for ago in range(USUAL_DAYS - 1, -1, -1)]
-    units = sorted({unit for _, unit in spent}, key=lambda unit: (unit not in UNITS, unit))
+    units = sorted({unit for _, unit in spent}, key=lambda unit: (unit not in (*UNITS, RUN_TIME), unit))
     drawn = []
     for unit in units[:MOST_CHARTS]:
         total = charts.spent(sum(amount for (_, each), amount in spent.items() if each == unit), unit)

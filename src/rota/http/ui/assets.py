@@ -14,7 +14,13 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 # Written in several files, in the order of their names; sent as one, so that a page asks once.
-BUNDLES = {"rota.css": "style", "rota.js": "script", "transcript.js": "transcript", "answers.js": "answers"}
+BUNDLES = {
+    "rota.css": "style",
+    "rota.js": "script",
+    "transcript.js": "transcript",
+    "answers.js": "answers",
+    "editor.js": "editor",
+}
 FOR_READERS = re.compile(rb"^\s*(?://.*\n)?| // .*$", re.MULTILINE)
 
 

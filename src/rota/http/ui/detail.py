@@ -21,8 +21,10 @@ from rota.http.ui import live as stream
 from rota.http.ui.automations import standing
 from rota.http.ui.editor import Fire, secrets_page
 from rota.http.ui.forms import UNTOUCHED, Form
+from rota.http.ui.limits import access_and_limits
 from rota.http.ui.live import LastEventId, Live, View
 from rota.http.ui.rendering import PageRoute, fingerprint, own_url, page, zone_of
+from rota.model.budget import SECONDS
 from rota.model.caller import Caller
 from rota.model.cron import known_zone, load_zone
 from rota.model.ids import AutomationId, id_at
@@ -101,13 +103,16 @@ async def _detail(
     rows = await triggers.of_automations(conn, workspace_id, [found["id"]])
     [shown] = views.told([found], rows)
     remembered = await memory.page(conn, workspace_id, automation_id, after="", limit=REMEMBERED)
-    hindrance = await _hindrance(conn, caller, found)
+    agent = await agents.find(conn, workspace_id, str(found["agent_id"]))
+    hindrance = _hindrance(found, agent)
+    limits = await access_and_limits(conn, caller, found, agent)
     drawn = await _pictures(conn, caller, found, zone) if view == "calendar" else {}
     return {
         "automation": standing(shown),
         "fires": fires(shown["triggers"], datetime.now(UTC)),
         "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
         "hindrance": hindrance,
+        "limits": limits,
         "memory": remembered,
         "form": UNTOUCHED,
         "url": url,
@@ -119,16 +124,15 @@ async def _detail(
         "asked": asked,
         "answer": await _answer(conn, caller, found, asked, zone) if asked else None,
         "lives": before is None and view == "table" and not asked and day is None,
-        "seen": fingerprint(found, history, rows, remembered, hindrance),
+        "seen": fingerprint(found, history, rows, remembered, hindrance, limits),
         **drawn,
     }
 
 
-async def _hindrance(conn: Connection, caller: Caller, found: Mapping[str, Any]) -> str | None:
+def _hindrance(found: Mapping[str, Any], agent: Mapping[str, Any] | None) -> str | None:
     """Why its slots are skipped for now, all of them: as the ledger will give it for each."""
     if found["deleted_at"]:
         return None
-    agent = await agents.find(conn, caller.workspace_id, str(found["agent_id"]))
     paused = SkipReason.AGENT_PAUSED if agent and agent["status"] == "paused" else None
     return paused or found["grant_problem"]
 
@@ -165,7 +169,8 @@ async def _pictures(conn: Connection, caller: Caller, found: Mapping[str, Any], 
 
 
 def _units(spent: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = {row["unit"] for row in spent}
+    """What is drawn. The ledger's seconds are left out: they are those of runs with a budget alone."""
+    found = {row["unit"] for row in spent} - {SECONDS}
     return sorted(found, key=lambda unit: (unit != "run time", unit))[:4]
 
 

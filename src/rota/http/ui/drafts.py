@@ -13,6 +13,8 @@ from rota.http.shapes.automations import Policies
 from rota.http.ui import forms
 from rota.http.ui.rendering import pretty
 from rota.model.budget import UNITS
+from rota.model.config_fields import env_name
+from rota.model.credential import HTTP_SECRET, MOST_USES
 from rota.model.cron import known_zone, load_zone
 from rota.model.duration import format_duration
 from rota.model.schedule import editor_form
@@ -29,6 +31,7 @@ BUDGET = tuple((span, unit) for span in ("per_run", "per_month") for unit in UNI
 CAPS = tuple(f"budget.{span}.{unit}" for span, unit in BUDGET)
 NUMBERS = ("catch_up_limit", "max_attempts", "max_rescues", "max_task_depth", "max_tasks", "pause_after_failures")
 LISTS = ("weekdays", "on")
+SECRET = ("variable", "credential")
 KINDS = (
     ("interval", "Interval"),
     ("weekly", "Weekly"),
@@ -68,6 +71,7 @@ class Draft:
     triggers: list[dict[str, Any]]
     errors: Errors = field(default_factory=dict)
     revision: str = ""
+    secrets: list[dict[str, str]] | None = field(default_factory=list)  # None: the form has none, so they stay
 
     def values(self) -> dict[str, Any]:
         """Name, agent, prompt, input and policies, as the API takes them; what is wrong with them goes to `errors`."""
@@ -77,6 +81,8 @@ class Draft:
         for name in POLICIES:
             given[name] = _policy(name, self.fields[name].strip())
         given["budget"] = budget(self.fields)
+        if self.secrets is not None:
+            given["credentials"] = self._credentials(self.secrets)
         for name, told in (("name", "Give it a name."), ("agent", "Choose an agent.")):
             if not given[name].strip():
                 self.errors[name] = told
@@ -88,6 +94,11 @@ class Draft:
 
     def refuse(self, field: str, message: str) -> None:
         """Told beside the field that it is about; a part of one by its place."""
+        for at, secret in enumerate(self.secrets or []):
+            if field == f"credentials.{secret['variable']}":
+                field = f"secrets.{at}.credential"
+        if field.startswith("credentials"):
+            field = "secrets"
         beside = forms.beside(field, self._names())
         within = field.removeprefix(beside).lstrip(".")
         line = f"Line {int(within) + 1}: " if beside and within.isdecimal() else ""
@@ -98,10 +109,29 @@ class Draft:
             f"triggers.{at}.{name}" for at in range(len(self.triggers)) for name in (*TRIGGER, "timezone", "mode")
         }
         return (
-            {*PLAIN, *POLICIES, *CAPS, "revision"}
+            {*PLAIN, *POLICIES, *CAPS, "revision", "secrets"}
             | of_triggers
+            | {f"secrets.{at}.{name}" for at in range(len(self.secrets or [])) for name in SECRET}
             | {f"triggers.{at}" for at in range(len(self.triggers))}
         )
+
+    def _credentials(self, secrets: Sequence[Mapping[str, str]]) -> dict[str, str]:
+        """Variables and the names of their credentials. A row that is left empty is none."""
+        found: dict[str, str] = {}
+        for at, (variable, credential) in enumerate((each["variable"], each["credential"]) for each in secrets):
+            if not variable and not credential:
+                continue
+            if not credential:
+                self.errors[f"secrets.{at}.credential"] = "Choose a credential."
+            if variable in found:
+                self.errors[f"secrets.{at}.variable"] = "This variable is already used above."
+            elif variable != HTTP_SECRET:
+                try:
+                    env_name(variable, "variable")
+                except Invalid as refused:
+                    self.errors[f"secrets.{at}.variable"] = refused.message if variable else "Enter a variable."
+            found[variable] = credential
+        return found
 
     def _input(self) -> Any:
         text = self.fields["input"].strip()
@@ -199,7 +229,17 @@ def read(form: FormData, zone: str) -> Draft:
     triggers = [
         _trigger(form, at, zone, errors) for at in range(min(count, MOST_TRIGGERS) if isinstance(count, int) else 0)
     ]
-    return Draft(fields, triggers, errors, _text(form, "revision", {}))
+    return Draft(fields, triggers, errors, _text(form, "revision", {}), _secrets(form, errors))
+
+
+def _secrets(form: FormData, errors: Errors) -> list[dict[str, str]] | None:
+    count = _whole(str(form.get("secrets", "")))
+    if not isinstance(count, int):
+        return None
+    return [
+        {name: _text(form, f"secrets.{at}.{name}", errors).strip() for name in SECRET}
+        for at in range(min(count, MOST_USES))
+    ]
 
 
 def _trigger(form: FormData, at: int, zone: str, errors: Errors) -> dict[str, Any]:
@@ -245,7 +285,8 @@ def of(automation: Mapping[str, Any]) -> Draft:
     caps = {f"budget.{span}.{unit}": _typed(saved.get(span, {}).get(unit)) for span, unit in BUDGET}
     policies = Policies.model_validate({name: automation[name] for name in POLICIES})
     triggers = [trigger_of(each) for each in automation["triggers"]]
-    return Draft(fields | caps | _shown(policies), triggers, revision=str(automation["revision"]))
+    secrets = [{"variable": variable, "credential": name} for variable, name in automation["credentials"].items()]
+    return Draft(fields | caps | _shown(policies), triggers, revision=str(automation["revision"]), secrets=secrets)
 
 
 def _shown(policies: Policies) -> dict[str, str]:

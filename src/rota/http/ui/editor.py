@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from rota.db import agents, grants, triggers
+from rota.db import agents, credentials, grants, triggers
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Conflict, Forbidden, Invalid
@@ -24,6 +24,7 @@ from rota.http.ui.rendering import PageRoute, is_live, own_url, page, part, zone
 from rota.http.ui.starters import STARTERS
 from rota.model.agent_guide import GUIDES
 from rota.model.caller import Caller, Level
+from rota.model.credential import MOST_USES
 from rota.model.cron import zone_names
 from rota.model.ids import AutomationId, as_uuid
 from rota.model.preview import ScheduleWarning
@@ -32,6 +33,7 @@ from rota.roster import triggers as forms
 from rota.scheduler.preview import preview
 
 FIRES = 5
+MOST_CREDENTIALS = 200  # in a list to choose from
 WEEKDAYS = {"mon": "Mon", "tue": "Tue", "wed": "Wed", "thu": "Thu", "fri": "Fri", "sat": "Sat", "sun": "Sun"}
 
 editing = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/automations", include_in_schema=False)
@@ -149,6 +151,10 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
         "back": f"{root}/{ref_of(found)}" if found else root,
         "of": str(found["id"]) if found else "",
         "agents": await choosing.agents_offered(conn, caller),
+        "credentials": await credentials.names(
+            conn, caller.workspace_id, admin=caller.is_admin, limit=MOST_CREDENTIALS + 1
+        ),
+        "most_credentials": MOST_CREDENTIALS,
         "guides": GUIDES,
         "others": others.without(found["slug"]) if found else others,
         "gone": await _gone(conn, caller, found),
@@ -160,8 +166,9 @@ async def _form(unit: Unit, request: Request, draft: Draft, found: Mapping[str, 
         "holder": await _holder(conn, caller, found),
         "me": caller.name,
     }
-    if is_live(request):  # one trigger more or less, in place
-        response = part(unit, request, "automations/_triggers.html", **facts)
+    if is_live(request):  # one trigger or secret more or less, in place
+        shown = "secrets" if _pressed(request).startswith(("secret", "drop")) else "triggers"
+        response = part(unit, request, f"automations/_{shown}.html", **facts)
         response.headers["HX-Trigger"] = json.dumps({"changed": {"target": "#preview"}})
         return response
     response = await page(unit, request, "automations/editor.html", **facts)
@@ -183,18 +190,28 @@ async def _holder(conn: Connection, caller: Caller, found: Mapping[str, Any] | N
 
 
 async def _rearranged(unit: Unit, request: Request, draft: Draft) -> bool:
-    """A button of the form other than “Save”: one more trigger, one less, or a look at the preview."""
-    pressed = request.query_params.get("do") or str((await request.form()).get("do", "save"))
-    wanted, _, at = pressed.partition("-")
+    """A button of the form other than “Save”: a trigger or a secret more or less, or a look at the preview."""
+    pressed = _pressed(request) or str((await request.form()).get("do", "save"))
+    wanted, _, digits = pressed.partition("-")
+    at = int(digits) if digits.isdecimal() and len(digits) < 4 else MOST_USES  # there are never so many
     if wanted == "add" and len(draft.triggers) < forms.MOST_TRIGGERS:
         zone = draft.triggers[-1]["timezone"] if draft.triggers else zone_of(request, unit.caller)
         draft.triggers.append({**drafts.TRIGGER, "timezone": zone})
-    elif wanted == "remove" and at.isdecimal() and int(at) < len(draft.triggers):
-        del draft.triggers[int(at)]
-    if wanted not in {"add", "remove", "preview"}:
+    elif wanted == "secret" and draft.secrets is not None and len(draft.secrets) < MOST_USES:
+        draft.secrets.append(dict.fromkeys(drafts.SECRET, ""))
+    elif wanted == "drop" and draft.secrets and at < len(draft.secrets):
+        del draft.secrets[at]
+    elif wanted == "remove" and at < len(draft.triggers):
+        del draft.triggers[at]
+    if wanted not in {"add", "remove", "secret", "drop", "preview"}:
         return False
     unit.record = None  # nothing is to be saved yet
     return True
+
+
+def _pressed(request: Request) -> str:
+    """The button of a part that htmx sends."""
+    return request.query_params.get("do", "")
 
 
 # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +227,7 @@ async def _created(unit: Unit, draft: Draft) -> AutomationId | None:
     try:
         async with unit.conn.transaction():
             automation_id = await automations.create(unit.conn, unit.caller, whole, saved)
-    except (Invalid, Conflict) as refused:
+    except (Invalid, Conflict, Forbidden) as refused:
         draft.refuse(refused.field or "", refused.message)
         return None
     return automation_id

@@ -206,6 +206,7 @@ templates.globals |= {
     "offset": words.offset,
     "unit_named": words.unit_named,
     "utc_offset": words.utc_offset,
+    "both_clocks": words.both_clocks,
     "spent": spent,
     "strip": strip,
 }

@@ -23,6 +23,7 @@ SECTIONS = (
     Section("credentials", "Credentials"),
     Section("grants", "Grants"),
     Section("accounts", "Accounts and usage"),
+    Section("workspace", "Workspace", for_admins=True),
     Section("audit", "Audit log", for_admins=True),
 )
 HOME = "/w/{workspace}/settings"

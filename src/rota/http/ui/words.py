@@ -324,6 +324,20 @@ def utc_offset(moment: datetime, zone: str) -> str:
     return f"{shown[:3]}:{shown[3:5]}"
 
 
+def both_clocks(moment: datetime, zone: str, reader: str) -> str:
+    """`09:00 Los Angeles = 18:00 Berlin`: an instant in its own zone and in the reader's; "" if both clocks agree."""
+    there, here = moment.astimezone(load_zone(zone)), moment.astimezone(load_zone(reader))
+    if there.utcoffset() == here.utcoffset():
+        return ""
+    days = (here.date() - there.date()).days
+    other_day = f" ({'next' if days > 0 else 'previous'} day)" if days else ""
+    return f"{there:%H:%M} {_place(zone)} = {here:%H:%M} {_place(reader)}{other_day}"
+
+
+def _place(zone: str) -> str:
+    return zone.rpartition("/")[2].replace("_", " ")
+
+
 # ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 OVERLAP = {
