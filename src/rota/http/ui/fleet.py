@@ -19,7 +19,7 @@ from rota.model.caller import Caller
 from rota.roster.automations import now_of
 
 SPAN, BUCKET = timedelta(hours=24), timedelta(minutes=10)
-UNSEEN = ("last_seen_at", "runs")  # of a worker: changes with every heartbeat
+UNSEEN = ("last_seen_at", "runs")  # of a live worker: they change with every heartbeat
 LATEST, MOST_WAITING = 20, 10_000  # runs of each stretch whose lateness is looked at; runs that wait and are counted
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/fleet", include_in_schema=False)
@@ -58,7 +58,10 @@ async def _fleet(conn: Connection, caller: Caller, *, shared: Web, zone: str) ->
 
 def _told(members: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """As the page shows them: what it does not show is no reason to send it anew."""
-    return [{name: value for name, value in each.items() if name not in UNSEEN} for each in members]
+    return [
+        {name: value for name, value in each.items() if each["status"] == "dead" or name not in UNSEEN}
+        for each in members
+    ]
 
 
 def _drawn(

@@ -199,6 +199,7 @@ templates.globals |= {
     "started_by": words.STARTED_BY,
     "note": words.note,
     "refused_tasks": words.refused_tasks,
+    "lost_run": words.lost_run,
     "tries_again_at": words.tries_again_at,
     "answered": words.answered,
     "made_up_for": words.made_up_for,

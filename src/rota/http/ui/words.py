@@ -344,6 +344,21 @@ REFUSED_TASKS = {
 }
 
 
+def lost_run(run: Mapping[str, Any]) -> str:
+    """What became of a run whose worker is dead."""
+    since = run["since"]
+    if since is None:
+        return "deleted since"
+    ended = since["status"] not in {"queued", "running", "awaiting_approval"}
+    if ended:
+        return STATUS[since["status"]].lower()
+    if since["status"] == "queued":
+        return "waiting for another worker"
+    if since["attempt"] == run["attempt"]:
+        return "waiting to be taken back when its lease ends"
+    return f"attempt {since['attempt']} on {since['worker_id']}" if since["worker_id"] else "waiting for approval"
+
+
 def refused_tasks(run: Mapping[str, Any]) -> str:
     """How many tasks its agent could not add, and why."""
     refused = run["refused_tasks"]
