@@ -682,7 +682,7 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
     assert all(f"/w/default/runs?status={each}" in offered for each in Status)
 
 
-@pytest.mark.parametrize(("ready_at", "told"), [(from_now(), "a free place"), (None, "the run before it")])
+@pytest.mark.parametrize(("ready_at", "told"), [(from_now(), "a worker"), (None, "the previous run")])
 async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     admin: AsyncClient, house: Any, ready_at: Any, told: str
 ) -> None:
@@ -690,10 +690,10 @@ async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     run = await house.queue_run(await house.automation())
     await house.set_run(ready_at=ready_at)
     session = f"/w/default/sessions/{run['session_id']}"
-    link = f'<a class="told" href="{session}">Waits for {told}</a>'
+    link = f'<a class="told" href="{session}">Waiting for {told}</a>'
     for path in ("/w/default/runs", f"{LIST}/errand", "/w/default/sessions?kind=automation"):
         assert link in (await admin.get(path)).text
-    assert f"Waits for {told}" in Page(await admin.get(session)).text
+    assert f"Waiting for {told}" in Page(await admin.get(session)).text
 
 
 async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any) -> None:

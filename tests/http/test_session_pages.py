@@ -254,27 +254,30 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
         tail = page.split('<div id="tail">')[1].split("</p>")[0]
         return " ".join(re.sub("<[^>]+>", "", tail).split())
 
-    assert await told() == "Waits for a worker: none is there now"
+    assert await told() == "Waiting: no worker is running Fleet: workers"
     feed = sessions.messages(web, house.caller, run["session_id"], 0, speech.Teller())
-    assert "Waits for a worker: " in (await anext(feed)).decode()
+    assert "Waiting: no worker is running" in (await anext(feed)).decode()
     await feed.aclose()
     await house.add_worker(kinds="{oracle}")
-    assert await told() == "Waits for a worker that runs agents of the kind command: none is there now"
+    assert await told() == "Waiting: no worker runs agents of the kind “command” Fleet: workers"
     await house.execute("UPDATE workers SET kinds = '{command}', pools = '{gpu}'")
-    wanted = "Waits for a worker of the pool default that runs agents of the kind command"
-    assert (await told()).startswith(wanted)
+    lacks_pool = "Waiting: no worker of the pool “default” runs agents of the kind “command”"
+    assert await told() == f"{lacks_pool} Fleet: workers"
+    for path in ("runs", f"automations/{automation_id}", "agents/worker-bee", "sessions?kind=automation"):
+        page = Page(await admin.get(f"{ROOT}/{path}"))
+        assert lacks_pool in page.text, path
+    banner = Page(await admin.get(f"{ROOT}/automations/{automation_id}")).text
+    assert "No worker of the pool default runs agents of the kind command. Runs wait until you start one" in banner
     await house.execute("UPDATE workers SET pools = '{gpu,default}'")
-    assert await told() == "Waits for a free place"
+    assert await told() == "Waiting for a worker"
+    assert "No worker" not in Page(await admin.get(f"{ROOT}/automations/{automation_id}")).text
     await house.set_run(tries=1, ready_at=from_now(hours=1, minutes=1))
-    assert await told() == "Tries again in 1 h"
+    assert await told() == "Retrying in 1 h"
     await house.set_run(ready_at=from_now())
-    assert await told() == "Waits for a free place"
+    assert await told() == "Waiting to retry"
     await house.set_run(tries=0, ready_at=None)
-    assert await told() == "Waits for the run before it"
-    assert (
-        f'<a href="{ROOT}/automations/{automation_id}">the run before it</a>'
-        in (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
-    )
+    assert await told() == "Waiting for the previous run"
+    assert "Waiting for the previous run" in Page(await admin.get(f"{ROOT}/runs")).text
 
 
 async def test_a_session_says_how_many_tasks_of_its_run_were_refused(admin: AsyncClient, house: Any) -> None:
@@ -312,7 +315,7 @@ async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient,
     session = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
     await submit(admin, f"{session}/messages", prompt="Two")
     page = (await admin.get(session)).text
-    assert "Waits for a worker" in page
+    assert "Waiting: no worker is running" in page
     first, _ = await house.runs()
     assert f"/runs/{first['id']}/cancel" in page
     await house.set_run(first["id"], **run_state.running())
@@ -502,9 +505,9 @@ async def test_a_task_that_waits_for_an_answer_says_so_and_leads_to_it(admin: As
     asked = await house.add_question(run)
     text = (await admin.get(address)).text
     page = Page(await admin.get(address))
-    assert "1 waits for an answer, 1 waiting" in text
+    assert "1 waiting for approval, 1 waiting" in text
     assert 'class="node awaiting_approval"' in text
-    assert "look: waits for an answer" in text  # for who cannot see the picture
+    assert "look: waiting for approval" in text  # for who cannot see the picture
     assert f"{address}#a-{asked}" in [each.get("href") for each in page.all("a")]
     assert f"a-{asked}" in [each.get("id") for each in page.all("section")]
     assert 'class="node running"' not in text

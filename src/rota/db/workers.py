@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import RunId, WorkerId, WorkspaceId
+from rota.model.ids import WorkerId, WorkspaceId
 
 BEAT = """
 INSERT INTO workers AS w (id, host, pid, places, busy, kinds, pools, sandbox, at_work)
@@ -40,8 +40,6 @@ SELECT w.id, w.host, w.pid, w.places, CASE s.status WHEN 'dead' THEN 0 ELSE w.bu
  WHERE w.stopped_at IS NULL AND w.last_seen_at > clock_timestamp() - interval '1 day'
 ORDER BY w.started_at DESC
 """
-
-OF_RUN = "SELECT executor, pool FROM runs WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s"
 
 SERVED = """
 SELECT kind, array_agg(DISTINCT pool) FROM workers, unnest(kinds) AS kind, unnest(pools) AS pool
@@ -108,27 +106,9 @@ async def sandbox_of(conn: Connection, worker_id: str) -> str | None:
 Lacking = Literal["worker", "kind", "pool"]
 
 
-class Unserved(NamedTuple):
-    """What a run waits for in vain: any worker, one for its kind, or one for its kind in its pool."""
-
-    lacks: Lacking
-    kind: str
-    pool: str
-
-
 def lacking(served: Mapping[str, Collection[str]], kind: str, pool: str) -> Lacking | None:
+    """What a run waits for in vain: any worker, one for its kind, or one for its kind in its pool."""
     if not served:
         return "worker"
     pools = served.get(kind, ())
     return None if pool in pools else "pool" if pools else "kind"
-
-
-async def unserved(
-    conn: Connection, workspace_id: WorkspaceId, run_id: RunId, *, dead_after: timedelta
-) -> Unserved | None:
-    """None if a live worker could claim this run, as soon as it has a place."""
-    found = await (await conn.execute(OF_RUN, {"workspace_id": workspace_id, "run_id": run_id})).fetchone()
-    if not found:
-        return None
-    lacks = lacking(await served(conn, dead_after=dead_after), *found)
-    return Unserved(lacks, *found) if lacks else None

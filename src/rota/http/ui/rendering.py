@@ -200,6 +200,7 @@ templates.globals |= {
     "note": words.note,
     "refused_tasks": words.refused_tasks,
     "lost_run": words.lost_run,
+    "waits_for": words.waits_for,
     "tries_again_at": words.tries_again_at,
     "answered": words.answered,
     "made_up_for": words.made_up_for,

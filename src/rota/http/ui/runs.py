@@ -8,11 +8,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from rota.db import runs as rows
+from rota.db import workers
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
 from rota.errors import Invalid, NotFound
 from rota.http.api.paging import Cursor
-from rota.http.context import InUnit, Shared, Unit
+from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
@@ -45,25 +46,29 @@ async def list_page(
     """Runs of the whole workspace, newest first."""
     if status is not None and status not in set(Status):
         raise Invalid("There is no such status.", field="status")
-    look = partial(_list, status=status, before=read_cursor(cursor))
+    look = partial(_list, shared=shared, status=status, before=read_cursor(cursor))
     view = View("runs/list.html", "runs/_results.html", "runs/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
-async def _list(conn: Connection, caller: Caller, *, status: str | None, before: UUID | None) -> dict[str, Any]:
+async def _list(
+    conn: Connection, caller: Caller, *, shared: Web, status: str | None, before: UUID | None
+) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status)
     older, found = len(found) > LISTED, found[:LISTED]
     subjects = await rows.subjects(conn, workspace_id, [each["id"] for each in found])
+    served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     return {
         "runs": found,
+        "served": served,
         "subjects": subjects,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
         "lives": before is None,
         "chosen": status,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
-        "seen": fingerprint(found, subjects, older),
+        "seen": fingerprint(found, subjects, older, served),
     }
 
 

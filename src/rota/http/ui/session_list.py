@@ -7,11 +7,11 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from rota.db import runs, sessions
+from rota.db import runs, sessions, workers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
-from rota.http.context import InUnit, Shared
+from rota.http.context import InUnit, Shared, Web
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import choosing
 from rota.http.ui import live as stream
@@ -43,22 +43,24 @@ async def list_page(
     every run."""
     if kind == "automation" and status is not None:
         raise Invalid("Sessions of automations are told by their runs, which have statuses.", field="status")
-    look = partial(_list, kind=kind, status=status, before=read_cursor(cursor))
+    look = partial(_list, shared=shared, kind=kind, status=status, before=read_cursor(cursor))
     view = View("sessions/list.html", "sessions/_results.html", "sessions/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, kind: str, status: SessionStatus | None, before: UUID | None
+    conn: Connection, caller: Caller, *, shared: Web, kind: str, status: SessionStatus | None, before: UUID | None
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await sessions.page(conn, workspace_id, before=before, limit=LISTED + 1, kind=kind, status=status)
     older, found = len(found) > LISTED, found[:LISTED]
     latest = await runs.foremost_of_sessions(conn, workspace_id, [each["id"] for each in found])
+    served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     asks = kind == "interactive" and before is None and caller.level != Level.VIEWER
     return {
         "sessions": found,
         "latest": latest,
+        "served": served,
         "agents": await choosing.agents_offered(conn, caller, active=True) if asks else None,
         "kind": kind,
         "kinds": list(SESSION_KINDS.items()),
@@ -67,5 +69,5 @@ async def _list(
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
         "lives": before is None,
-        "seen": fingerprint(found, latest, older),
+        "seen": fingerprint(found, latest, older, served),
     }

@@ -265,7 +265,7 @@ async def _head(conn: Connection, shared: Web, workspace_id: WorkspaceId, sessio
     return {
         "session": session,
         "run": run,
-        "unserved": await _unserved(conn, shared, workspace_id, run) if run else None,
+        "served": await _served(conn, shared, run),
         "ended": run is not None and run["status"] in TERMINAL,
         "approvals": asked[::-1],
         "voice": session["agent_name"] or "Agent",
@@ -275,12 +275,11 @@ async def _head(conn: Connection, shared: Web, workspace_id: WorkspaceId, sessio
     }
 
 
-async def _unserved(
-    conn: Connection, shared: Web, workspace_id: WorkspaceId, run: Mapping[str, Any]
-) -> workers.Unserved | None:
-    if run["status"] != "queued" or run["ready_at"] is None:
-        return None
-    return await workers.unserved(conn, workspace_id, run["id"], dead_after=shared.settings.timeouts.dead)
+async def _served(conn: Connection, shared: Web, run: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """What live workers serve, if the run waits for one."""
+    if run is None or run["status"] != "queued":
+        return {}
+    return await workers.served(conn, dead_after=shared.settings.timeouts.dead)
 
 
 async def _sandbox(conn: Connection, run: Mapping[str, Any]) -> str | None:
