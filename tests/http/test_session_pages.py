@@ -595,3 +595,61 @@ async def test_the_first_visitor_does_not_wait_for_the_routes_to_be_put_together
     async with AsyncClient(transport=ASGITransport(app=app), base_url="http://rota.test") as visitor:
         assert (await visitor.get(f"/w/{house.caller.workspace_slug}/sessions")).status_code == 303
         assert (await visitor.get("/api/v1/workspaces/default/sessions")).status_code == 401
+
+
+# ── The ways from a run to others ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_leads_to_what_it_retries_its_neighbours_its_agent_and_its_automation(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation_id = await house.automation()
+    first = await house.ended_run(automation_id, "failed")
+    await submit(admin, f"{ROOT}/runs/{first['id']}/retry")
+    second = await house.run(retry_of=first["id"])
+    await house.set_run(second["id"], **run_state.running())
+    second = await house.set_run(second["id"], **run_state.ended())
+    third = await house.ended_run(automation_id)
+
+    async def links(run: Any) -> dict[str, str]:
+        page = Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}"))
+        return {str(each.get("rel")): str(each["href"]) for each in page.all("a") if each.get("rel")}
+
+    assert await links(first) == {"next": f"{ROOT}/sessions/{second['session_id']}"}
+    assert await links(second) == {
+        "prev": f"{ROOT}/sessions/{first['session_id']}", "next": f"{ROOT}/sessions/{third['session_id']}"
+    }  # fmt: skip
+    retried = Page(await admin.get(f"{ROOT}/sessions/{second['session_id']}"))
+    assert "retry of the run of" in " ".join(retried.text.split())
+    hrefs = [each.get("href") for each in retried.all("a")]
+    assert hrefs.count(f"{ROOT}/sessions/{first['session_id']}") == 2
+    assert f"{ROOT}/automations/{automation_id}/edit" in hrefs
+    assert f"{ROOT}/agents/{first['agent_id']}" in hrefs
+    again = f"{ROOT}/automations/{automation_id}/run"
+    assert again in [
+        each.get("action") for each in Page(await admin.get(f"{ROOT}/sessions/{third['session_id']}")).all("form")
+    ]
+    failed = Page(await admin.get(f"{ROOT}/sessions/{first['session_id']}"))
+    assert again not in [each.get("action") for each in failed.all("form")]
+
+
+async def test_the_head_of_a_goal_sums_up_all_of_its_runs(admin: AsyncClient, house: Any) -> None:
+    address = await goal(admin, house)
+    [run] = await house.runs()
+    await house.set_run(run["id"], **run_state.ended(started_at=from_now(seconds=-9), finished_at=from_now(seconds=-8)))
+    await house.automation()
+    later = await house.add_run(
+        session_id=run["session_id"], source="task", status="succeeded", attempt=1, ready_at=None,
+        started_at=from_now(seconds=-2), finished_at=from_now(),
+    )  # fmt: skip
+    for run_id, amount in ((run["id"], 700), (later["id"], 50)):
+        await house.execute(
+            "INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id) "
+            "SELECT g.workspace_id, %s, 1, 'tokens', %s, g.account_id FROM grants g LIMIT 1", run_id, amount,
+        )  # fmt: skip
+    page = Page(await admin.get(address))
+    head = " ".join(page.text.split())
+    assert "Runs2 Started" in head
+    assert "Duration9.0 s" in head
+    assert "Tokens750" in head
+    assert "700 tokens" in head  # in the table of tasks, what one took
