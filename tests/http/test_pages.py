@@ -677,9 +677,21 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
     failed = (await admin.get("/w/default/runs?status=failed")).text
     assert "out of paper" in failed
     assert "all printed" not in failed
-    assert (await admin.get("/w/default/runs?status=odd")).status_code == 422
     offered = (await admin.get("/w/default/runs")).text
     assert all(f"/w/default/runs?status={each}" in offered for each in Status)
+
+
+@pytest.mark.parametrize(
+    "path", ["runs?status=%3Codd", "automations?status=%3Codd", "sessions?status=%3Codd", "approvals?status=%3Codd"]
+)
+async def test_an_unknown_status_in_the_address_is_left_out_and_named(
+    admin: AsyncClient, house: Any, path: str
+) -> None:
+    await house.queue_run(await house.automation())
+    answer = await admin.get(f"/w/default/{path}")
+    assert answer.status_code == 200
+    assert "Unknown status “&lt;odd”. Showing all" in answer.text
+    assert "Unknown status" not in (await admin.get(f"/w/default/{path.partition('?')[0]}")).text
 
 
 @pytest.mark.parametrize(("ready_at", "told"), [(from_now(), "a worker"), (None, "the previous run")])

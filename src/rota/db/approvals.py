@@ -85,6 +85,7 @@ PAGE = """
    AND a.id < coalesce(%(before)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    AND (%(session_id)s::uuid IS NULL OR a.session_id = %(session_id)s)
    AND (%(owner_id)s::uuid IS NULL OR %(owner_id)s IN (s.owner_id, m.owner_id))
+   AND (%(others_than)s::uuid IS NULL OR (%(others_than)s IN (s.owner_id, m.owner_id)) IS NOT TRUE)
 """
 
 
@@ -299,13 +300,14 @@ async def page(
     status: str | None = None,
     session_id: SessionId | None = None,
     owner_id: UserId | None = None,
+    others_than: UserId | None = None,
     brief: bool = False,
 ) -> list[dict[str, Any]]:
-    """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions. `brief` as pages list
-    them: of a long detail only that there is one (`has_detail`)."""
+    """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions, `others_than` those
+    on nobody's or another's. `brief` as pages list them: of a long detail only that there is one (`has_detail`)."""
     given = {
         "workspace_id": workspace_id, "before": before, "limit": limit, "status": status, "session_id": session_id,
-        "owner_id": owner_id,
+        "owner_id": owner_id, "others_than": others_than,
     }  # fmt: skip
     async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute((BRIEFLY if brief else WHOLE)[status].encode(), given)

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -233,6 +233,11 @@ class PageRoute(APIRoute):
         return handled
 
 
+def choose(value: str | None, known: Collection[str]) -> tuple[str | None, str]:
+    """A filter that an address names; one that is not known is left out, and named for the page to say so."""
+    return (value, "") if value is None or value in known else (None, value[:LONGEST_FILTER])
+
+
 def is_live(request: Request) -> bool:
     """htmx asks, for a part of a page that is shown already."""
     return "HX-Request" in request.headers
@@ -250,7 +255,7 @@ async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> 
         "sections": sections(request, unit.caller),
     }
     if "glance" not in facts:
-        facts["glance"] = await glance.waiting(unit.conn, unit.caller.workspace_id, unit.caller.user_id)
+        facts["glance"] = await glance.waiting(unit.conn, unit.caller)
     facts.setdefault("lives", False)
     return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 
@@ -311,6 +316,7 @@ def theme(request: Request) -> str:
     return chosen if chosen in THEMES else "auto"
 
 
+LONGEST_FILTER = 60  # of an unknown one that is repeated on its page
 OF_A_VISIT = ("live", "seen", "gone")  # what an address says about one visit, not about the page
 
 

@@ -11,13 +11,13 @@ from rota.db import runs as rows
 from rota.db import workers
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
-from rota.errors import Invalid, NotFound
+from rota.errors import NotFound
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live
+from rota.http.ui.rendering import Next, PageRoute, choose, done, fingerprint, is_live
 from rota.http.ui.words import STATUS
 from rota.model.caller import Caller, Level
 from rota.model.ids import RunId, as_uuid
@@ -44,15 +44,14 @@ async def list_page(
     last_event_id: LastEventId = None,
 ) -> Response:
     """Runs of the whole workspace, newest first."""
-    if status is not None and status not in set(Status):
-        raise Invalid("There is no such status.", field="status")
-    look = partial(_list, shared=shared, status=status, before=read_cursor(cursor))
+    chosen, unknown = choose(status, set(Status))
+    look = partial(_list, shared=shared, status=chosen, unknown=unknown, before=read_cursor(cursor))
     view = View("runs/list.html", "runs/_results.html", "runs/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, shared: Web, status: str | None, before: UUID | None
+    conn: Connection, caller: Caller, *, shared: Web, status: str | None, unknown: str, before: UUID | None
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status)
@@ -67,6 +66,7 @@ async def _list(
         "first": before is None,
         "lives": before is None,
         "chosen": status,
+        "unknown": unknown,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
         "seen": fingerprint(found, subjects, older, served),
     }

@@ -9,14 +9,13 @@ from starlette.responses import Response
 
 from rota.db import runs, sessions, workers
 from rota.db.pool import Connection
-from rota.errors import Invalid
 from rota.http.api.paging import Cursor
 from rota.http.context import InUnit, Shared, Web
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import choosing
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import PageRoute, fingerprint
+from rota.http.ui.rendering import PageRoute, choose, fingerprint
 from rota.http.ui.words import SESSION_KINDS, SESSIONS
 from rota.model.caller import Caller, Level
 from rota.model.session import SessionStatus
@@ -34,22 +33,29 @@ async def list_page(
     request: Request,
     shared: Shared,
     kind: Kind = "interactive",
-    status: SessionStatus | None = None,
+    status: str | None = None,
     cursor: Cursor = None,
     live: Live = None,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Sessions of one kind, as they were started, newest first: an index of what changes with each event would cost
     every run."""
-    if kind == "automation" and status is not None:
-        raise Invalid("Sessions of automations are told by their runs, which have statuses.", field="status")
-    look = partial(_list, shared=shared, kind=kind, status=status, before=read_cursor(cursor))
+    named, unknown = choose(status, set() if kind == "automation" else set(SessionStatus))  # their runs have statuses
+    chosen = SessionStatus(named) if named else None
+    look = partial(_list, shared=shared, kind=kind, status=chosen, unknown=unknown, before=read_cursor(cursor))
     view = View("sessions/list.html", "sessions/_results.html", "sessions/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, shared: Web, kind: str, status: SessionStatus | None, before: UUID | None
+    conn: Connection,
+    caller: Caller,
+    *,
+    shared: Web,
+    kind: str,
+    status: SessionStatus | None,
+    unknown: str,
+    before: UUID | None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await sessions.page(conn, workspace_id, before=before, limit=LISTED + 1, kind=kind, status=status)
@@ -65,6 +71,7 @@ async def _list(
         "kind": kind,
         "kinds": list(SESSION_KINDS.items()),
         "chosen": status,
+        "unknown": unknown,
         "filters": [] if kind == "automation" else list(SESSIONS.items()),
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
