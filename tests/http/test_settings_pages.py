@@ -140,7 +140,16 @@ async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) ->
         assert NASTY in Page(page).text
         assert NASTY not in page.text
         assert "To run Worker bee" in page.text
+    assert "No run is waiting or in progress" in (await admin.get(f"{home}/{grant}/revoke")).text
     run = await house.queue_run(automation_id)
+    for path in (home, f"{home}/{grant}"):  # a link, because the next page says what stops
+        page = Page(await admin.get(path))
+        assert f"{home}/{grant}/revoke" in [each.get("href") for each in page.all("a")]
+        assert f"{home}/{grant}/revoke" not in [each.get("action") for each in page.all("form")]
+    asks = await admin.get(f"{home}/{grant}/revoke")
+    assert "One run stops now" in asks.text
+    assert f"{ROOT}/sessions/{run['session_id']}" in asks.text
+    assert not await house.value("SELECT revoked_at FROM grants WHERE id = %s", grant)
     revoked = await submit(admin, f"{home}/{grant}/revoke", next=home)
     assert (revoked.status_code, revoked.headers["Location"]) == (303, home)
     assert (await house.run(run["id"]))["skip_reason"] == "grant_revoked"
