@@ -297,14 +297,14 @@ async def test_an_automation_that_is_deleted_says_so_wherever_it_is_open_and_com
     page, elsewhere = [await reader.page(f"{LIST}/{saved['slug']}") for _ in range(2)]
     for each in (page, elsewhere):
         await remembers(each)
-        await expect(each.locator(".heading .pill")).to_have_text("Active")
+        await expect(each.locator(".heading .switch")).to_have_text("Active")
     await page.get_by_role("button", name="Delete").click()
     for each in (page, elsewhere):
         await expect(each.locator(".heading .pill")).to_have_text("Deleted")
         await expect(each.get_by_role("button", name="Run now")).to_have_count(0)
     await elsewhere.get_by_role("button", name="Restore").click()
     for each in (page, elsewhere):
-        await expect(each.locator(".heading .pill")).to_have_text("Active")
+        await expect(each.locator(".heading .switch")).to_have_text("Active")
         assert await was_never_reloaded(each)
     assert reader.complaints == []
 

@@ -35,9 +35,10 @@ async def test_lateness_is_told_for_every_stretch_of_the_day_from_its_newest_run
         (timedelta(hours=2), 4.0, 4.0),
     ]  # the first is not of the newest three
     page = (await admin.get("/w/default/fleet")).text
-    assert re.search(r"Waiting here</dt>\s*<dd>0\b", page)
-    assert "Start late by" in page
+    assert re.search(r"Queued</dt>\s*<dd>0\b", page)
+    assert "Start delay" in page
     assert "no runs yet" not in page
+    assert "No data yet" in page  # instead of empty axes: no snapshot was taken
 
 
 async def test_what_a_run_says_does_not_send_the_page_anew_with_every_heartbeat(admin: AsyncClient, house: Any) -> None:

@@ -670,6 +670,17 @@ async def test_older_runs_are_a_link_away(admin: AsyncClient, house: Any) -> Non
         assert "live=top-" in second.text  # history does not change, only what the top tells
 
 
+async def test_links_of_the_same_words_are_told_apart_and_a_far_fire_is_in_days(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 1 1 *"})
+    await house.ended_run(automation_id)
+    for path in ("/w/default/automations", "/w/default/agents"):
+        page = Page(await admin.get(path))
+        assert re.search(r"(Errand|Worker bee): Succeeded", page.text), path
+    page = (await admin.get("/w/default/automations/errand")).text
+    assert re.search(r">Open the session<span class=\"unseen\"> – Errand, <time", page)
+    assert re.search(r">in \d+ days</time>", page)
+
+
 async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation()
     await house.ended_run(automation_id, "failed", error_detail="out of paper")
@@ -702,7 +713,7 @@ async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     run = await house.queue_run(await house.automation())
     await house.set_run(ready_at=ready_at)
     session = f"/w/default/sessions/{run['session_id']}"
-    link = f'<a class="told" href="{session}">Waiting for {told}</a>'
+    link = f'<a class="told" href="{session}">Waiting for {told}<span class="unseen"> – Errand, '
     for path in ("/w/default/runs", f"{LIST}/errand", "/w/default/sessions?kind=automation"):
         assert link in (await admin.get(path)).text
     assert f"Waiting for {told}" in Page(await admin.get(session)).text

@@ -182,6 +182,9 @@ async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, ho
     home = f"{ROOT}/settings/audit"
     whole = await admin.get(home)
     assert "Refused: not_found" in whole.text
+    assert "automation “Errand”" in whole.text  # though no entry of the pause has its name
+    await house.execute("UPDATE audit_log SET before = NULL, after = NULL")
+    assert "automation “Errand”" in (await admin.get(home)).text
     link = next(each["href"] for each in Page(whole).all("a") if "action=automation.pause" in (each["href"] or ""))
     assert link
     done = (await admin.get(f"{link}&refused=false")).text

@@ -66,21 +66,22 @@ HTMX = json.dumps(
 
 
 class Place(NamedTuple):
-    """A page that the top leads to, and the letter that `g` takes there."""
+    """A page that the top leads to, and the letter that `g` takes there. On a phone, a `rare` one is in the menu."""
 
     path: str
     name: str
     key: str
+    rare: bool = False
 
 
 PLACES = (
     Place("automations", "Automations", "a"),
-    Place("agents", "Agents", "w"),
+    Place("agents", "Agents", "w", rare=True),
     Place("runs", "Runs", "r"),
     Place("sessions", "Sessions", "c"),
     Place("approvals", "Approvals", "p"),
-    Place("fleet", "Fleet", "f"),
-    Place("settings", "Settings", "s"),
+    Place("fleet", "Fleet", "f", rare=True),
+    Place("settings", "Settings", "s", rare=True),
 )
 SHORTCUTS = (
     (("Ctrl", "K"), "Search and commands"),
@@ -162,8 +163,10 @@ templates = Environment(
 )
 templates.filters |= {
     "ago": lambda value: words.ago(value, _zone.get()),
+    "away": words.away,
     "due": words.due,
     "at": words.at,
+    "at_here": lambda value: words.at(value, _zone.get()),
     "at_place": words.at_place,
     "hms": words.hms,
     "elapsed": words.elapsed,

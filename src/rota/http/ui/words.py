@@ -252,6 +252,13 @@ def ago(value: datetime | str | None, zone: str = "UTC", *, now: datetime | None
     return _time(moment, "data-ago", relative(moment, now or datetime.now(UTC), zone))
 
 
+def away(value: datetime) -> Markup:
+    """How far off a time is, beside which the time itself stands: in days where it is over a week."""
+    moment, now = instant(value), datetime.now(UTC)
+    days = int((moment - now).total_seconds() // 86400)
+    return _time(moment, "", f"in {days} days") if days >= 7 else ago(moment, now=now)
+
+
 def due(moment: datetime) -> Markup:
     """A time to come, relative to now: once it has, it is now."""
     return _time(instant(moment), "data-due", relative(moment, datetime.now(UTC), "UTC"))
