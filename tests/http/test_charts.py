@@ -85,7 +85,8 @@ def test_bars_begin_with_the_first_day_that_has_a_value_but_show_a_week() -> Non
     days = [(NOON.date() + timedelta(days=at), float(at == 27)) for at in range(30)]
     assert len(charts.bars(days, unit="", told="x").ticks) == 7
     early = [(day, float(at >= 10)) for at, (day, _) in enumerate(days)]
-    assert [words for *_, words in charts.bars(early, unit="", told="x").bars][0].startswith(f"{early[10][0]:%-d %b}")
+    first, *_ = charts.bars(early, unit="", told="x").bars
+    assert first[-1].startswith(f"{early[10][0]:%-d %b}")
     assert len(charts.bars(early, unit="", told="x").bars) == 20
 
 

@@ -1,5 +1,6 @@
 """What agents say as markup: what it may become, and that nothing they write runs, loads or hides where a link leads."""
 
+import re
 import time
 from html.parser import HTMLParser
 
