@@ -625,3 +625,20 @@ async def test_charts_show_their_lines(rota: Any, sit: Any) -> None:
         await expect(drawn).to_have_count(lines)
         for each in await drawn.all():
             await expect(each).to_be_visible()
+
+
+async def test_on_a_phone_the_approvals_are_always_in_sight_and_the_rest_is_in_the_menu(rota: Any, sit: Any) -> None:
+    rota.automation("Carried along", "true")
+    reader = await sit()
+    page = await reader.page(LIST)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    approvals = page.locator(".places a", has_text="Approvals")
+    await expect(approvals).to_be_in_viewport(ratio=1)
+    await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(approvals).to_be_in_viewport(ratio=1)
+    await page.locator(".you summary").click()
+    await page.locator(".on-phones a", has_text="Fleet").click()
+    await expect(page.locator("h1")).to_have_text("Fleet")
+    await expect(approvals).to_be_in_viewport(ratio=1)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert reader.complaints == []

@@ -676,9 +676,9 @@ async def test_links_of_the_same_words_are_told_apart_and_a_far_fire_is_in_days(
     for path in ("/w/default/automations", "/w/default/agents"):
         page = Page(await admin.get(path))
         assert re.search(r"(Errand|Worker bee): Succeeded", page.text), path
-    page = (await admin.get("/w/default/automations/errand")).text
-    assert re.search(r">Open the session<span class=\"unseen\"> – Errand, <time", page)
-    assert re.search(r">in \d+ days</time>", page)
+    detail = (await admin.get("/w/default/automations/errand")).text
+    assert re.search(r">Open the session<span class=\"unseen\"> – Errand, <time", detail)
+    assert re.search(r">in \d+ days</time>", detail)
 
 
 async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> None:

@@ -267,7 +267,7 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
         page = Page(await admin.get(f"{ROOT}/{path}"))
         assert lacks_pool in page.text, path
     banner = Page(await admin.get(f"{ROOT}/automations/{automation_id}")).text
-    assert "No worker of the pool default runs agents of the kind command. Runs wait until you start one" in banner
+    assert "No worker of the pool “default” runs agents of the kind “command”. Runs wait until you start one" in banner
     await house.execute("UPDATE workers SET pools = '{gpu,default}'")
     assert await told() == "Waiting for a worker"
     assert "No worker" not in Page(await admin.get(f"{ROOT}/automations/{automation_id}")).text

@@ -144,9 +144,9 @@ async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) ->
     assert "No run is waiting or in progress" in (await admin.get(f"{home}/{grant}/revoke")).text
     run = await house.queue_run(automation_id)
     for path in (home, f"{home}/{grant}"):  # a link, because the next page says what stops
-        page = Page(await admin.get(path))
-        assert f"{home}/{grant}/revoke" in [each.get("href") for each in page.all("a")]
-        assert f"{home}/{grant}/revoke" not in [each.get("action") for each in page.all("form")]
+        shown = Page(await admin.get(path))
+        assert f"{home}/{grant}/revoke" in [each.get("href") for each in shown.all("a")]
+        assert f"{home}/{grant}/revoke" not in [each.get("action") for each in shown.all("form")]
     asks = await admin.get(f"{home}/{grant}/revoke")
     assert "One run stops now" in asks.text
     assert f"{ROOT}/sessions/{run['session_id']}" in asks.text
