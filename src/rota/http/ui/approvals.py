@@ -55,7 +55,7 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, status: str, filters: Mapping[str, str], unknown: str, before: UUID | None
+    conn: Connection, caller: Caller, *, status: str, filters: Mapping[str, str], unknown: str = "", before: UUID | None
 ) -> dict[str, Any]:
     whose: dict[str, Any] = {}
     if caller.level == Level.MEMBER and status in {"pending", OTHERS}:

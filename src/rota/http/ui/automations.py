@@ -62,7 +62,7 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, q: str, status: str | None, unknown: str, before: UUID | None, gone: str
+    conn: Connection, caller: Caller, *, q: str, status: str | None, unknown: str = "", before: UUID | None, gone: str
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, standing=status, search=q)

@@ -51,7 +51,7 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, shared: Web, status: str | None, unknown: str, before: UUID | None
+    conn: Connection, caller: Caller, *, shared: Web, status: str | None, unknown: str = "", before: UUID | None
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status)
