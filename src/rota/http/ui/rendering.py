@@ -166,7 +166,7 @@ templates.filters |= {
     "away": words.away,
     "due": words.due,
     "at": words.at,
-    "at_here": lambda value: words.at(value, _zone.get()),
+    "clock": lambda value: words.clock(words.instant(value), _zone.get()),
     "at_place": words.at_place,
     "hms": words.hms,
     "elapsed": words.elapsed,
