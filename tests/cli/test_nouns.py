@@ -253,16 +253,24 @@ async def test_a_question_is_seen_and_answered(rota: Command, answer: Answer, tm
     assert "Local admin" in again.stderr
 
 
-async def test_workers_are_listed(rota: Command, office: Office) -> None:
-    at_work = [
-        {"workspace_id": str(office.caller.workspace_id), "run_id": str(uuid4()), "attempt": 1, "last_line": "Hm."}
-    ]
+async def test_workers_are_listed(rota: Command, answer: Answer, office: Office) -> None:
+    await poet(rota)
+    await haiku(rota)
+    run = await answer("automations", "run", "haiku")
+    at_work = [{"workspace_id": str(office.caller.workspace_id), "run_id": run["id"], "attempt": 1, "last_line": "Hm."}]
     known: dict[str, Any] = {"host": "h", "pid": 1, "places": 5, "kinds": ["python"], "pools": ["default"]}
     async with office.db.transaction() as conn:
         await workers.beat(conn, WorkerId("h-1-abc"), busy=1, at_work=at_work, **known)
     [worker] = rows((await rota("workers", "list")).stdout)[1:]
     assert worker[:5] == ["h-1-abc", "alive", "1/5", "python", "default"]
     assert re.fullmatch(rf"{AGE} Hm\.", " ".join(worker[5:]))
+    async with office.db.transaction() as conn:
+        await conn.execute(
+            "UPDATE workers SET last_seen_at = last_seen_at - interval '31 seconds' WHERE id = 'h-1-abc'"
+        )
+    [dead] = rows((await rota("workers", "list")).stdout)[1:]
+    assert dead[1:3] == ["dead", "0/5"]
+    assert " ".join(dead).endswith(f"{run['id']} queued, attempt 0")
 
 
 async def test_a_list_is_read_page_by_page(rota: Command, answer: Answer) -> None:

@@ -278,18 +278,18 @@ async def test_kinds_that_cannot_be_used_here_say_why(admin: AsyncClient, house:
     kinds = (await admin.get(f"{HOME}/new")).text
     assert kinds.count("No worker serves it now") == len(KINDS)
     assert "pip install 'rota[llm]'" in kinds
-    assert "No worker is running" in (await admin.get(HOME)).text
-    assert "No worker is running now" in (await admin.get(f"{HOME}/worker-bee")).text
+    assert "No worker</span>" in (await admin.get(HOME)).text
+    assert "No worker is running" in (await admin.get(f"{HOME}/worker-bee")).text
     await house.add_worker(kinds="{oracle}")
-    assert "Nobody serves this kind" in (await admin.get(HOME)).text
-    assert "Nobody serves this kind" in (await admin.get(f"{HOME}/worker-bee")).text
+    assert "No worker for this kind" in (await admin.get(HOME)).text
+    assert "No worker runs agents of the kind" in (await admin.get(f"{HOME}/worker-bee")).text
     await house.execute("UPDATE workers SET kinds = '{command,oracle}'")
-    assert "Nobody serves" not in (await admin.get(f"{HOME}/worker-bee")).text
+    assert "No worker" not in (await admin.get(f"{HOME}/worker-bee")).text
     await house.execute("UPDATE agents SET pool = 'gpu'")
-    assert "Nobody serves this pool" in (await admin.get(HOME)).text
+    assert "No worker for this pool" in (await admin.get(HOME)).text
     assert "ROTA_POOLS=gpu" in (await admin.get(f"{HOME}/worker-bee")).text
     await house.execute("UPDATE workers SET pools = '{default,gpu}'")
-    assert "Nobody serves" not in (await admin.get(HOME)).text
+    assert "No worker" not in (await admin.get(HOME)).text
     assert 'new?kind=oracle"' in (await admin.get(f"{HOME}/new")).text
     assert (await submit(admin, HOME, **fields(executor="oracle", config=""))).status_code == 303
     object.__setattr__(web.settings, "local_agents", False)

@@ -93,7 +93,7 @@ async def test_an_agent_that_reports_over_http_is_stopped_once_it_has_spent_its_
     await office.settle(work, Cancelled())
     ended = assert_ok(await api.get(path), 200)
     assert (ended["status"], ended["error_class"], ended["usage"]["tokens"]) == ("failed", "budget_exceeded", 11)
-    assert ended["error_detail"] == "It has spent 11 tokens of the 10 that one run may."
+    assert ended["error_detail"] == "Spent 11 tokens of its limit of 10 tokens."
 
 
 async def test_of_sixteen_reports_at_once_those_after_the_cap_are_refused_and_do_not_count(
@@ -141,7 +141,7 @@ async def test_a_report_is_refused_over_http_once_another_run_has_used_up_the_mo
     await office.settle(works[1])
     found = assert_ok(await api.get(f"/runs/{second['id']}"), 200)
     assert (found["status"], found["error_class"]) == ("failed", "budget_exceeded")
-    assert found["error_detail"] == "Its account has spent 135 tokens of the 120 allowed for the month."
+    assert found["error_detail"] == "Its account spent 135 tokens of its limit of 120 tokens for the month."
 
 
 async def test_usage_is_told_by_day_and_automation_and_pages_on(office: Office, api: Api) -> None:

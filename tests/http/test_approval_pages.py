@@ -103,9 +103,32 @@ async def test_who_may_not_answer_sees_the_question_without_the_form(
     assert (await admin.post(f"{ROOT}/approvals/{asked[0]}", data={"answer": "now"})).status_code == 403
 
 
-@pytest.mark.parametrize(
-    ("path", "status"), [("?status=odd", 422), ("?cursor=odd", 422), ("/odd", 404), (f"/{UNKNOWN}", 404)]
-)
+async def test_a_member_sees_and_counts_the_questions_that_they_may_answer(
+    admin: AsyncClient, house: Any, asked: tuple[str, str]
+) -> None:
+    async def badge() -> bool:
+        return '<span class="unseen"> waiting</span>' in (await admin.get(f"{ROOT}/fleet")).text
+
+    mine, others = f"{ROOT}/approvals", f"{ROOT}/approvals?status=others"
+    assert await badge()
+    await house.execute("UPDATE members SET level = 'member'")
+    assert await badge()
+    assert f"a-{asked[0]}" in (await admin.get(mine)).text
+    assert f"a-{asked[0]}" not in (await admin.get(others)).text
+    await house.execute("INSERT INTO users (id, name) VALUES (gen_random_uuid(), 'Ann')")
+    for table in ("sessions", "automations"):
+        await house.execute(f"UPDATE {table} SET owner_id = (SELECT id FROM users WHERE name = 'Ann')")
+    assert not await badge()
+    assert f"a-{asked[0]}" not in (await admin.get(mine)).text
+    theirs = (await admin.get(others)).text
+    assert f"a-{asked[0]}" in theirs
+    assert 'name="answer"' not in theirs
+    await house.execute("UPDATE members SET level = 'viewer'")
+    assert not await badge()
+    assert f"a-{asked[0]}" in (await admin.get(mine)).text  # viewers, who answer none, see all in one list
+
+
+@pytest.mark.parametrize(("path", "status"), [("?cursor=odd", 422), ("/odd", 404), (f"/{UNKNOWN}", 404)])
 async def test_an_address_that_makes_no_sense_is_a_page_too(admin: AsyncClient, path: str, status: int) -> None:
     answer = await admin.get(f"{ROOT}/approvals{path}")
     assert answer.status_code == status

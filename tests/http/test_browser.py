@@ -112,9 +112,7 @@ async def test_a_transcript_grows_while_the_agent_speaks(rota: Any, sit: Any, tm
 LONG = "seq -f 'line %g' 400; "
 
 
-async def test_the_end_of_what_goes_on_is_one_click_away_and_followed_from_there(
-    rota: Any, sit: Any, tmp_path: Path
-) -> None:
+async def test_what_goes_on_is_followed_and_its_end_is_one_click_away(rota: Any, sit: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     address = start(rota, rota.automation("Speaks at length", LONG + speaker(gate, "piece %s\\n\\n\\n")))
     reader = await sit()
@@ -122,9 +120,11 @@ async def test_the_end_of_what_goes_on_is_one_click_away_and_followed_from_there
     await expect(early.locator(".said.agent .words")).to_contain_text("line 400")
     page = await reader.page(address)
     words, tail = page.locator(".said.agent .words"), page.locator("#tail")
-    jump = page.get_by_role("link", name="Jump to the newest")
+    jump = page.get_by_role("link", name="Jump to latest")
+    await expect(tail).to_be_in_viewport()  # what is at work is followed from the start
+    assert await page.evaluate("scrollY") > 0
+    await page.evaluate("scrollTo(0, 0)")
     await expect(jump).to_be_in_viewport()
-    assert await page.evaluate("scrollY") == 0
     await jump.click()
     await expect(tail).to_be_in_viewport()
     await expect(jump).to_be_hidden()
@@ -297,14 +297,14 @@ async def test_an_automation_that_is_deleted_says_so_wherever_it_is_open_and_com
     page, elsewhere = [await reader.page(f"{LIST}/{saved['slug']}") for _ in range(2)]
     for each in (page, elsewhere):
         await remembers(each)
-        await expect(each.locator(".heading .pill")).to_have_text("Active")
+        await expect(each.locator(".heading .switch")).to_have_text("Active")
     await page.get_by_role("button", name="Delete").click()
     for each in (page, elsewhere):
         await expect(each.locator(".heading .pill")).to_have_text("Deleted")
         await expect(each.get_by_role("button", name="Run now")).to_have_count(0)
     await elsewhere.get_by_role("button", name="Restore").click()
     for each in (page, elsewhere):
-        await expect(each.locator(".heading .pill")).to_have_text("Active")
+        await expect(each.locator(".heading .switch")).to_have_text("Active")
         assert await was_never_reloaded(each)
     assert reader.complaints == []
 
@@ -626,3 +626,20 @@ async def test_charts_show_their_lines(rota: Any, sit: Any) -> None:
         await expect(drawn).to_have_count(lines)
         for each in await drawn.all():
             await expect(each).to_be_visible()
+
+
+async def test_on_a_phone_the_approvals_are_always_in_sight_and_the_rest_is_in_the_menu(rota: Any, sit: Any) -> None:
+    rota.automation("Carried along", "true")
+    reader = await sit()
+    page = await reader.page(LIST)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    approvals = page.locator(".places a", has_text="Approvals")
+    await expect(approvals).to_be_in_viewport(ratio=1)
+    await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(approvals).to_be_in_viewport(ratio=1)
+    await page.locator(".you summary").click()
+    await page.locator(".on-phones a", has_text="Fleet").click()
+    await expect(page.locator("h1")).to_have_text("Fleet")
+    await expect(approvals).to_be_in_viewport(ratio=1)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert reader.complaints == []

@@ -79,3 +79,17 @@ def test_money_has_its_cents_and_less_than_a_cent_is_not_nothing() -> None:
     drawn = charts.bars([(NOON.date(), 14.4)], unit="money", told="x")
     assert drawn.bars[0][4].endswith(": 14.40")
     assert drawn.grid[0][1] == "0"  # an axis stays short
+
+
+def test_bars_begin_with_the_first_day_that_has_a_value_but_show_a_week() -> None:
+    days = [(NOON.date() + timedelta(days=at), float(at == 27)) for at in range(30)]
+    assert len(charts.bars(days, unit="", told="x").ticks) == 7
+    early = [(day, float(at >= 10)) for at, (day, _) in enumerate(days)]
+    first, *_ = charts.bars(early, unit="", told="x").bars
+    assert first[-1].startswith(f"{early[10][0]:%-d %b}")
+    assert len(charts.bars(early, unit="", told="x").bars) == 20
+
+
+def test_a_short_stretch_has_marks_closer_together() -> None:
+    drawn = charts.lines({"line": []}, NOON, NOON + timedelta(hours=1), unit="", zone="UTC", told="x")
+    assert [word for _, word in drawn.ticks] == ["12:15", "12:30", "12:45"]

@@ -1,5 +1,6 @@
 """What agents say as markup: what it may become, and that nothing they write runs, loads or hides where a link leads."""
 
+import re
 import time
 from html.parser import HTMLParser
 
@@ -99,7 +100,7 @@ def test_a_picture_from_elsewhere_is_a_link_to_it() -> None:
 def test_what_people_expect_of_markdown() -> None:
     shown = markdown("# Found\n\nTwo *owners*, **one** `file`:\n\n1. a\n2. b\n\n| x | y |\n|---|---|\n| 1 | 2 |\n")
     for each in (
-        "<h4>Found</h4>",
+        "<h3>Found</h3>",
         "<em>owners</em>",
         "<strong>one</strong>",
         "<code>file</code>",
@@ -107,6 +108,11 @@ def test_what_people_expect_of_markdown() -> None:
         "<td>1</td>",
     ):
         assert each in shown
+
+
+def test_headings_begin_below_those_of_the_page_and_skip_no_level() -> None:
+    shown = markdown("## Found\n\n#### Two\n\n## Next\n\n### Three\n")
+    assert re.findall(r"<(h\d)>", shown) == ["h3", "h4", "h3", "h4"]
 
 
 def test_lines_stay_lines_and_entities_stay_as_written() -> None:

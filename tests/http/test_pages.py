@@ -670,6 +670,17 @@ async def test_older_runs_are_a_link_away(admin: AsyncClient, house: Any) -> Non
         assert "live=top-" in second.text  # history does not change, only what the top tells
 
 
+async def test_links_of_the_same_words_are_told_apart_and_a_far_fire_is_in_days(admin: AsyncClient, house: Any) -> None:
+    automation_id = await house.automation({"cron": "0 9 1 1 *"})
+    await house.ended_run(automation_id)
+    for path in ("/w/default/automations", "/w/default/agents"):
+        page = Page(await admin.get(path))
+        assert re.search(r"(Errand|Worker bee): Succeeded", page.text), path
+    detail = (await admin.get("/w/default/automations/errand")).text
+    assert re.search(r">Open the session<span class=\"unseen\"> – Errand, \w+", detail)
+    assert re.search(r">in \d+ days</time>", detail)
+
+
 async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> None:
     automation_id = await house.automation()
     await house.ended_run(automation_id, "failed", error_detail="out of paper")
@@ -677,12 +688,24 @@ async def test_runs_can_be_chosen_by_status(admin: AsyncClient, house: Any) -> N
     failed = (await admin.get("/w/default/runs?status=failed")).text
     assert "out of paper" in failed
     assert "all printed" not in failed
-    assert (await admin.get("/w/default/runs?status=odd")).status_code == 422
     offered = (await admin.get("/w/default/runs")).text
     assert all(f"/w/default/runs?status={each}" in offered for each in Status)
 
 
-@pytest.mark.parametrize(("ready_at", "told"), [(from_now(), "a free place"), (None, "the run before it")])
+@pytest.mark.parametrize(
+    "path", ["runs?status=%3Codd", "automations?status=%3Codd", "sessions?status=%3Codd", "approvals?status=%3Codd"]
+)
+async def test_an_unknown_status_in_the_address_is_left_out_and_named(
+    admin: AsyncClient, house: Any, path: str
+) -> None:
+    await house.queue_run(await house.automation())
+    answer = await admin.get(f"/w/default/{path}")
+    assert answer.status_code == 200
+    assert "Unknown status “&lt;odd”. Showing all" in answer.text
+    assert "Unknown status" not in (await admin.get(f"/w/default/{path.partition('?')[0]}")).text
+
+
+@pytest.mark.parametrize(("ready_at", "told"), [(from_now(), "a worker"), (None, "the previous run")])
 async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     admin: AsyncClient, house: Any, ready_at: Any, told: str
 ) -> None:
@@ -690,10 +713,10 @@ async def test_a_run_that_has_said_nothing_yet_says_what_it_waits_for(
     run = await house.queue_run(await house.automation())
     await house.set_run(ready_at=ready_at)
     session = f"/w/default/sessions/{run['session_id']}"
-    link = f'<a class="told" href="{session}">Waits for {told}</a>'
+    link = f'<a class="told" href="{session}">Waiting for {told}<span class="unseen"> – Errand, '
     for path in ("/w/default/runs", f"{LIST}/errand", "/w/default/sessions?kind=automation"):
         assert link in (await admin.get(path)).text
-    assert f"Waits for {told}" in Page(await admin.get(session)).text
+    assert f"Waiting for {told}" in Page(await admin.get(session)).text
 
 
 async def test_a_session_says_where_it_came_from(admin: AsyncClient, house: Any) -> None:

@@ -446,7 +446,9 @@ READ_ON = """(() => {
 })()"""
 
 
-async def test_a_grant_is_revoked_where_it_is_listed_and_given_anew(rota: Any, sit: Any, tmp_path: Path) -> None:
+async def test_a_grant_is_revoked_after_a_question_and_renewed_where_it_is_listed(
+    rota: Any, sit: Any, tmp_path: Path
+) -> None:
     saved = rota.automation("Trusted once", when(tmp_path / "never", 1, "echo no"))
     address = start(rota, saved)
     reader = await sit()
@@ -454,7 +456,8 @@ async def test_a_grant_is_revoked_where_it_is_listed_and_given_anew(rota: Any, s
     await expect(page.locator(".heading .pill")).to_have_text("Running")
     await page.goto(f"{rota.url}/w/default/settings/grants")
     row = page.locator("tr", has_text="Trusted once")
-    await row.get_by_role("button", name="Revoke").click()
+    await row.get_by_role("link", name="Revoke").click()
+    await page.get_by_role("button", name="Revoke grant").click()
     await expect(row.locator(".pill")).to_have_text("Revoked")
     await row.get_by_role("button", name="Renew").click()
     await expect(row.locator(".pill")).to_have_text("Valid")

@@ -254,27 +254,30 @@ async def test_a_session_says_what_its_run_waits_for(admin: AsyncClient, house: 
         tail = page.split('<div id="tail">')[1].split("</p>")[0]
         return " ".join(re.sub("<[^>]+>", "", tail).split())
 
-    assert await told() == "Waits for a worker: none is there now"
+    assert await told() == "Waiting: no worker is running Fleet: workers"
     feed = sessions.messages(web, house.caller, run["session_id"], 0, speech.Teller())
-    assert "Waits for a worker: " in (await anext(feed)).decode()
+    assert "Waiting: no worker is running" in (await anext(feed)).decode()
     await feed.aclose()
     await house.add_worker(kinds="{oracle}")
-    assert await told() == "Waits for a worker that runs agents of the kind command: none is there now"
+    assert await told() == "Waiting: no worker runs agents of the kind “command” Fleet: workers"
     await house.execute("UPDATE workers SET kinds = '{command}', pools = '{gpu}'")
-    wanted = "Waits for a worker of the pool default that runs agents of the kind command"
-    assert (await told()).startswith(wanted)
+    lacks_pool = "Waiting: no worker of the pool “default” runs agents of the kind “command”"
+    assert await told() == f"{lacks_pool} Fleet: workers"
+    for path in ("runs", f"automations/{automation_id}", "agents/worker-bee", "sessions?kind=automation"):
+        page = Page(await admin.get(f"{ROOT}/{path}"))
+        assert lacks_pool in page.text, path
+    banner = Page(await admin.get(f"{ROOT}/automations/{automation_id}")).text
+    assert "No worker of the pool “default” runs agents of the kind “command”. Runs wait until you start one" in banner
     await house.execute("UPDATE workers SET pools = '{gpu,default}'")
-    assert await told() == "Waits for a free place"
+    assert await told() == "Waiting for a worker"
+    assert "No worker" not in Page(await admin.get(f"{ROOT}/automations/{automation_id}")).text
     await house.set_run(tries=1, ready_at=from_now(hours=1, minutes=1))
-    assert await told() == "Tries again in 1 h"
+    assert await told() == "Retrying in 1 h"
     await house.set_run(ready_at=from_now())
-    assert await told() == "Waits for a free place"
+    assert await told() == "Waiting to retry"
     await house.set_run(tries=0, ready_at=None)
-    assert await told() == "Waits for the run before it"
-    assert (
-        f'<a href="{ROOT}/automations/{automation_id}">the run before it</a>'
-        in (await admin.get(f"{ROOT}/sessions/{run['session_id']}")).text
-    )
+    assert await told() == "Waiting for the previous run"
+    assert "Waiting for the previous run" in Page(await admin.get(f"{ROOT}/runs")).text
 
 
 async def test_a_session_says_how_many_tasks_of_its_run_were_refused(admin: AsyncClient, house: Any) -> None:
@@ -312,7 +315,7 @@ async def test_of_those_that_wait_the_first_in_line_is_shown(admin: AsyncClient,
     session = f"{ROOT}/sessions/{await house.value('SELECT id FROM sessions')}"
     await submit(admin, f"{session}/messages", prompt="Two")
     page = (await admin.get(session)).text
-    assert "Waits for a worker" in page
+    assert "Waiting: no worker is running" in page
     first, _ = await house.runs()
     assert f"/runs/{first['id']}/cancel" in page
     await house.set_run(first["id"], **run_state.running())
@@ -502,9 +505,9 @@ async def test_a_task_that_waits_for_an_answer_says_so_and_leads_to_it(admin: As
     asked = await house.add_question(run)
     text = (await admin.get(address)).text
     page = Page(await admin.get(address))
-    assert "1 waits for an answer, 1 waiting" in text
+    assert "1 waiting for approval, 1 waiting" in text
     assert 'class="node awaiting_approval"' in text
-    assert "look: waits for an answer" in text  # for who cannot see the picture
+    assert "look: waiting for approval" in text  # for who cannot see the picture
     assert f"{address}#a-{asked}" in [each.get("href") for each in page.all("a")]
     assert f"a-{asked}" in [each.get("id") for each in page.all("section")]
     assert 'class="node running"' not in text
@@ -606,3 +609,61 @@ async def test_the_list_of_conversations_shows_how_a_direct_run_ended(admin: Asy
     assert await status() == words.STATUS["queued"]
     await house.set_run(**run_state.ended("failed", error_class="agent_error"))
     assert await status() == words.STATUS["failed"]
+
+
+# ── The ways from a run to others ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_leads_to_what_it_retries_its_neighbours_its_agent_and_its_automation(
+    admin: AsyncClient, house: Any
+) -> None:
+    automation_id = await house.automation()
+    first = await house.ended_run(automation_id, "failed")
+    await submit(admin, f"{ROOT}/runs/{first['id']}/retry")
+    second = await house.run(retry_of=first["id"])
+    await house.set_run(second["id"], **run_state.running())
+    second = await house.set_run(second["id"], **run_state.ended())
+    third = await house.ended_run(automation_id)
+
+    async def links(run: Any) -> dict[str, str]:
+        page = Page(await admin.get(f"{ROOT}/sessions/{run['session_id']}"))
+        return {str(each.get("rel")): str(each["href"]) for each in page.all("a") if each.get("rel")}
+
+    assert await links(first) == {"next": f"{ROOT}/sessions/{second['session_id']}"}
+    assert await links(second) == {
+        "prev": f"{ROOT}/sessions/{first['session_id']}", "next": f"{ROOT}/sessions/{third['session_id']}"
+    }  # fmt: skip
+    retried = Page(await admin.get(f"{ROOT}/sessions/{second['session_id']}"))
+    assert "retry of the run of" in " ".join(retried.text.split())
+    hrefs = [each.get("href") for each in retried.all("a")]
+    assert hrefs.count(f"{ROOT}/sessions/{first['session_id']}") == 2
+    assert f"{ROOT}/automations/{automation_id}/edit" in hrefs
+    assert f"{ROOT}/agents/{first['agent_id']}" in hrefs
+    again = f"{ROOT}/automations/{automation_id}/run"
+    assert again in [
+        each.get("action") for each in Page(await admin.get(f"{ROOT}/sessions/{third['session_id']}")).all("form")
+    ]
+    failed = Page(await admin.get(f"{ROOT}/sessions/{first['session_id']}"))
+    assert again not in [each.get("action") for each in failed.all("form")]
+
+
+async def test_the_head_of_a_goal_sums_up_all_of_its_runs(admin: AsyncClient, house: Any) -> None:
+    address = await goal(admin, house)
+    [run] = await house.runs()
+    await house.set_run(run["id"], **run_state.ended(started_at=from_now(seconds=-9), finished_at=from_now(seconds=-8)))
+    await house.automation()
+    later = await house.add_run(
+        session_id=run["session_id"], source="task", status="succeeded", attempt=1, ready_at=None,
+        started_at=from_now(seconds=-2), finished_at=from_now(),
+    )  # fmt: skip
+    for run_id, amount in ((run["id"], 700), (later["id"], 50)):
+        await house.execute(
+            "INSERT INTO usage (workspace_id, run_id, attempt, unit, amount, account_id) "
+            "SELECT g.workspace_id, %s, 1, 'tokens', %s, g.account_id FROM grants g LIMIT 1", run_id, amount,
+        )  # fmt: skip
+    page = Page(await admin.get(address))
+    head = " ".join(page.text.split())
+    assert "Runs2 Started" in head
+    assert "Duration9.0 s" in head
+    assert "Tokens750" in head
+    assert "700 tokens" in head  # in the table of tasks, what one took

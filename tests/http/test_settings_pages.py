@@ -1,5 +1,6 @@
 """The settings and the list of sessions, asked for as a browser without scripts asks."""
 
+import re
 from typing import Any
 
 import pytest
@@ -230,7 +231,16 @@ async def test_a_grant_is_revoked_and_renewed(admin: AsyncClient, house: Any) ->
         assert NASTY in Page(page).text
         assert NASTY not in page.text
         assert "To run Worker bee" in page.text
+    assert "No run is waiting or in progress" in (await admin.get(f"{home}/{grant}/revoke")).text
     run = await house.queue_run(automation_id)
+    for path in (home, f"{home}/{grant}"):  # a link, because the next page says what stops
+        shown = Page(await admin.get(path))
+        assert f"{home}/{grant}/revoke" in [each.get("href") for each in shown.all("a")]
+        assert f"{home}/{grant}/revoke" not in [each.get("action") for each in shown.all("form")]
+    asks = await admin.get(f"{home}/{grant}/revoke")
+    assert "One run stops now" in asks.text
+    assert f"{ROOT}/sessions/{run['session_id']}" in asks.text
+    assert not await house.value("SELECT revoked_at FROM grants WHERE id = %s", grant)
     revoked = await submit(admin, f"{home}/{grant}/revoke", next=home)
     assert (revoked.status_code, revoked.headers["Location"]) == (303, home)
     assert (await house.run(run["id"]))["skip_reason"] == "grant_revoked"
@@ -263,6 +273,11 @@ async def test_the_audit_log_is_narrowed_by_its_own_words(admin: AsyncClient, ho
     home = f"{ROOT}/settings/audit"
     whole = await admin.get(home)
     assert "Refused: not_found" in whole.text
+    paused = re.search(r"action=[^\"&]*pause[^\"&]*", whole.text)
+    assert paused
+    narrowed = (await admin.get(f"{home}?{paused[0]}")).text
+    assert "automation “Errand”" in narrowed  # though no entry here has its name
+    assert "<code>none</code>" in narrowed  # a slug in full
     link = next(each["href"] for each in Page(whole).all("a") if "action=automation.pause" in (each["href"] or ""))
     assert link
     done = (await admin.get(f"{link}&refused=false")).text
@@ -324,8 +339,8 @@ async def test_a_conversation_is_opened_and_listed(admin: AsyncClient, house: An
     assert "There is none here." in (await admin.get(f"{home}?status=done")).text
     for fields in ({"agent": "worker-bee", "prompt": " "}, {"agent": "nobody", "prompt": "Hello"}):
         assert (await submit(admin, home, **fields)).status_code == 422
-    for path in (f"{home}?kind=odd", f"{home}?status=odd", f"{home}?kind=automation&status=done"):
-        assert (await admin.get(path)).status_code == 422
+    assert (await admin.get(f"{home}?kind=odd")).status_code == 422
+    assert "Unknown status" in (await admin.get(f"{home}?kind=automation&status=done")).text
     await house.execute("UPDATE members SET level = 'viewer'")
     assert "<textarea" not in (await admin.get(home)).text
     assert (await submit(admin, home, agent="worker-bee", prompt="Hello")).status_code == 403

@@ -141,7 +141,7 @@ async def test_an_agent_that_has_spent_its_budget_is_stopped_and_the_ledger_keep
     async with shift(spend_all):
         run = await until(ended(house, run_id))
     assert (run["status"], run["error_class"], run["attempt"]) == ("failed", "budget_exceeded", 1)
-    assert run["error_detail"] == "It has spent 12 tokens of the 10 that one run may."
+    assert run["error_detail"] == "Spent 12 tokens of its limit of 10 tokens."
     assert run["usage"]["tokens"] == 12
     assert await purse(house) == (12, 0)
 
@@ -426,7 +426,7 @@ async def test_runs_of_one_account_that_report_at_the_same_moment_exceed_its_cap
         await until(all_wait)
     await asyncio.gather(*reporting)
     assert await house.value("SELECT sum(amount) FROM usage") == 80
-    assert set(stopped) == {"Its account has spent 420 tokens of the 400 allowed for the month."}
+    assert set(stopped) == {"Its account spent 420 tokens of its limit of 400 tokens for the month."}
     assert await house.has_runs(7, cancel_reason="budget_exceeded")
     for desk in desks:  # the one that was below the cap when it reported goes on until its next report
         await desk.usage("tokens", 1)

@@ -1,5 +1,7 @@
 """`rota workers`: who runs the agents."""
 
+from typing import Any
+
 import click
 
 from rota.cli.noun import Rota, asks_rota, each_of
@@ -14,8 +16,17 @@ WORKERS = [
     Column("kinds", lambda worker: each_of(worker["kinds"], most=8)),
     Column("pools", lambda worker: each_of(worker["pools"])),
     Column("seen", lambda worker: brief(worker["last_seen_at"])),
-    Column("last words", lambda worker: each_of(run["last_line"] for run in worker["runs"] if run["last_line"])),
+    Column("last words", lambda worker: each_of(_line_of(run) for run in worker["runs"] if _line_of(run))),
 ]
+
+
+def _line_of(run: dict[str, Any]) -> str:
+    """The last line that a run has said; of a dead worker's run, what became of it."""
+    since = run.get("since")
+    if not since:
+        return str(run["last_line"])
+    elsewhere = f" on {since['worker_id']}" if since["worker_id"] and since["attempt"] > run["attempt"] else ""
+    return f"{run['run_id']} {since['status']}, attempt {since['attempt']}{elsewhere}"
 
 
 @command.command("list")

@@ -92,6 +92,7 @@ PAGE = "AND a.id < %(before)s {chosen}"
 CHOSEN = {
     "session_id": " AND a.session_id = %(session_id)s",
     "owner_id": " AND %(owner_id)s IN (s.owner_id, m.owner_id)",
+    "others_than": " AND (%(others_than)s IN (s.owner_id, m.owner_id)) IS NOT TRUE",
 }
 
 
@@ -306,11 +307,12 @@ async def page(
     status: str | None = None,
     session_id: SessionId | None = None,
     owner_id: UserId | None = None,
+    others_than: UserId | None = None,
     brief: bool = False,
 ) -> list[dict[str, Any]]:
-    """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions. `brief` as pages list
-    them: of a long detail only that there is one (`has_detail`)."""
-    given: dict[str, Any] = {"session_id": session_id, "owner_id": owner_id}
+    """Approvals, newest first; `owner_id` leaves those on that person's automations and sessions, `others_than` those
+    on nobody's or another's. `brief` as pages list them: of a long detail only that there is one (`has_detail`)."""
+    given: dict[str, Any] = {"session_id": session_id, "owner_id": owner_id, "others_than": others_than}
     chosen = "".join(CHOSEN[name] for name, value in given.items() if value)
     query = (BRIEFLY if brief else WHOLE)[status].replace("{chosen}", chosen)
     given |= {"workspace_id": workspace_id, "before": or_end(before, LARGEST_ID), "limit": limit, "status": status}

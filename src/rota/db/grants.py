@@ -110,6 +110,18 @@ SELECT count(*) AS runs, max(queued_at) AS last_run_at FROM runs
 """
 
 
+LIVE_RUNS = """
+-- What waits or runs on a grant, found among the workspace's live runs, as by those who end it: no index has the grant.
+SELECT r.id, r.status, r.session_id, r.queued_at, r.started_at, coalesce(a.name, g.name) AS name
+  FROM live_runs l
+       JOIN runs r ON r.workspace_id = l.workspace_id AND r.id = l.id
+       JOIN agents g ON g.workspace_id = r.workspace_id AND g.id = r.agent_id
+       LEFT JOIN automations a ON a.workspace_id = r.workspace_id AND a.id = r.automation_id
+ WHERE l.workspace_id = %(workspace_id)s AND r.grant_id = %(id)s
+ORDER BY r.id LIMIT %(limit)s
+"""
+
+
 async def add_account(conn: Connection, workspace_id: WorkspaceId, account_id: AccountId, name: str) -> None:
     await conn.execute(ADD_ACCOUNT, {"workspace_id": workspace_id, "id": account_id, "name": name})
 
@@ -139,6 +151,13 @@ async def add(
     made_for = {"automation_id": automation_id, "replaces": replaces}
     added = await conn.execute(ADD, {**given, **made_for, "scopes": list(scopes), "lasts": lasts})
     return added.rowcount == 1
+
+
+async def live_runs(
+    conn: Connection, workspace_id: WorkspaceId, grant_id: GrantId, *, limit: int
+) -> list[dict[str, Any]]:
+    """The runs that end when this grant is revoked, oldest first."""
+    return await named_rows(conn, LIVE_RUNS, {"workspace_id": workspace_id, "id": grant_id, "limit": limit})
 
 
 async def revoke(

@@ -1,6 +1,6 @@
 """Runs as they are read: the ledger."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -49,6 +49,35 @@ RARE: dict[str | None, str] = {
     Status.CANCELLED: " AND r.error_class IN ('cancelled_by_user', 'replaced')",
     Status.SKIPPED: " AND r.skip_reason IS NOT NULL",
 }
+
+BESIDE = """
+-- The sessions of the runs of an automation right before and after one of them.
+SELECT (SELECT n.session_id
+          FROM (SELECT r.id, r.session_id FROM runs r
+                 WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = %(automation_id)s AND r.id < %(id)s
+              ORDER BY r.id DESC LIMIT %(limit)s) n
+         WHERE n.session_id <> %(session_id)s ORDER BY n.id DESC LIMIT 1),
+       (SELECT n.session_id
+          FROM (SELECT r.id, r.session_id FROM runs r
+                 WHERE r.workspace_id = %(workspace_id)s AND r.automation_id = %(automation_id)s AND r.id > %(id)s
+              ORDER BY r.id LIMIT %(limit)s) n
+         WHERE n.session_id <> %(session_id)s ORDER BY n.id LIMIT 1)
+"""
+
+OF_SESSION = """
+-- What all runs of a session took together: from the first start to the last end, and every unit of usage.
+WITH newest AS MATERIALIZED (
+    SELECT r.workspace_id, r.id, r.started_at, r.finished_at FROM runs r
+     WHERE r.workspace_id = %(workspace_id)s AND r.session_id = %(session_id)s ORDER BY r.id DESC LIMIT %(limit)s)
+SELECT count(*) AS runs, min(started_at) AS started_at,
+       CASE WHEN bool_and(finished_at IS NOT NULL) THEN max(finished_at) END AS finished_at,
+       (SELECT coalesce(jsonb_object_agg(unit, amount), '{}')
+          FROM (SELECT u.unit, sum(u.amount) AS amount
+                  FROM newest n JOIN usage u ON u.workspace_id = n.workspace_id AND u.run_id = n.id GROUP BY u.unit) spent) AS usage
+  FROM newest
+"""
+
+BY_IDS = f"SELECT {COLUMNS} FROM runs r WHERE r.workspace_id = %(workspace_id)s AND r.id = ANY(%(ids)s)"  # noqa: S608
 
 USUAL_DURATION = """
 -- The median of its last twenty successes.
@@ -150,6 +179,28 @@ async def page(
         }
         await cursor.execute(f"{listed}{conditions} ORDER BY {in_order} DESC LIMIT %(limit)s".encode(), given)
         return await cursor.fetchall()
+
+
+async def beside(
+    conn: Connection, workspace_id: WorkspaceId, run: Mapping[str, Any], *, limit: int
+) -> tuple[UUID | None, UUID | None]:
+    """The sessions of the previous and the next run of the same automation, among so many each."""
+    given = {name: run[name] for name in ("automation_id", "id", "session_id")}
+    row = await (await conn.execute(BESIDE, {**given, "workspace_id": workspace_id, "limit": limit})).fetchone()
+    assert row
+    return row[0], row[1]
+
+
+async def of_session(conn: Connection, workspace_id: WorkspaceId, session_id: UUID, *, limit: int) -> dict[str, Any]:
+    """What the newest runs of a session took together."""
+    given = {"workspace_id": workspace_id, "session_id": session_id, "limit": limit}
+    [row] = await named_rows(conn, OF_SESSION, given)
+    return row
+
+
+async def by_ids(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    rows = await named_rows(conn, BY_IDS, {"workspace_id": workspace_id, "ids": list(ids)})
+    return {row["id"]: row for row in rows}
 
 
 async def queued_of(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> RunId | None:

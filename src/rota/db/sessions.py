@@ -17,7 +17,7 @@ from rota.model.session import SessionStatus
 SHOWN = """
 SELECT s.id, s.kind, s.status, s.origin, s.automation_id, s.agent_id, s.owner_id, s.last_seq, s.created_at, s.updated_at,
        s.goal, s.has_tasks, s.imported, coalesce(s.title, a.name, g.name, 'Session') AS title, g.name AS agent_name,
-       g.slug AS agent_slug
+       g.slug AS agent_slug, CASE WHEN g.deleted_at IS NULL THEN g.id END AS agent_ref
   FROM sessions s
        LEFT JOIN agents g ON g.workspace_id = s.workspace_id AND g.id = s.agent_id
        LEFT JOIN automations a ON a.workspace_id = s.workspace_id AND a.id = s.automation_id
@@ -26,7 +26,8 @@ SELECT s.id, s.kind, s.status, s.origin, s.automation_id, s.agent_id, s.owner_id
 
 ORIGIN = """
 -- Its first run, if an automation started it.
-SELECT a.id AS automation_id, a.name AS automation_name, a.slug AS automation_slug, r.id AS run_id, r.source, r.slot,
+SELECT a.id AS automation_id, a.name AS automation_name, a.slug AS automation_slug, a.owner_id,
+       a.deleted_at, r.id AS run_id, r.source, r.slot,
        r.started_at, r.queued_at
   FROM sessions s
        JOIN automations a ON a.workspace_id = s.workspace_id AND a.id = s.automation_id

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import orjson
 from psycopg.rows import dict_row
 
 from rota.db.pool import Connection
-from rota.model.ids import RunId, WorkerId, WorkspaceId
+from rota.model.ids import WorkerId, WorkspaceId
 
 BEAT = """
 INSERT INTO workers AS w (id, host, pid, places, busy, kinds, pools, sandbox, at_work)
@@ -18,17 +18,28 @@ VALUES (%(id)s, %(host)s, %(pid)s, %(places)s, %(busy)s, %(kinds)s, %(pools)s, %
 LEAVE = "UPDATE workers SET stopped_at = clock_timestamp(), busy = 0, at_work = '[]' WHERE id = %(id)s"
 
 LIST = """
--- A worker serves every workspace; each sees only its own runs in its hands.
-SELECT id, host, pid, places, busy, kinds, pools, sandbox, started_at, last_seen_at,
-       (SELECT coalesce(jsonb_agg(run - 'workspace_id'), '[]') FROM jsonb_array_elements(at_work) AS run
-         WHERE run ->> 'workspace_id' = %(workspace_id)s::text) AS runs,
-       CASE WHEN last_seen_at < clock_timestamp() - %(dead_after)s THEN 'dead'
-            WHEN busy = 0 THEN 'idle' WHEN busy >= places THEN 'busy' ELSE 'alive' END AS status
-  FROM workers WHERE stopped_at IS NULL AND last_seen_at > clock_timestamp() - interval '1 day'
-ORDER BY started_at DESC
+-- A worker serves every workspace; each sees only its own runs in its hands. A dead worker is busy with nothing: its runs
+-- are shown with what became of them since, which a live worker's need not be looked up for.
+SELECT w.id, w.host, w.pid, w.places, CASE s.status WHEN 'dead' THEN 0 ELSE w.busy END AS busy, w.kinds, w.pools,
+       w.sandbox, w.started_at, w.last_seen_at, s.status,
+       (SELECT coalesce(jsonb_agg(
+                   CASE s.status WHEN 'dead'
+                        THEN held.run - 'workspace_id' || jsonb_build_object('last_line', '', 'since', (
+                            SELECT jsonb_build_object('status', r.status, 'attempt', r.attempt, 'worker_id', r.worker_id,
+                                                      'session_id', r.session_id)
+                              FROM runs r
+                             WHERE r.workspace_id = %(workspace_id)s AND r.id = (held.run ->> 'run_id')::uuid))
+                        ELSE held.run - 'workspace_id' END), '[]')
+          FROM jsonb_array_elements(w.at_work) AS held(run)
+         WHERE held.run ->> 'workspace_id' = %(workspace_id)s::text) AS runs
+  FROM workers w
+       CROSS JOIN LATERAL (
+           SELECT CASE WHEN w.last_seen_at < clock_timestamp() - %(dead_after)s THEN 'dead'
+                       WHEN w.busy = 0 THEN 'idle' WHEN w.busy >= w.places THEN 'busy' ELSE 'alive' END AS status
+           OFFSET 0) s
+ WHERE w.stopped_at IS NULL AND w.last_seen_at > clock_timestamp() - interval '1 day'
+ORDER BY w.started_at DESC
 """
-
-OF_RUN = "SELECT executor, pool FROM runs WHERE workspace_id = %(workspace_id)s AND id = %(run_id)s"
 
 SERVED = """
 SELECT kind, array_agg(DISTINCT pool) FROM workers, unnest(kinds) AS kind, unnest(pools) AS pool
@@ -72,7 +83,7 @@ async def leave(conn: Connection, worker_id: WorkerId) -> None:
 
 async def all_of(conn: Connection, workspace_id: WorkspaceId, *, dead_after: timedelta) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(LIST, {"workspace_id": str(workspace_id), "dead_after": dead_after})
+        await cursor.execute(LIST, {"workspace_id": workspace_id, "dead_after": dead_after})
         return await cursor.fetchall()
 
 
@@ -95,27 +106,9 @@ async def sandbox_of(conn: Connection, worker_id: str) -> str | None:
 Lacking = Literal["worker", "kind", "pool"]
 
 
-class Unserved(NamedTuple):
-    """What a run waits for in vain: any worker, one for its kind, or one for its kind in its pool."""
-
-    lacks: Lacking
-    kind: str
-    pool: str
-
-
 def lacking(served: Mapping[str, Collection[str]], kind: str, pool: str) -> Lacking | None:
+    """What a run waits for in vain: any worker, one for its kind, or one for its kind in its pool."""
     if not served:
         return "worker"
     pools = served.get(kind, ())
     return None if pool in pools else "pool" if pools else "kind"
-
-
-async def unserved(
-    conn: Connection, workspace_id: WorkspaceId, run_id: RunId, *, dead_after: timedelta
-) -> Unserved | None:
-    """None if a live worker could claim this run, as soon as it has a place."""
-    found = await (await conn.execute(OF_RUN, {"workspace_id": workspace_id, "run_id": run_id})).fetchone()
-    if not found:
-        return None
-    lacks = lacking(await served(conn, dead_after=dead_after), *found)
-    return Unserved(lacks, *found) if lacks else None

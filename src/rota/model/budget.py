@@ -121,10 +121,16 @@ class Exceeded(NamedTuple):
     holder: str = ""
 
     def told(self) -> str:
-        spent, cap = plain(self.spent.normalize()), plain(self.cap)
+        spent, cap = (self._amount(each) for each in (self.spent.normalize(), self.cap))
         if self.holder:
-            return f"Its {self.holder} has spent {spent} {self.unit} of the {cap} allowed for the month."
-        return f"It has spent {spent} {self.unit} of the {cap} that one run may."
+            return f"Its {self.holder} spent {spent} of its limit of {cap} for the month."
+        return f"Spent {spent} of its limit of {cap}."
+
+    def _amount(self, value: Decimal) -> str:
+        """Money as people write it, to the cent unless it is smaller; its currency is that of the account."""
+        if self.unit != "money":
+            return f"{plain(value)} {self.unit}"
+        return f"{value:.2f}" if value == round(value, 2) else plain(value)
 
 
 class Month(NamedTuple):

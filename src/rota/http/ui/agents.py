@@ -108,10 +108,11 @@ async def _agent(conn: Connection, caller: Caller, *, shared: Web, ref: str) -> 
         "doubts": doubts,
         "sandboxes": sandboxes,
         "runs": recent,
+        "served": served,
         "subjects": subjects,
         "form": UNTOUCHED,
         "lives": True,
-        "seen": fingerprint(found, used, recent, subjects, unserved, doubts, sandboxes),
+        "seen": fingerprint(found, used, recent, subjects, doubts, sandboxes, served),
     }
 
 

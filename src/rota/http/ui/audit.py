@@ -6,14 +6,15 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from rota.db import audit
+from rota.db import audit, grants
 from rota.db.audit import Choice
 from rota.http.api.audit import Chosen
 from rota.http.api.paging import Cursor
-from rota.http.context import InUnit
+from rota.http.context import InUnit, Unit
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui.rendering import PageRoute, page
 from rota.model.caller import Level
+from rota.model.ids import as_uuid
 
 LISTED = 50
 NAMES = {"user_id": "user"}
@@ -31,12 +32,13 @@ async def audit_page(unit: InUnit, request: Request, chosen: Chosen, cursor: Cur
     given = _given(chosen)
     facts: dict[str, Any] = {
         "entries": found,
-        "names": _names(found),
+        "names": {**_names(found), **await _names_by_id(unit, found)},
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
         "chosen": chosen,
         "kept": urlencode(given),
         "chips": [(_told(name, value, found), urlencode(_without(given, name))) for name, value in given.items()],
+        "is_id": lambda ref: as_uuid(ref) is not None,
         "narrowed": lambda **more: urlencode({**given, **more}),
         "export": f"/api/v1/workspaces/{unit.caller.workspace_slug}/audit/export?{urlencode(given)}",
     }
@@ -51,6 +53,13 @@ def _names(found: list[dict[str, Any]]) -> dict[str, str]:
         if name := told.get("name") or told.get("title"):
             names.setdefault(each["object_id"], str(name))
     return names
+
+
+async def _names_by_id(unit: Unit, found: list[dict[str, Any]]) -> dict[str, str]:
+    """What agents and automations are called now, by their ids."""
+    ids = {known for each in found if each["object_id"] and (known := as_uuid(each["object_id"]))}
+    named = await grants.names(unit.conn, unit.caller.workspace_id, sorted(ids))
+    return {str(known): str(each["name"]) for known, each in named.items()}
 
 
 def _given(chosen: Choice) -> dict[str, str]:

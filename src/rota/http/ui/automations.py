@@ -12,13 +12,12 @@ from rota.db import agents, runs, triggers
 from rota.db import automations as rows
 from rota.db.listener import RUNS, TRIGGERS
 from rota.db.pool import Connection
-from rota.errors import Invalid
 from rota.http.api.paging import Cursor, Owner
 from rota.http.context import InUnit, Shared, Unit
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint
+from rota.http.ui.rendering import Next, PageRoute, choose, done, fingerprint
 from rota.http.ui.sections import sections
 from rota.http.ui.starters import STARTERS
 from rota.http.ui.strip import BARS
@@ -50,12 +49,12 @@ async def list_page(
     last_event_id: LastEventId = None,
 ) -> Response:
     """Every automation at a glance."""
-    if status is not None and status not in rows.STANDINGS:
-        raise Invalid("There is no such standing.", field="status")
+    chosen, unknown = choose(status, rows.STANDINGS)
     look = partial(
         _list,
         q=" ".join(q.replace("\x00", "").split()),
-        status=status,
+        status=chosen,
+        unknown=unknown,
         owner=owner,
         before=read_cursor(cursor),
         gone=gone,
@@ -65,7 +64,15 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, q: str, status: str | None, owner: str | None, before: UUID | None, gone: str
+    conn: Connection,
+    caller: Caller,
+    *,
+    q: str,
+    status: str | None,
+    unknown: str = "",
+    owner: str | None,
+    before: UUID | None,
+    gone: str,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     owner_id = await members.find_owner(conn, caller, owner)
@@ -85,6 +92,7 @@ async def _list(
         "lives": before is None,
         "chosen": status,
         "owner": owner,
+        "unknown": unknown,
         "q": q,
         "filters": FILTERS,
         "starters": STARTERS,

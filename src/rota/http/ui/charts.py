@@ -12,6 +12,7 @@ from rota.model.cron import load_zone
 WIDTH, HEIGHT = 520, 148
 LEFT, BOTTOM, TOP = 44, 22, 6
 ROWS = 4  # at most
+LEAST_DAYS = 7
 CLOCK = (
     *(1, 2, 5, 10, 15, 30),
     *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
@@ -63,7 +64,9 @@ def lines(series: Mapping[str, Points], start: datetime, end: datetime, *, unit:
 
 
 def bars(days: Sequence[tuple[date, float]], *, unit: str, told: str) -> Chart:
-    """One bar for each day."""
+    """One bar for each day, from the first that has a value on, but a week at least."""
+    begun = next((at for at, (_, value) in enumerate(days) if value > 0), 0)
+    days = days[max(min(begun, len(days) - LEAST_DAYS), 0) :]
     row, rows = _axis(max((value for _, value in days), default=0), unit)
     top = row * rows
     step = (WIDTH - LEFT) / max(len(days), 1)
@@ -101,16 +104,20 @@ def _grid(step: float, rows: int, unit: str) -> list[tuple[float, str]]:
     return [(_y(step * row, step * rows), figure(step * row, short)) for row in range(rows + 1)]
 
 
+MARKS = (timedelta(minutes=15), timedelta(hours=1), timedelta(hours=3), timedelta(hours=6))
+
+
 def _hours(start: datetime, end: datetime, zone: str) -> list[tuple[float, str]]:
-    """Whole hours of the reader's clock, six hours apart."""
+    """Round times of the reader's clock, six hours apart at most and six of them at most."""
     place = load_zone(zone)
-    at = start.astimezone(place).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    apart = next((each for each in MARKS if (end - start) / each <= 6), MARKS[-1])
+    at = start.astimezone(place).replace(minute=0, second=0, microsecond=0)
     found = []
     while at < end:
-        if at.hour % 6 == 0:
+        if at >= start and (at.hour * 60 + at.minute) % (apart // timedelta(minutes=1)) == 0:
             share = (at - start) / (end - start)
             found.append((LEFT + (WIDTH - LEFT) * share, f"{at:%H:%M}"))
-        at += timedelta(hours=1)
+        at += min(apart, MARKS[1])
     return [each for each in found if LEFT + 12 < each[0] < WIDTH - 12]
 
 

@@ -1,6 +1,6 @@
 """The page of one automation: when it runs, what it is told, and what became of every slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from rota.db import agents, memory, runs, triggers
+from rota.db import agents, memory, runs, triggers, workers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.http.api.paging import Cursor
@@ -64,6 +64,7 @@ async def detail_page(
         before=read_cursor(cursor),
         zone=zone_of(request, unit.caller),
         url=own_url(request, shared),
+        dead_after=shared.settings.timeouts.dead,
     )
     shows = View("automations/detail.html", "automations/_detail_results.html", "automations/_detail.html", look)
     return await stream.shown(unit, request, shared, shows, live, last_event_id)
@@ -73,8 +74,9 @@ async def shown_again(unit: Unit, request: Request, shared: Web, ref: str, form:
     """The page with a form of it that was refused, as it was filled in."""
     zone, url = zone_of(request, unit.caller), own_url(request, shared)
     facts = await _detail(
-        unit.conn, unit.caller, ref=ref, view="table", day=None, asked="", before=None, zone=zone, url=url
-    )
+        unit.conn, unit.caller, ref=ref, view="table", day=None, asked="", before=None, zone=zone, url=url,
+        dead_after=shared.settings.timeouts.dead,
+    )  # fmt: skip
     response = await page(unit, request, "automations/detail.html", **facts | {"form": form, "lives": False})
     response.status_code = form.status
     return response
@@ -91,6 +93,7 @@ async def _detail(
     before: UUID | None,
     zone: str,
     url: str,
+    dead_after: timedelta,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     found = await automations.find(conn, caller, ref, deleted=True)
@@ -106,6 +109,7 @@ async def _detail(
     agent = await agents.find(conn, workspace_id, str(found["agent_id"]))
     hindrance = _hindrance(found, agent)
     limits = await access_and_limits(conn, caller, found, agent)
+    served = await workers.served(conn, dead_after=dead_after)
     drawn = await _pictures(conn, caller, found, zone) if view == "calendar" else {}
     return {
         "automation": standing(shown),
@@ -113,6 +117,9 @@ async def _detail(
         "sentence": words.policy_sentence(drafts.of(shown).fields, words.overlaps_of(shown)),
         "hindrance": hindrance,
         "limits": limits,
+        "agent": agent,
+        "served": served,
+        "unserved": _unserved(found, agent, served),
         "memory": remembered,
         "form": UNTOUCHED,
         "url": url,
@@ -124,7 +131,7 @@ async def _detail(
         "asked": asked,
         "answer": await _answer(conn, caller, found, asked, zone) if asked else None,
         "lives": before is None and view == "table" and not asked and day is None,
-        "seen": fingerprint(found, history, rows, remembered, hindrance, limits),
+        "seen": fingerprint(found, history, rows, remembered, hindrance, limits, served),
         **drawn,
     }
 
@@ -135,6 +142,13 @@ def _hindrance(found: Mapping[str, Any], agent: Mapping[str, Any] | None) -> str
         return None
     paused = SkipReason.AGENT_PAUSED if agent and agent["status"] == "paused" else None
     return paused or found["grant_problem"]
+
+
+def _unserved(
+    found: Mapping[str, Any], agent: Mapping[str, Any] | None, served: Mapping[str, Collection[str]]
+) -> workers.Lacking | None:
+    """What of its agent no live worker serves, so that its runs would wait."""
+    return workers.lacking(served, agent["executor"], agent["pool"]) if agent and not found["deleted_at"] else None
 
 
 def _bounds(day: date | None, zone: str) -> tuple[UUID | None, UUID | None]:

@@ -18,8 +18,8 @@ from rota.http.ui.rendering import PageRoute, fingerprint, zone_of
 from rota.model.caller import Caller
 from rota.roster.automations import now_of
 
-SPAN, BUCKET = timedelta(hours=24), timedelta(minutes=10)
-UNSEEN = ("last_seen_at", "runs")  # of a worker: changes with every heartbeat
+SPAN, LEAST_SPAN, BUCKET = timedelta(hours=24), timedelta(hours=1), timedelta(minutes=10)
+UNSEEN = ("last_seen_at", "runs")  # of a live worker: they change with every heartbeat
 LATEST, MOST_WAITING = 20, 10_000  # runs of each stretch whose lateness is looked at; runs that wait and are counted
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/fleet", include_in_schema=False)
@@ -50,15 +50,26 @@ async def _fleet(conn: Connection, caller: Caller, *, shared: Web, zone: str) ->
         "waiting": waiting,
         "latest": late[-1] if late else None,
         "figure": charts.figure,
-        "charts": _drawn(history, late, start, now, zone),
+        "charts": _drawn(history, late, _first(history, late, start, now), now, zone),
         "lives": True,
         "seen": fingerprint(_told(members), history, late, waiting),
     }
 
 
+def _first(
+    history: Sequence[Mapping[str, Any]], late: Sequence[Mapping[str, Any]], start: datetime, now: datetime
+) -> datetime:
+    """Where the charts begin: with the first sample, but an hour ago at the latest."""
+    begun = min((row["at"] for row in (*history[:1], *late[:1])), default=now)
+    return max(start, min(begun, now - LEAST_SPAN))
+
+
 def _told(members: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """As the page shows them: what it does not show is no reason to send it anew."""
-    return [{name: value for name, value in each.items() if name not in UNSEEN} for each in members]
+    return [
+        {name: value for name, value in each.items() if each["status"] == "dead" or name not in UNSEEN}
+        for each in members
+    ]
 
 
 def _drawn(
@@ -72,19 +83,19 @@ def _drawn(
         {
             "title": "Queue depth", "tone": "queued-tone", "keys": [("", "Waiting"), ("second", "Running")],
             "chart": draw({"line": over("queued", history), "line second": over("running", history)}, unit="",
-                          told="Runs that wait and runs at work, over 24 hours"),
+                          told="Runs that wait and runs at work"),
         },
         {
-            "title": "Lateness", "tone": "late-tone", "keys": [("", "95 of 100 within"), ("second", "Half of them")],
+            "title": "Start delay", "tone": "late-tone", "keys": [("", "p95"), ("second", "Median")],
             "chart": draw({"line": over("most", late), "line second": over("median", late)}, unit="s",
-                          told="Time from slot to start, over 24 hours"),
+                          told="Time from slot to start"),
         },
         {
-            "title": "Load of the machines", "tone": "load-tone", "keys": [("", "CPU in use")],
-            "chart": draw({"line": over("cpu_percent", history)}, unit="%", told="CPU in use, over 24 hours"),
+            "title": "CPU", "tone": "load-tone", "keys": [("", "CPU in use")],
+            "chart": draw({"line": over("cpu_percent", history)}, unit="%", told="CPU in use"),
         },
         {
             "title": "Workers", "tone": "workers-tone", "keys": [("", "Workers alive")],
-            "chart": draw({"line": over("workers", history)}, unit="", told="Workers alive, over 24 hours"),
+            "chart": draw({"line": over("workers", history)}, unit="", told="Workers alive"),
         },
     ]  # fmt: skip

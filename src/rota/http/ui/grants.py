@@ -15,10 +15,11 @@ from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui.rendering import Next, PageRoute, done, is_live, page, part
 from rota.model.caller import Caller
 from rota.model.grant_scope import AGENT_RUN, WORKSPACE_READ, agent_of
-from rota.model.ids import as_uuid
+from rota.model.ids import GrantId, as_uuid
 from rota.roster import grants
 
 LISTED = 50
+STOPPING = 100  # runs that are listed before a grant is revoked
 
 router = APIRouter(route_class=PageRoute, prefix="/w/{workspace}/settings/grants", include_in_schema=False)
 
@@ -83,6 +84,18 @@ def _id(ref: str) -> UUID:
     if found is None:
         raise NotFound("There is no such grant.")
     return found
+
+
+@router.get("/{grant}/revoke")
+async def revoke_page(unit: InUnit, request: Request, grant: str) -> Response:
+    """What stops if the grant is revoked, and the button that does it."""
+    found = await grants.find(unit.conn, unit.caller, _id(grant))
+    unit.caller.must_own(found["user_id"], "revoke this grant")
+    [told] = await _told(unit.conn, unit.caller, [found])
+    stopping = await rows.live_runs(unit.conn, unit.caller.workspace_id, GrantId(found["id"]), limit=STOPPING)
+    uses = await rows.uses(unit.conn, unit.caller.workspace_id, found)
+    facts = {"grant": told, "uses": uses, "stopping": stopping, "more": len(stopping) == STOPPING}
+    return await page(unit, request, "settings/revoke.html", **facts)
 
 
 @router.post("/{grant}/revoke")

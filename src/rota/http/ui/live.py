@@ -96,7 +96,7 @@ async def parts(
 async def _look(view: View, conn: Connection, caller: Caller) -> Facts:
     """With what the top of every page tells."""
     facts = await view.look(conn, caller)
-    told = await glance.waiting(conn, caller.workspace_id, caller.user_id)
+    told = await glance.waiting(conn, caller)
     return {**facts, "glance": told, "seen": f"{facts['seen']}-{told.unread}-{told.approvals}"}
 
 

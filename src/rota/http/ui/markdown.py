@@ -16,7 +16,7 @@ LONGEST = 40_000  # longer ones are shown as they were said
 MOST_MARKS = 8_000  # likewise: each takes the parser up to 30 µs, in which nobody else is answered
 SCHEMES = {"http", "https", "mailto"}
 TAGS = {
-    "a", "blockquote", "br", "code", "del", "em", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "strong", "s",
+    "a", "blockquote", "br", "code", "del", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "strong", "s",
     "table", "tbody", "td", "th", "thead", "tr", "ul",
 }  # fmt: skip
 SPOKEN = {"code", "del", "em", "s", "strong"}
@@ -26,8 +26,8 @@ _LINE_END = re.compile(r"\r\n?|\n")  # as the parser counts lines
 _LAID_OUT = re.compile(r" {2}|\t|.*\S {3,}\S")  # by blanks, which Markdown takes away
 _TRACEBACK = re.compile(r" *Traceback \(most recent call last\):")
 _SPECIAL_NAME = re.compile(r"(?<!\w)__[a-z][a-z0-9_]*__(?!\w)")
-# Headings of a page belong to the page: those of an agent stand below them.
-HEADINGS = {"h1": "h4", "h2": "h5", "h3": "h6", "h4": "h6", "h5": "h6", "h6": "h6"}
+# Headings of a page belong to the page: those of an agent stand below them, and none skips a level.
+HIGHEST, LOWEST = 3, 6
 
 
 @lru_cache(maxsize=256)
@@ -41,6 +41,7 @@ def markdown(text: str) -> Markup:
     tokens = parser.parse(text, links)
     if _is_printed(text, tokens):
         return _as_said(text)
+    _lower_headings(tokens)
     clean = nh3.clean(
         parser.renderer.render(tokens, parser.options, links),
         tags=TAGS,
@@ -89,8 +90,6 @@ def _parser() -> "MarkdownIt":
     parser.disable(["entity", "html_block", "html_inline"])
     parser.inline.ruler.before("emphasis", "special_name", _special_name)
     parser.add_render_rule("image", _image)
-    for name in ("heading_open", "heading_close"):
-        parser.add_render_rule(name, _heading)
     for name in ("fence", "code_block"):
         parser.add_render_rule(name, _code)
     return parser
@@ -113,9 +112,16 @@ def _image(_: Any, tokens: Any, at: int, *__: Any) -> str:
     return Markup('<a href="{}">{}</a>').format(source, tokens[at].content or source)
 
 
-def _heading(_: Any, tokens: Any, at: int, *__: Any) -> str:
-    token = tokens[at]
-    return f"<{'/' if token.nesting < 0 else ''}{HEADINGS[token.tag]}>"
+def _lower_headings(tokens: "Sequence[Token]") -> None:
+    """The highest heading of a text becomes an `h3`; each next one is at most one level below the one before."""
+    levels = [int(token.tag[1]) for token in tokens if token.type == "heading_open"]
+    above = HIGHEST - min(levels, default=0)
+    level = HIGHEST - 1
+    for token in tokens:
+        if token.type == "heading_open":
+            level = min(int(token.tag[1]) + above, level + 1, LOWEST)
+        if token.type in {"heading_open", "heading_close"}:
+            token.tag = f"h{level}"
 
 
 def _code(_: Any, tokens: Any, at: int, *__: Any) -> str:

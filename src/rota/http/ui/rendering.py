@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -66,21 +66,22 @@ HTMX = json.dumps(
 
 
 class Place(NamedTuple):
-    """A page that the top leads to, and the letter that `g` takes there."""
+    """A page that the top leads to, and the letter that `g` takes there. On a phone, a `rare` one is in the menu."""
 
     path: str
     name: str
     key: str
+    rare: bool = False
 
 
 PLACES = (
     Place("automations", "Automations", "a"),
-    Place("agents", "Agents", "w"),
+    Place("agents", "Agents", "w", rare=True),
     Place("runs", "Runs", "r"),
     Place("sessions", "Sessions", "c"),
     Place("approvals", "Approvals", "p"),
-    Place("fleet", "Fleet", "f"),
-    Place("settings", "Settings", "s"),
+    Place("fleet", "Fleet", "f", rare=True),
+    Place("settings", "Settings", "s", rare=True),
 )
 SHORTCUTS = (
     (("Ctrl", "K"), "Search and commands"),
@@ -162,8 +163,10 @@ templates = Environment(
 )
 templates.filters |= {
     "ago": lambda value: words.ago(value, _zone.get()),
+    "away": words.away,
     "due": words.due,
     "at": words.at,
+    "clock": lambda value: words.clock(words.instant(value), _zone.get()),
     "at_place": words.at_place,
     "hms": words.hms,
     "elapsed": words.elapsed,
@@ -199,6 +202,8 @@ templates.globals |= {
     "started_by": words.STARTED_BY,
     "note": words.note,
     "refused_tasks": words.refused_tasks,
+    "lost_run": words.lost_run,
+    "waits_for": words.waits_for,
     "tries_again_at": words.tries_again_at,
     "answered": words.answered,
     "made_up_for": words.made_up_for,
@@ -232,6 +237,11 @@ class PageRoute(APIRoute):
         return handled
 
 
+def choose(value: str | None, known: Collection[str]) -> tuple[str | None, str]:
+    """A filter that an address names; one that is not known is left out, and named for the page to say so."""
+    return (value, "") if value is None or value in known else (None, value[:LONGEST_FILTER])
+
+
 def is_live(request: Request) -> bool:
     """htmx asks, for a part of a page that is shown already."""
     return "HX-Request" in request.headers
@@ -249,7 +259,7 @@ async def page(unit: Unit, request: Request, template: str, /, **facts: Any) -> 
         "sections": sections(request, unit.caller),
     }
     if "glance" not in facts:
-        facts["glance"] = await glance.waiting(unit.conn, unit.caller.workspace_id, unit.caller.user_id)
+        facts["glance"] = await glance.waiting(unit.conn, unit.caller)
     facts.setdefault("lives", False)
     return show(request, template, frame=frame, **told_to(request, unit.caller), **facts)
 
@@ -310,6 +320,7 @@ def theme(request: Request) -> str:
     return chosen if chosen in THEMES else "auto"
 
 
+LONGEST_FILTER = 60  # of an unknown one that is repeated on its page
 OF_A_VISIT = ("live", "seen", "gone")  # what an address says about one visit, not about the page
 
 

@@ -8,15 +8,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from rota.db import runs as rows
+from rota.db import workers
 from rota.db.listener import RUNS
 from rota.db.pool import Connection
-from rota.errors import Invalid, NotFound
+from rota.errors import NotFound
 from rota.http.api.paging import Cursor, Owner
-from rota.http.context import InUnit, Shared, Unit
+from rota.http.context import InUnit, Shared, Unit, Web
 from rota.http.shapes.pages import cursor_of, read_cursor
 from rota.http.ui import live as stream
 from rota.http.ui.live import LastEventId, Live, View
-from rota.http.ui.rendering import Next, PageRoute, done, fingerprint, is_live
+from rota.http.ui.rendering import Next, PageRoute, choose, done, fingerprint, is_live
 from rota.http.ui.words import STATUS
 from rota.model.caller import Caller, Level
 from rota.model.ids import RunId, as_uuid
@@ -44,31 +45,40 @@ async def list_page(
     last_event_id: LastEventId = None,
 ) -> Response:
     """Runs of the whole workspace, newest first."""
-    if status is not None and status not in set(Status):
-        raise Invalid("There is no such status.", field="status")
-    look = partial(_list, status=status, owner=owner, before=read_cursor(cursor))
+    chosen, unknown = choose(status, set(Status))
+    look = partial(_list, shared=shared, status=chosen, unknown=unknown, owner=owner, before=read_cursor(cursor))
     view = View("runs/list.html", "runs/_results.html", "runs/_list.html", look)
     return await stream.shown(unit, request, shared, view, live, last_event_id)
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, status: str | None, owner: str | None, before: UUID | None
+    conn: Connection,
+    caller: Caller,
+    *,
+    shared: Web,
+    status: str | None,
+    unknown: str = "",
+    owner: str | None,
+    before: UUID | None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     owner_id = await members.find_owner(conn, caller, owner)
     found = await rows.page(conn, workspace_id, before=before, limit=LISTED + 1, status=status, owner_id=owner_id)
     older, found = len(found) > LISTED, found[:LISTED]
     subjects = await rows.subjects(conn, workspace_id, [each["id"] for each in found])
+    served = await workers.served(conn, dead_after=shared.settings.timeouts.dead)
     return {
         "runs": found,
+        "served": served,
         "subjects": subjects,
         "older": cursor_of(found[-1]["id"]) if older else None,
         "first": before is None,
         "lives": before is None,
         "chosen": status,
         "owner": owner,
+        "unknown": unknown,
         "filters": [(each.value, STATUS[each]) for each in FILTERS],
-        "seen": fingerprint(found, subjects, older),
+        "seen": fingerprint(found, subjects, older, served),
     }
 
 

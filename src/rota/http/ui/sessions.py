@@ -43,6 +43,8 @@ AT_ONCE = 100  # events in one message
 FAR = 2000  # events behind the newest, from where on a page shows those instead
 REST_SECONDS = 0.5  # before a page that could not keep up is told more
 SHOWN_TASKS, SHOWN_ARTIFACTS = 200, 50
+NEIGHBOURS = 100  # runs before and after one among which one with a session is looked for
+SUMMED = 10_000  # runs of a goal whose figures are added up
 # What people change about a session by hand, by its kind: one that an automation made ends with its run.
 VERBS = {
     "interactive": (Verb.COMPLETE, Verb.ARCHIVE),
@@ -128,6 +130,7 @@ async def _whole(unit: Unit, head: dict[str, Any]) -> dict[str, Any]:
     return {
         **_seen_by(unit.caller, head),
         "origin": await sessions.origin(unit.conn, *where),
+        **await _ways(unit.conn, unit.caller.workspace_id, head["run"]),
         "artifacts": left[:SHOWN_ARTIFACTS],
         "more_artifacts": len(left) > SHOWN_ARTIFACTS,
         "may_write": _may_write(unit.caller, session),
@@ -135,6 +138,20 @@ async def _whole(unit: Unit, head: dict[str, Any]) -> dict[str, Any]:
         "roles": seated,
         "role_names": [(each["name"], each["name"]) for each in seated],
         "agents": await choosing.agents_offered(unit.conn, unit.caller, active=True) if extends else None,
+    }
+
+
+async def _ways(conn: Connection, workspace_id: WorkspaceId, run: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The ways from a run to others: to the one that it retries, and to its neighbours of the same automation."""
+    previous = following = retried = None
+    if run and run["automation_id"]:
+        previous, following = await runs.beside(conn, workspace_id, run, limit=NEIGHBOURS)
+    if run and run["retry_of"]:
+        retried = await runs.find(conn, workspace_id, run["retry_of"])
+    return {
+        "previous": previous,
+        "following": following,
+        "retried": retried if retried and run and retried["session_id"] != run["session_id"] else None,
     }
 
 
@@ -202,6 +219,7 @@ async def _tasks(conn: Connection, workspace_id: WorkspaceId, session_id: Sessio
         "task_counts": {status: counts[status] for status in TASK_WORDS if status in counts},
         "tasks_left_out": left_out,
         "questions": asking,
+        "figures": await runs.by_ids(conn, workspace_id, [each["run_id"] for each in shown if each["run_id"]]),
         "seats": {each["run_id"]: each["role"] for each in shown if each["run_id"]},
     }
 
@@ -259,28 +277,33 @@ async def _head(conn: Connection, shared: Web, workspace_id: WorkspaceId, sessio
     if not session:
         raise NotFound("There is no such session.")
     run = (await runs.foremost_of_sessions(conn, workspace_id, [session_id])).get(session_id)
+    of_goal = run is not None and session["kind"] == "background"
     asked = await approvals.page(
         conn, workspace_id, before=None, limit=ASKED, status="pending", session_id=session_id, brief=True
     )
     return {
         "session": session,
         "run": run,
-        "unserved": await _unserved(conn, shared, workspace_id, run) if run else None,
+        "served": await _served(conn, shared, run),
         "ended": run is not None and run["status"] in TERMINAL,
         "approvals": asked[::-1],
         "voice": session["agent_name"] or "Agent",
         "sandbox": await _sandbox(conn, run) if run else None,
+        "total": await runs.of_session(conn, workspace_id, session_id, limit=SUMMED) if of_goal else None,
         "currency": await _currency(conn, workspace_id, run) if run else "",
-        **(await _tasks(conn, workspace_id, session_id) if session["has_tasks"] else {"tasks": [], "seats": {}}),
+        **(
+            await _tasks(conn, workspace_id, session_id)
+            if session["has_tasks"]
+            else {"tasks": [], "seats": {}, "figures": {}}
+        ),
     }
 
 
-async def _unserved(
-    conn: Connection, shared: Web, workspace_id: WorkspaceId, run: Mapping[str, Any]
-) -> workers.Unserved | None:
-    if run["status"] != "queued" or run["ready_at"] is None:
-        return None
-    return await workers.unserved(conn, workspace_id, run["id"], dead_after=shared.settings.timeouts.dead)
+async def _served(conn: Connection, shared: Web, run: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """What live workers serve, if the run waits for one."""
+    if run is None or run["status"] != "queued":
+        return {}
+    return await workers.served(conn, dead_after=shared.settings.timeouts.dead)
 
 
 async def _sandbox(conn: Connection, run: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,6 @@
 """Facts in the words of a page: statuses, reasons, and times as people tell them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +8,7 @@ from zlib import crc32
 
 from markupsafe import Markup
 
+from rota.db.workers import lacking
 from rota.model.cron import load_zone
 from rota.model.firing import QUEUEING_KINDS, effective_overlap
 from rota.model.reasons import FAILED, SKIPPED
@@ -28,7 +29,7 @@ STATUS = {
 }
 # As people see a task. `asking` is one that runs and waits for an answer.
 TASK_WORDS = {
-    "asking": "Waits for an answer",
+    "asking": "Waiting for approval",
     "running": "Running",
     "ready": "Ready",
     "pending": "Waiting",
@@ -151,7 +152,7 @@ def answered(approval: Mapping[str, Any]) -> str:
         case "cancelled":
             return "Its run ended before anybody answered."
         case _:
-            return "Waits for an answer."
+            return "Waiting for an answer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +171,29 @@ def note(run: Mapping[str, Any]) -> Note:
         case "failed" | "cancelled":
             return Note(FAILED.get(run["error_class"], "It failed"), detail=run.get("error_detail") or "")
         case "queued" if run.get("tries") or run.get("rescues"):
-            return Note("Waits for another try", detail=run.get("error_detail") or "")
+            return Note("Waiting to retry", detail=run.get("error_detail") or "")
         case "running" | "awaiting_approval" if run.get("cancel_requested_at"):
-            return Note("Is being cancelled")
+            return Note("Cancelling")
         case "awaiting_approval":
-            return Note("Waits for an answer")
+            return Note("Waiting for approval")
         case _:
             return Note(run["summary"] or "")
+
+
+def waits_for(run: Mapping[str, Any], served: Mapping[str, Collection[str]] | None) -> tuple[str, str]:
+    """What a queued run waits for, and what of it no live worker serves. `served` is None where it is not known."""
+    if run["ready_at"] is None:
+        return "Waiting for the previous run", ""
+    lacks = lacking(served, run["executor"], run["pool"]) if served is not None else None
+    match lacks:
+        case "worker":
+            return "Waiting: no worker is running", lacks
+        case "kind":
+            return f"Waiting: no worker runs agents of the kind “{run['executor']}”", lacks
+        case "pool":
+            return f"Waiting: no worker of the pool “{run['pool']}” runs agents of the kind “{run['executor']}”", lacks
+    again = run.get("tries") or run.get("rescues")
+    return "Waiting to retry" if again else "Waiting for a worker", ""
 
 
 def tries_again_at(run: Mapping[str, Any], *, now: datetime | None = None) -> datetime | None:
@@ -233,6 +250,13 @@ def ago(value: datetime | str | None, zone: str = "UTC", *, now: datetime | None
         return Markup('<span class="none">–</span>')
     moment = instant(value)
     return _time(moment, "data-ago", relative(moment, now or datetime.now(UTC), zone))
+
+
+def away(value: datetime) -> Markup:
+    """How far off a time is, beside which the time itself stands: in days where it is over a week."""
+    moment, now = instant(value), datetime.now(UTC)
+    days = int((moment - now).total_seconds() // 86400)
+    return _time(moment, "", f"in {days} days") if days >= 7 else ago(moment, now=now)
 
 
 def due(moment: datetime) -> Markup:
@@ -358,6 +382,21 @@ REFUSED_TASKS = {
     TOO_DEEP: "too deep below the first task",
     TOO_MANY_OF_RUN: "more than one run may add",
 }
+
+
+def lost_run(run: Mapping[str, Any]) -> str:
+    """What became of a run whose worker is dead."""
+    since = run["since"]
+    if since is None:
+        return "deleted since"
+    ended = since["status"] not in {"queued", "running", "awaiting_approval"}
+    if ended:
+        return STATUS[since["status"]].lower()
+    if since["status"] == "queued":
+        return "waiting for another worker"
+    if since["attempt"] == run["attempt"]:
+        return "waiting to be taken back when its lease ends"
+    return f"attempt {since['attempt']} on {since['worker_id']}" if since["worker_id"] else "waiting for approval"
 
 
 def refused_tasks(run: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@
   const length = () => (transcript?.offsetHeight ?? 0) + (tail?.offsetHeight ?? 0);
   let atEnd = false, read = null, stood = 0, was = 0;
   if (jump) new IntersectionObserver(([end]) => jump.hidden = end.isIntersecting).observe(tail);
+  // What is at work is followed from the first moment, unless the address or the browser says where to read.
+  if (tail?.querySelector(".at-work .running") && !scrollY && !location.hash) scrollTo(0, document.body.scrollHeight);
   document.addEventListener("htmx:before:swap", () => {
     was = length();
     atEnd = !!tail && innerHeight + scrollY >= document.body.scrollHeight - 96;
