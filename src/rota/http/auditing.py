@@ -48,7 +48,7 @@ class Record:
         named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         about = path.rstrip("/").endswith("}") or action.verb != "create"
         ref = request.path_params.get(named[-1]) if named and about else None
-        if not path:
+        if action.kind == "workspace":
             ref = request.path_params["workspace"]
         return cls(action, None if ref is None else _cut(str(ref)), request.client.host if request.client else None)
 

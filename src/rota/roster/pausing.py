@@ -1,7 +1,6 @@
 """Pausing a workspace: no trigger of it starts a run until it is resumed, by an admin or at the end that was set."""
 
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
 
 from rota.db import automations, clock, pauses
 from rota.db.listener import RUNS, TRIGGERS
@@ -14,20 +13,29 @@ from rota.roster import triggers
 from rota.runs import cancelling
 
 
-async def pause(conn: Connection, caller: Caller, *, reason: str, until: datetime | None) -> dict[str, Any] | None:
+async def pause(
+    conn: Connection, caller: Caller, *, reason: str, until: datetime | None = None, lasts: timedelta | None = None
+) -> None:
     """Pause the workspace, or give its pause another reason and end. Waiting runs that a trigger started are skipped,
     those at work finish."""
     caller.must_be(Level.ADMIN, "pause the workspace")
     workspace_id = caller.workspace_id
-    if until and until <= await clock.now(conn):
-        raise Invalid("`until` has passed. Give a later time, or none.", code="until_passed", field="until")
+    until = await _end_of(conn, until, lasts)
     if since := await pauses.end(conn, workspace_id, None, if_over=True):
         await _resume_schedules(conn, workspace_id, since)
     await pauses.begin(conn, workspace_id, caller.user_id, reason=reason, until=until)
     await automations.lock_all(conn, workspace_id)
     await cancelling.skip_waiting_of_workspace(conn, workspace_id)
     _wake(conn, workspace_id)
-    return await pauses.find(conn, workspace_id)
+
+
+async def _end_of(conn: Connection, until: datetime | None, lasts: timedelta | None) -> datetime | None:
+    if until and lasts:
+        raise Invalid("Give `until` or `lasts`, not both.", field="lasts")
+    now = await clock.now(conn)
+    if until and until <= now:
+        raise Invalid("`until` has passed. Give a later time, or none.", code="until_passed", field="until")
+    return now + lasts if lasts else until
 
 
 async def resume(conn: Connection, caller: Caller) -> None:
