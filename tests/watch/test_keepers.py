@@ -126,7 +126,7 @@ GROWING = {
 KEPT = {  # the ledger, what people saved, and what belongs to a run or session for good
     "accounts", "agents", "automations", "credentials", "grants", "identities", "imported_parts", "live_runs", "members",
     "migrations",
-    "notification_choices", "notification_outbox", "notification_targets", "ready_runs", "reservations", "revisions", "runs", "session_roles",
+    "notification_choices", "notification_outbox", "notification_targets", "pauses", "ready_runs", "reservations", "revisions", "runs", "session_roles",
     "sessions", "spending", "taken_runs", "task_dependencies", "tasks", "tokens", "triggers", "usage", "usage_spans", "usage_tallies", "users",
     "workspaces",
 }  # fmt: skip
