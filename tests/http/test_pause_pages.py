@@ -83,6 +83,15 @@ async def test_an_end_is_read_on_the_readers_clock_and_shown_on_it(admin: AsyncC
     assert shown == ["2098-07-01T09:00"]
 
 
+async def test_the_list_promises_no_next_run_while_everything_is_paused(admin: AsyncClient, house: Any) -> None:
+    await house.automation({"cron": "0 * * * *", "timezone": "UTC"})
+    listed = f"{ROOT}/automations"
+    assert "All are paused" not in Page(await admin.get(listed)).text
+    await submit(admin, FORM, reason="Moving")
+    assert "All are paused" in Page(await admin.get(listed)).text
+    assert "All are paused" in (await admin.get(listed, headers=live())).text
+
+
 async def test_htmx_is_led_on_after_a_pause_and_told_of_a_refusal_in_place(admin: AsyncClient) -> None:
     headers = {"Origin": "http://rota.test", "Sec-Fetch-Site": "same-origin"}
     refused = await admin.post(FORM, data={"reason": ""}, headers=live(**headers))
