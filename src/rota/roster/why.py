@@ -65,7 +65,7 @@ async def _with_pause(conn: Connection, workspace_id: WorkspaceId, answer: Answe
 
 async def _pause_at(conn: Connection, workspace_id: WorkspaceId, at: datetime | None) -> str | None:
     pause = await pauses.find_at(conn, workspace_id, at) if at else None
-    return pause and f"The workspace was paused by {pause['paused_by']}: {pause['reason'].rstrip('.')}."
+    return f"The workspace was paused by {pause['paused_by']}: {pause['reason'].rstrip('.')}." if pause else None
 
 
 def recorded(ledger: Sequence[Mapping[str, Any]], minute: datetime) -> Answer | None:
