@@ -184,7 +184,7 @@ TOOLS = (
          "its payload. Returns the runs.",
          {"event": "invoice.paid", "data": {"number": 17}, "key": "invoice-17"}),
     # The house
-    Tool("get_workspace", "GET ", READS,
+    Tool("get_workspace", "GET", READS,
          "Show the workspace: its name, zone and limits, and whether all its automations are paused, by whom and why.",
          {}),
     Tool("pause_workspace", "POST /pause", ENDS,
