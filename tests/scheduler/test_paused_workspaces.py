@@ -258,6 +258,20 @@ async def test_an_automation_that_is_created_while_the_workspace_is_resumed_fire
     assert following
 
 
+async def test_an_automation_that_is_resumed_while_the_workspace_is_resumed_fires(house: House) -> None:
+    automation = str(await house.automation(HOURLY, next_fire_at=NOON))
+    async with house.db.transaction() as conn:
+        await automations.pause(conn, house.caller, automation)
+    await pause(house)
+    async with house.db.transaction() as conn:
+        await automations.resume(conn, house.caller, automation)
+        resuming = asyncio.create_task(resume(house))
+        await until(lambda: house.value(f"SELECT ({WAITING}) = 1"))
+    await resuming
+    [following] = await next_fires(house)
+    assert following
+
+
 async def test_two_admins_who_pause_at_once_make_one_pause(house: House) -> None:
     async with house.db.transaction() as conn:
         await pausing.pause(conn, house.caller, reason="First", until=None)
