@@ -62,7 +62,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_every_tool_and_every_verb_of_the_desk_is_an_operation(contents: Any) -> None:
-    offered = {f"{each['method']} {each['path'].removeprefix(API)}" for each in contents["operations"]}
+    offered = {f"{each['method']} {each['path'].removeprefix(API)}".strip() for each in contents["operations"]}
     desk = DESK.removeprefix(API)
     verbs = [operation.split() for verb in contents["desk"].values() for operation in verb.get("operations", ())]
     assert {tool["route"] for tool in contents["mcp_tools"].values()} <= offered

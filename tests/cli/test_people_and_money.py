@@ -91,6 +91,19 @@ async def test_the_workspace_and_oneself_are_shown_and_changed(rota: Command, an
     assert "12 to 256" in (await rota("me", "password", stdin="old\nshort", code=2)).stderr
 
 
+async def test_the_workspace_is_paused_and_resumed(rota: Command, answer: Answer) -> None:
+    told = (await rota("workspace", "pause", "--reason", "The database is being moved", "--for", "2h")).stdout
+    assert "The database is being moved" in told
+    until = (await answer("workspace", "show"))["pause"]["until"]
+    moved = await answer("workspace", "pause", "--reason", "Still moving", "--until", "2099-01-01T00:00:00Z")
+    assert (moved["pause"]["reason"], moved["pause"]["until"] > until) == ("Still moving", True)
+    assert "Still moving" in (await rota("workspace", "show")).stdout
+    await rota("workspace", "pause", "--reason", "x", "--for", "2h", "--until", "2099-01-01T00:00:00Z", code=2)
+    await rota("workspace", "pause", code=2)
+    assert (await rota("workspace", "resume")).stdout == f"{moved['slug']} is resumed.\n"
+    assert (await answer("workspace", "resume"))["pause"] is None
+
+
 async def test_what_one_hears_of_is_chosen_and_where(rota: Command, answer: Answer) -> None:
     chosen = await answer("notifications", "choose", "paused", "--no-outward")
     assert chosen["paused"] == {"bell": True, "outward": False}

@@ -270,6 +270,7 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "/credentials", {"name": "key", "value": "long enough"}, "description"),
     ("POST", "/sessions", {"agent": "worker-bee", "prompt": "x"}, "title"),
     ("POST", "/members", {"email": "ada@example.org"}, "name"),
+    ("POST", "/pause", {}, "reason"),
 ]
 
 

@@ -88,6 +88,8 @@ WRITES: list[tuple[Step, list[Step]]] = [
     (("POST", "/accounts", {"name": "Mine"}), []),
     (("PATCH", "/accounts/{account}", {"name": "Ours"}), []),
     (("PATCH", "", {"name": "Ours"}), []),
+    (("POST", "/pause", {"reason": "The budget is spent", "lasts": "2h"}), []),
+    (("POST", "/resume", None), [("POST", "/pause", {"reason": "The budget is spent"})]),
     (("PATCH", "/me", {"name": "Me"}), []),
     (("PUT", "/me/password", {"current": PASSWORD, "new": f"{PASSWORD} anew"}), []),
     (("DELETE", "/me/logins", None), []),

@@ -204,6 +204,10 @@ async def ask_and_answer(model: Journey, office: Office) -> None:
 
 async def look_around(model: Journey, office: Office) -> None:
     assert "items" in await model("list_workers")
+    assert (await model("get_workspace"))["pause"] is None
+    paused = await model("pause_workspace", reason="The database is being moved", lasts="2h")
+    assert paused["pause"]["reason"] == "The database is being moved"
+    assert (await model("resume_workspace"))["pause"] is None
     assert "items" in await model("get_usage", since="2026-01-01", until="2026-01-31")
     assert "items" in await model("get_forecast")
 

@@ -124,7 +124,7 @@ async def test_a_schedule_rests_only_while_its_agent_is_paused(house: House) -> 
     for status, rests in (("active", False), ("paused", True)):
         await house.execute("UPDATE agents SET status = %s", status)
         async with house.db.transaction() as conn:
-            await triggers.rest_while_agent_paused(conn, [(house.caller.workspace_id, trigger_id)])
+            await triggers.rest_while_paused(conn, [(house.caller.workspace_id, trigger_id)])
         assert ((await next_fires(house)) == [None]) is rests
 
 

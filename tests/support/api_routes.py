@@ -125,6 +125,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PATCH", "/credentials/{credential}", {"description": "Mine"}),
     ("DELETE", "/credentials/{credential}", None),
     ("PATCH", "", {"name": "Ours"}),
+    ("POST", "/pause", {"reason": "The budget is spent"}),
+    ("POST", "/resume", None),
     ("POST", "/accounts", {"name": "Mine"}),
     ("PATCH", "/accounts/{account}", {"budget": None}),
     ("POST", "/members", {"email": "ada@example.org"}),
@@ -141,7 +143,7 @@ WRITES: list[tuple[str, str, Any]] = [
 FOR_ADMINS = {
     ("POST", "/agents"), ("PATCH", "/agents/{agent}"), ("DELETE", "/agents/{agent}"),
     ("POST", "/credentials"), ("PATCH", "/credentials/{credential}"), ("DELETE", "/credentials/{credential}"),
-    ("PATCH", ""), ("POST", "/members"), ("PATCH", "/members/{member}"), ("DELETE", "/members/{member}"),
+    ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/members"), ("PATCH", "/members/{member}"), ("DELETE", "/members/{member}"),
     ("POST", "/members/{member}/link"), ("POST", "/accounts"), ("PATCH", "/accounts/{account}"),
 }  # fmt: skip
 OF_ONES_OWN = {  # whatever the level; another's is not there

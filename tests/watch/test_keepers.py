@@ -135,7 +135,7 @@ GROWING = {
 KEPT = {  # what people saved, sums of what was spent, and what a trigger keeps
     "accounts", "agents", "automations", "credentials", "grants", "identities", "imported_parts", "live_runs", "members",
     "migrations",
-    "notification_choices", "notification_outbox", "notification_targets", "ready_runs", "revisions",
+    "notification_choices", "notification_outbox", "notification_targets", "pauses", "ready_runs", "revisions",
     "spending", "taken_runs", "tokens", "triggers", "usage_spans", "usage_tallies", "users",
     "workspaces",
 }  # fmt: skip

@@ -31,11 +31,16 @@ class Table(NamedTuple):
 # Of a person, and the same in every workspace.
 DISABLED = "(SELECT jsonb_build_object('disabled', u.disabled_at IS NOT NULL) FROM users u WHERE u.id = t.user_id)"
 
+PAUSE = """
+coalesce((SELECT jsonb_build_object('paused_at', p.paused_at, 'pause_reason', p.reason, 'paused_until', p.until)
+            FROM pauses p WHERE p.workspace_id = t.id AND p.resumed_at IS NULL), '{}')
+"""
+
 BY_SLUG = "t.slug = %(ref)s AND t.deleted_at IS NULL"
 
 # What can be looked at before and after a change.
 TABLES = {
-    "workspace": Table("workspaces", "t.slug = %(ref)s", workspace="id"),
+    "workspace": Table("workspaces", "t.slug = %(ref)s", workspace="id", more=PAUSE),
     "agent": Table("agents", BY_SLUG),
     "automation": Table("automations", BY_SLUG),
     "trigger": Table("triggers"),

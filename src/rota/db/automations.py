@@ -112,6 +112,11 @@ SELECT status FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(ses
 
 BY_REF = "((a.slug = %(ref)s AND a.deleted_at IS NULL) OR a.id = %(id)s::uuid)"
 
+LOCK_ALL = """
+-- Also those that are paused or deleted: whoever resumes or restores one now has looked whether the workspace is paused.
+SELECT FROM automations WHERE workspace_id = %(workspace_id)s ORDER BY id FOR NO KEY UPDATE
+"""
+
 LOCK = f"""
 -- In a statement of its own, as HOLD: joined to the agent it had before, one that was just given another would not be found.
 SELECT FROM automations a WHERE a.workspace_id = %(workspace_id)s AND {BY_REF} FOR NO KEY UPDATE
@@ -130,6 +135,11 @@ async def find(conn: Connection, workspace_id: WorkspaceId, ref: str, *, lock: b
         await conn.execute(LOCK.encode(), given)
     found = await named_rows(conn, f"{SHOWN} AND {BY_REF}", given)
     return found[0] if found else None
+
+
+async def lock_all(conn: Connection, workspace_id: WorkspaceId) -> None:
+    """Wait for those who change or fire an automation of the workspace, and hold them all."""
+    await conn.execute(LOCK_ALL, {"workspace_id": workspace_id})
 
 
 async def taken(conn: Connection, workspace_id: WorkspaceId, slugs: Sequence[str]) -> set[str]:

@@ -488,6 +488,18 @@ CREATE TABLE oidc_sign_ins (
     expires_at timestamptz NOT NULL
 );
 
+CREATE TABLE pauses (
+    workspace_id uuid NOT NULL,
+    id uuid NOT NULL,
+    reason text NOT NULL,
+    paused_at timestamptz DEFAULT clock_timestamp() NOT NULL,
+    paused_by uuid NOT NULL,
+    until timestamptz,
+    resumed_at timestamptz,
+    resumed_by uuid,
+    CONSTRAINT pauses_reason_check CHECK ((reason <> ''::text))
+);
+
 CREATE TABLE rate_buckets (
     workspace_id uuid NOT NULL,
     key bytea NOT NULL,
@@ -885,6 +897,7 @@ ALTER TABLE notification_outbox ADD CONSTRAINT notification_outbox_pkey PRIMARY 
 ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_pkey PRIMARY KEY (workspace_id, user_id, id);
 ALTER TABLE oidc_sign_ins ADD CONSTRAINT oidc_sign_ins_pkey PRIMARY KEY (state_hash);
+ALTER TABLE pauses ADD CONSTRAINT pauses_pkey PRIMARY KEY (workspace_id, id);
 ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_pkey PRIMARY KEY (workspace_id, key);
 ALTER TABLE ready_runs ADD CONSTRAINT ready_runs_pkey PRIMARY KEY (id);
 ALTER TABLE reservations ADD CONSTRAINT reservations_pkey PRIMARY KEY (workspace_id, run_id, holder_id, unit);
@@ -964,6 +977,8 @@ CREATE INDEX notifications_by_subject ON notifications USING btree (workspace_id
 CREATE INDEX notifications_by_time ON notifications USING btree (updated_at);
 CREATE INDEX notifications_of_user ON notifications USING btree (workspace_id, user_id, latest_id);
 CREATE UNIQUE INDEX notifications_unread ON notifications USING btree (workspace_id, user_id, kind, subject_id) WHERE (read_at IS NULL);
+CREATE UNIQUE INDEX pauses_one_at_a_time ON pauses USING btree (workspace_id) WHERE (resumed_at IS NULL);
+CREATE INDEX pauses_that_end ON pauses USING btree (until) WHERE (resumed_at IS NULL);
 CREATE INDEX rate_buckets_by_time ON rate_buckets USING btree (filled_at);
 CREATE INDEX ready_runs_in_order ON ready_runs USING btree (workspace_id, queue, pool, executor, priority, ready_at);
 CREATE INDEX reservations_of_holder ON reservations USING btree (workspace_id, holder_id, month, unit);
@@ -1049,6 +1064,9 @@ ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_user_id_fke
 ALTER TABLE notification_targets ADD CONSTRAINT notification_targets_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id);
 ALTER TABLE notifications ADD CONSTRAINT notifications_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
+ALTER TABLE pauses ADD CONSTRAINT pauses_paused_by_fkey FOREIGN KEY (paused_by) REFERENCES users(id);
+ALTER TABLE pauses ADD CONSTRAINT pauses_resumed_by_fkey FOREIGN KEY (resumed_by) REFERENCES users(id);
+ALTER TABLE pauses ADD CONSTRAINT pauses_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE rate_buckets ADD CONSTRAINT rate_buckets_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE reservations ADD CONSTRAINT reservations_workspace_id_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(id);
 ALTER TABLE revisions ADD CONSTRAINT revisions_created_by_fkey FOREIGN KEY (created_by) REFERENCES users(id);

@@ -9,14 +9,18 @@ import orjson
 from psycopg import DataError
 from psycopg.rows import TupleRow, dict_row
 
+from rota.db import pauses
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
 from rota.model.firing import Due, Firing, Flight, Policy, Timing
 from rota.model.ids import AgentId, AutomationId, RunId, TriggerId, WorkspaceId
+from rota.model.run import SkipReason
 
 NEXT = """
--- All that an idle pass reads: the head of one partial index.
-SELECT min(next_fire_at), coalesce(%(now)s::timestamptz, now()) FROM triggers WHERE next_fire_at IS NOT NULL
+-- All that an idle pass reads: the heads of two partial indexes.
+SELECT (SELECT min(next_fire_at) FROM triggers WHERE next_fire_at IS NOT NULL),
+       (SELECT min(until) FROM pauses WHERE resumed_at IS NULL),
+       coalesce(%(now)s::timestamptz, now())
 """
 
 OVERDUE = """
@@ -147,7 +151,8 @@ SELECT t.id, now(), t.overlap, t.jitter,
        {TIMING_COLUMNS}
        {POLICY_COLUMNS}
        {FLIGHT},
-       CASE WHEN a.status = 'paused' THEN 'paused' END
+       CASE WHEN a.status = 'paused' OR EXISTS (
+                SELECT FROM pauses p WHERE p.workspace_id = a.workspace_id AND {pauses.GOES_ON}) THEN 'paused' END
   FROM json_to_recordset(%(triggers)s::json) AS g0(workspace_id uuid, id uuid)
        JOIN triggers t ON t.workspace_id = g0.workspace_id AND t.id = g0.id AND t.enabled
        JOIN automations a ON a.workspace_id = t.workspace_id AND a.id = t.automation_id AND a.deleted_at IS NULL
@@ -252,32 +257,41 @@ UPDATE triggers t
  WHERE t.workspace_id = g.workspace_id AND t.id = g.id
 """
 
-REST_WHILE_AGENT_PAUSED = """
--- In a statement of its own, behind the locks of the automations: it sees an agent that was resumed while they were waited
--- for, and resuming an agent waits for them.
+REST_WHILE_PAUSED = """
+-- In a statement of its own, behind the locks of the automations: it sees an agent or a workspace that was resumed while
+-- they were waited for, and whoever resumes one waits for them.
 UPDATE triggers t SET next_fire_at = NULL
   FROM json_to_recordset(%(triggers)s::json) AS g(workspace_id uuid, id uuid), automations a, agents
  WHERE t.workspace_id = g.workspace_id AND t.id = g.id
    AND a.workspace_id = t.workspace_id AND a.id = t.automation_id
    AND agents.workspace_id = a.workspace_id AND agents.id = a.agent_id
-   AND (agents.status = 'paused' OR agents.deleted_at IS NOT NULL)
+   AND (agents.status = 'paused' OR agents.deleted_at IS NOT NULL
+        OR EXISTS (SELECT FROM pauses p WHERE p.workspace_id = t.workspace_id AND p.resumed_at IS NULL))
 """
 
-DUE_OF_AGENT = """
+DUE_OF = """
+-- Of an agent, or of the whole workspace.
 SELECT DISTINCT a.id
   FROM automations a JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id
- WHERE a.workspace_id = %(workspace_id)s AND a.agent_id = %(agent_id)s AND t.next_fire_at <= statement_timestamp()
+ WHERE a.workspace_id = %(workspace_id)s AND (a.agent_id = %(agent_id)s OR %(agent_id)s::uuid IS NULL)
+   AND t.next_fire_at <= %(until)s
 ORDER BY a.id
 """
 
 RESTING = """
--- The schedules of active automations that are not due at any time, or were due by now.
+-- The schedules of active automations that are not due at any time, or were due until then, and that nothing keeps paused:
+-- of an agent, of an automation, or of the whole workspace.
 SELECT t.*
-  FROM automations a JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id
- WHERE a.workspace_id = %(workspace_id)s AND (a.agent_id = %(agent_id)s OR a.id = %(automation_id)s)
-   AND a.status = 'active' AND a.deleted_at IS NULL
+  FROM automations a
+       JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id
+       JOIN agents g ON g.workspace_id = a.workspace_id AND g.id = a.agent_id
+ WHERE a.workspace_id = %(workspace_id)s
+   AND (a.agent_id = %(agent_id)s OR a.id = %(automation_id)s
+        OR (%(agent_id)s::uuid IS NULL AND %(automation_id)s::uuid IS NULL))
+   AND a.status = 'active' AND a.deleted_at IS NULL AND g.status = 'active' AND g.deleted_at IS NULL
+   AND NOT EXISTS (SELECT FROM pauses p WHERE p.workspace_id = a.workspace_id AND p.resumed_at IS NULL)
    AND t.kind IN ('cron', 'every', 'at') AND t.enabled AND t.parked_error IS NULL
-   AND (t.next_fire_at IS NULL OR t.next_fire_at <= statement_timestamp())
+   AND (t.next_fire_at IS NULL OR t.next_fire_at <= %(until)s)
 ORDER BY t.id
 """
 
@@ -374,11 +388,11 @@ def due_from(row: TupleRow) -> Due:
     )
 
 
-async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | None, datetime]:
-    """When the next trigger is due, and what time it is."""
+async def next_due(conn: Connection, now: datetime | None) -> tuple[datetime | None, datetime | None, datetime]:
+    """When the next trigger is due, when the pause of a workspace ends next, and what time it is."""
     row = await (await conn.execute(NEXT, {"now": now})).fetchone()
     assert row
-    return row[0], row[1]
+    return row[0], row[1], row[2]
 
 
 async def count_overdue(conn: Connection) -> int:
@@ -389,13 +403,20 @@ async def count_overdue(conn: Connection) -> int:
 
 
 async def lock_due(conn: Connection, now: datetime | None, limit: int) -> list[tuple[Due, datetime]]:
-    """Lock what is due and nobody else holds, with all that decides about it; and the time of the look."""
+    """Lock what is due and nobody else holds, with all that decides about it; and the time of the look. Whether the
+    workspace is paused is read behind the locks: pausing waits for them, and then skips what was fired."""
     rows = await (await conn.execute(DUE, {"now": now, "limit": limit})).fetchall()
     found = [(due_from(row), row[40]) for row in rows]
+    if found and (paused := await pauses.among(conn, {due.policy.workspace_id for due, _ in found}, now)):
+        found = [(_refused_if(due, due.policy.workspace_id in paused), at) for due, at in found]
     if may_wait := {_automation(due) for due, _ in found if due.flight.busy and due.keeps_one_waiting}:
         waiting = await _where_one_waits(conn, may_wait)
         found = [(_with_waiting(due, waiting), at) for due, at in found]
     return found
+
+
+def _refused_if(due: Due, paused: bool) -> Due:
+    return due._replace(policy=due.policy._replace(refused=SkipReason.PAUSED)) if paused else due
 
 
 def _automation(due: Due) -> tuple[UUID, UUID]:
@@ -522,15 +543,17 @@ async def advance(conn: Connection, firings: Iterable[Firing]) -> None:
     await conn.execute(ADVANCE, {"firings": orjson.dumps(given).decode()})
 
 
-async def rest_while_agent_paused(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) -> None:
-    """Let these triggers rest if their agent is still paused. Their automations must be locked."""
+async def rest_while_paused(conn: Connection, triggers: Iterable[tuple[UUID, UUID]]) -> None:
+    """Let these triggers rest if their agent or workspace is still paused. Their automations must be locked."""
     given = [{"workspace_id": w, "id": t} for w, t in triggers]
-    await conn.execute(REST_WHILE_AGENT_PAUSED, {"triggers": orjson.dumps(given).decode()})
+    await conn.execute(REST_WHILE_PAUSED, {"triggers": orjson.dumps(given).decode()})
 
 
-async def due_of_agent(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId) -> list[AutomationId]:
-    """The automations of this agent that are due and were not fired yet."""
-    rows = await conn.execute(DUE_OF_AGENT, {"workspace_id": workspace_id, "agent_id": agent_id})
+async def due_of(
+    conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId | None, *, until: datetime
+) -> list[AutomationId]:
+    """The automations of this agent, or of the workspace, that were due until then and not fired yet."""
+    rows = await conn.execute(DUE_OF, {"workspace_id": workspace_id, "agent_id": agent_id, "until": until})
     return [automation_id for (automation_id,) in await rows.fetchall()]
 
 
@@ -540,9 +563,11 @@ async def resting(
     *,
     agent_id: AgentId | None = None,
     automation_id: AutomationId | None = None,
+    until: datetime,
 ) -> list[dict[str, Any]]:
-    """The schedules of an agent's active automations, or of one automation, that will not fire unless they are set."""
-    given = {"workspace_id": workspace_id, "agent_id": agent_id, "automation_id": automation_id}
+    """The schedules of active automations that will not fire unless they are set: an agent's, one automation's, or all
+    of the workspace."""
+    given = {"workspace_id": workspace_id, "agent_id": agent_id, "automation_id": automation_id, "until": until}
     return await named_rows(conn, RESTING, given)
 
 

@@ -184,6 +184,17 @@ TOOLS = (
          "its payload. Returns the runs.",
          {"event": "invoice.paid", "data": {"number": 17}, "key": "invoice-17"}),
     # The house
+    Tool("get_workspace", "GET", READS,
+         "Show the workspace: its name, zone and limits, and whether all its automations are paused, by whom and why.",
+         {}),
+    Tool("pause_workspace", "POST /pause", ENDS,
+         "Pause all automations of the workspace, with a `reason` that everybody sees: no schedule, webhook or event "
+         "starts a run until it is resumed, or until the end that `until` or `lasts` sets. Runs that wait are skipped; "
+         "what runs finishes. For admins.",
+         {"reason": "The database is being moved", "lasts": "2h"}),
+    Tool("resume_workspace", "POST /resume", SETS,
+         "Let all automations of a paused workspace fire again, counting from now. For admins.",
+         {}),
     Tool("list_workers", "GET /workers", READS,
          "List the workers that run agents, whether they are alive, and what they are at. Use it when runs stay "
          "queued.",

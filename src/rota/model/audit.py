@@ -9,6 +9,7 @@ RESTLESS = frozenset({"updated_at", "last_used_at", "last_seq", "lease_until", "
 UNTOLD = frozenset(
     {"config", "instructions", "prompt", "input", "payload", "editor", "value", "error_detail", "summary"}
 )
+OF_WORKSPACE = frozenset({"pause", "resume"})  # verbs that stand right behind the workspace's own address
 SECRET = ("secret", "hash", "password", "sealed", "token")
 
 
@@ -27,6 +28,8 @@ def action_of(method: str, path: str) -> Action:
     parts = [part for part in path.split("/") if part]
     if not parts:
         return Action("workspace", VERBS[method])
+    if len(parts) == 1 and parts[0] in OF_WORKSPACE:
+        return Action("workspace", parts[0])
     collections = [at for at, part in enumerate(parts) if not part.startswith("{") and _is_collection(parts, at)]
     kind = _singular(parts[collections[-1]])
     last = parts[-1]

@@ -32,6 +32,9 @@ _INSTANT = timedelta(microseconds=1)
 # A scheduler that is running fires within milliseconds: what is later than this waited for one to come back.
 LATE = timedelta(seconds=5)
 
+# Nothing that is due later would run either, until somebody resumes the agent or the workspace.
+RESTING = frozenset({SkipReason.AGENT_PAUSED, SkipReason.PAUSED})
+
 QUEUEING_KINDS = frozenset({"webhook", "event", "after"})
 
 
@@ -168,7 +171,7 @@ class Firing(NamedTuple):
     fires: int
     flight: Flight
     replaces: bool = False  # its first start does
-    rests: bool = False  # its agent is paused: nothing is due until it is resumed
+    rests: bool = False  # its agent or workspace is paused: nothing is due until that is resumed
 
 
 def fire(due: Due, now: datetime, flight: Flight) -> Firing:
@@ -206,7 +209,7 @@ def fire(due: Due, now: datetime, flight: Flight) -> Firing:
         fires,
         flight,
         replaces,
-        rests=due.policy.refused == SkipReason.AGENT_PAUSED,
+        rests=due.policy.refused in RESTING,
     )
 
 

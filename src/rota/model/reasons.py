@@ -2,7 +2,7 @@
 
 SKIPPED = {
     "prior_in_flight": "Skipped: the run before was still going",
-    "paused": "Skipped: the automation was paused",
+    "paused": "Skipped: the automation or the workspace was paused",
     "deleted": "Skipped: the automation was deleted",
     "agent_paused": "Skipped: its agent is paused",
     "grant_revoked": "Skipped: its grant was revoked",

@@ -17,6 +17,7 @@ from rota.model.address import PUBLIC_ONLY, AllowList
 from rota.model.caller import Caller, Level
 from rota.model.credential import check_http_secret
 from rota.model.ids import AgentId, new_id
+from rota.model.run import SkipReason
 from rota.roster import slugs, triggers
 from rota.runs import cancelling
 
@@ -91,7 +92,8 @@ async def change(
     if agent["status"] == "paused" and found["status"] == "active":
         await cancelling.skip_waiting_of_agent(conn, caller.workspace_id, agent["id"])
     if agent["status"] == "active" and found["status"] == "paused":
-        await triggers.resume_of_agent(conn, caller.workspace_id, agent["id"], now=await clock.now(conn))
+        now = await clock.now(conn)
+        await triggers.resume_of(conn, caller.workspace_id, agent["id"], reason=SkipReason.AGENT_PAUSED, now=now)
     return await find(conn, caller, str(agent["id"])), warnings
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rota.access import credentials, grants
 from rota.db import agents as agent_rows
-from rota.db import automations, clock, triggers
+from rota.db import automations, clock, pauses, triggers
 from rota.db import grants as grant_rows
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
@@ -47,6 +47,7 @@ async def create(
     caller.must_be(Level.MEMBER, "create an automation")
     if values.get("run_immediately"):
         scope.check(caller.scopes, Scope.RUN, field="run_immediately")
+    await pauses.hold(conn, caller.workspace_id)
     now = await now_of(conn)
     agent = await _agent(conn, caller, values["agent"])
     automation = {**DEFAULTS, **values, "id": AutomationId(new_id()), "workspace_id": caller.workspace_id}

@@ -10,7 +10,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from rota.access.vault import Vault
-from rota.db import automations, triggers, webhook_secrets
+from rota.db import automations, pauses, triggers, webhook_secrets
 from rota.db.listener import TRIGGERS
 from rota.db.pool import Connection
 from rota.errors import Conflict, Invalid, NotFound
@@ -271,6 +271,14 @@ def next_fire(row: Mapping[str, Any], now: datetime) -> datetime | None:
     return timing(row).next_after(now) if row["kind"] in TIMED and row["enabled"] else None
 
 
+async def _next_due(
+    conn: Connection, automation: Mapping[str, Any], row: Mapping[str, Any], now: datetime
+) -> datetime | None:
+    """When it is due; None while its automation or the workspace is paused. The automation must be locked."""
+    due = next_fire(row, now) if automation["status"] == "active" else None
+    return None if due and await pauses.is_paused(conn, automation["workspace_id"]) else due
+
+
 async def save(
     conn: Connection,
     automation: Mapping[str, Any],
@@ -322,7 +330,7 @@ async def add(
 ) -> TriggerId:
     """Save one more trigger; it first fires at its next slot."""
     trigger_id = TriggerId(new_id())
-    due = next_fire(row, now) if automation["status"] == "active" else None
+    due = await _next_due(conn, automation, row, now)
     owner = {"workspace_id": automation["workspace_id"], "automation_id": automation["id"], "id": trigger_id}
     await _refuse_cycle(conn, automation, row, field)
     await triggers.insert(conn, _storable(row) | owner | {"next_fire_at": due})
@@ -335,7 +343,7 @@ async def change(
     """Give a trigger another definition; it keeps its id and how often it fired, and counts from now."""
     stored = await find(conn, automation, trigger_id)
     await _pass_over(conn, automation, {trigger_id}, now)
-    due = next_fire({**row, "fires": stored["fires"]}, now) if automation["status"] == "active" else None
+    due = await _next_due(conn, automation, {**row, "fires": stored["fires"]}, now)
     await _refuse_cycle(conn, automation, row, "")
     place = {"workspace_id": automation["workspace_id"], "id": trigger_id, "next_fire_at": due}
     await triggers.update(conn, _storable(row) | place)
@@ -409,27 +417,32 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
 
 async def resume(conn: Connection, automation: Mapping[str, Any], *, now: datetime) -> None:
     """Count from now, with the anchors kept: what was due meanwhile is not made up for. One that cannot be evaluated is
-    parked, as the scheduler does; the others fire."""
+    parked, as the scheduler does; the others fire, or rest until the workspace is resumed."""
     for row in await triggers.of_automations(conn, automation["workspace_id"], [automation["id"]]):
         try:
-            await triggers.set_next(conn, automation["workspace_id"], row["id"], next_fire(row, now))
+            due = await _next_due(conn, {**automation, "status": "active"}, row, now)
+            await triggers.set_next(conn, automation["workspace_id"], row["id"], due)
         except Invalid as refused:
             await triggers.park(conn, automation["workspace_id"], row["id"], refused.message)
 
 
-async def resume_of_agent(conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId, *, now: datetime) -> None:
-    """Let the schedules of a resumed agent's automations count from now. Due slots that were not fired yet are skipped.
-    The automations must be locked."""
-    for automation_id in await triggers.due_of_agent(conn, workspace_id, agent_id):
-        await passing.record(conn, workspace_id, automation_id, SkipReason.AGENT_PAUSED)
-    await _set_resting(conn, workspace_id, await triggers.resting(conn, workspace_id, agent_id=agent_id), now)
+async def resume_of(
+    conn: Connection, workspace_id: WorkspaceId, agent_id: AgentId | None = None, *, reason: SkipReason, now: datetime
+) -> None:
+    """Let the schedules of an agent or a workspace that was resumed count from now. Slots that were due by now and not
+    fired yet are skipped. The automations must be locked."""
+    for automation_id in await triggers.due_of(conn, workspace_id, agent_id, until=now):
+        await passing.record(conn, workspace_id, automation_id, reason, until=now)
+    await _set_resting(
+        conn, workspace_id, await triggers.resting(conn, workspace_id, agent_id=agent_id, until=now), now
+    )
 
 
 async def resume_of_automation(
     conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, *, now: datetime
 ) -> None:
     """Let resting schedules of an automation count from now: it got another agent, and the one before may be paused."""
-    resting = await triggers.resting(conn, workspace_id, automation_id=automation_id)
+    resting = await triggers.resting(conn, workspace_id, automation_id=automation_id, until=now)
     await _set_resting(conn, workspace_id, [row for row in resting if row["next_fire_at"] is None], now)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from rota.db import agents, runs, triggers
+from rota.db import agents, pauses, runs, triggers
 from rota.db.pool import Connection
 from rota.errors import Invalid
 from rota.model.describe import describe
@@ -34,7 +34,7 @@ async def why(
 ) -> Answer:
     automation_id = AutomationId(automation["id"])
     ledger = await runs.slots_from(conn, workspace_id, automation_id, since=id_at(minute - MINUTE), limit=LOOKED_AT)
-    told = recorded(ledger, minute)
+    told = await _with_pause(conn, workspace_id, recorded(ledger, minute))
     if told and told.code != "missed":
         return told
     now = await now_of(conn)
@@ -43,12 +43,29 @@ async def why(
     if told and (not schedules or _due_within(schedules, minute)):
         return told
     answer = unrecorded(automation, schedules, minute, now)
+    if answer.code == "off" and (paused := await _pause_at(conn, workspace_id, answer.next_slot)):
+        first = await runs.last_slot(conn, workspace_id, automation_id, until=minute)
+        skipped = first if first and first["skip_reason"] == SkipReason.PAUSED else None
+        return Answer("workspace_paused", f"{paused} Later slots of a pause are not listed.", skipped, answer.next_slot)
     if answer.code == "off":
         last = await runs.last_slot(conn, workspace_id, automation_id, until=minute)
         if last and last["skip_reason"] == SkipReason.AGENT_PAUSED:
             text = "Its agent was paused. The first slot of the pause was skipped; later ones are not listed."
             return Answer("agent_paused", text, last, answer.next_slot)
     return answer
+
+
+async def _with_pause(conn: Connection, workspace_id: WorkspaceId, answer: Answer | None) -> Answer | None:
+    """The answer for a skipped slot, with who paused the workspace then and why."""
+    if answer and answer.run and answer.run["skip_reason"] == SkipReason.PAUSED:
+        paused = await _pause_at(conn, workspace_id, answer.run["slot"])
+        return answer._replace(text=f"{answer.text} {paused}") if paused else answer
+    return answer
+
+
+async def _pause_at(conn: Connection, workspace_id: WorkspaceId, at: datetime | None) -> str | None:
+    pause = await pauses.find_at(conn, workspace_id, at) if at else None
+    return f"The workspace was paused by {pause['paused_by']}: {pause['reason'].rstrip('.')}." if pause else None
 
 
 def recorded(ledger: Sequence[Mapping[str, Any]], minute: datetime) -> Answer | None:

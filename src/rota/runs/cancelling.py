@@ -117,6 +117,13 @@ async def skip_waiting_of_agent(conn: Connection, workspace_id: WorkspaceId, age
     await ending.end(conn, ended)
 
 
+async def skip_waiting_of_workspace(conn: Connection, workspace_id: WorkspaceId) -> None:
+    """Turn triggered runs that nobody has claimed into skipped ones: the workspace was paused."""
+    reason = SkipReason.PAUSED
+    ended = await run_status.end_queued(conn, workspace_id, of_all=True, status=Status.SKIPPED, skip_reason=reason)
+    await ending.end(conn, ended)
+
+
 async def skip_waiting(
     conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId, reason: SkipReason
 ) -> None:

@@ -19,6 +19,7 @@ from rota.metrics import FIRED, LATENESS, SKIPPED
 from rota.model.firing import Due, Firing, Flight, fire, spread, uncounted
 from rota.model.ids import TriggerId, WorkspaceId
 from rota.model.run import SkipReason, Start
+from rota.roster import pausing
 from rota.runs import cancelling, starting
 
 log = logging.getLogger(__name__)
@@ -61,15 +62,28 @@ class Scheduler:
         """Fire everything that is due, then say for how long nothing will be."""
         while True:
             async with self._db.connection() as conn:
-                due_at, now = await triggers.next_due(conn, self._clock())
-                wait = (due_at - now).total_seconds() if due_at else self._tick.total_seconds()
-                if wait > 0:
-                    return min(wait, self._tick.total_seconds())
+                due_at, pause_ends_at, now = await triggers.next_due(conn, self._clock())
+                soonest = min((at for at in (due_at, pause_ends_at) if at), default=now + self._tick)
+                if soonest > now:
+                    return min((soonest - now).total_seconds(), self._tick.total_seconds())
+                ended = bool(pause_ends_at and pause_ends_at <= now and await self._end_pause(conn))
                 fired = await self.fire_batch(conn)
             if fired == self._batch:
                 await self._fire_in_streams()
-            elif not fired:
+            elif not (fired or ended):
                 return CONTENDED_SECONDS
+
+    async def _end_pause(self, conn: Connection) -> bool:
+        """Resume a workspace whose pause has reached its end, unless another does so or somebody changes the pause."""
+        try:
+            async with conn.transaction():
+                workspace_id = await pausing.end_next(conn, self._clock())
+                reach("scheduler.resumed")
+        except OVERTAKEN:
+            return False
+        if workspace_id:
+            log.info("workspace.resumed", extra={"workspace_id": workspace_id})
+        return workspace_id is not None
 
     async def _fire_in_streams(self) -> None:
         """While PostgreSQL writes one batch, Python decides the next: twice the work in the same time. When one stream
@@ -150,7 +164,7 @@ class Scheduler:
         reach("scheduler.started")
         await triggers.advance(conn, _as_counted(found, firings, starts, written))
         if resting := [(firing.workspace_id, firing.trigger_id) for firing in firings if firing.rests]:
-            await triggers.rest_while_agent_paused(conn, resting)
+            await triggers.rest_while_paused(conn, resting)
         replacing = {firing.starts[0].id for firing in firings if firing.replaces}
         if replacing:
             # A slot that has its run already replaces nothing, nor does what its budget kept from starting.

@@ -9,15 +9,17 @@ from rota.model.run import SkipReason, Status
 
 END_QUEUED = (
     """
--- Ends runs that are queued: one by its id, or all triggered ones of an automation or agent that nobody has claimed yet.
--- Without IS NOT NULL all live runs would be read for an agent also where none is given.
+-- Ends runs that are queued: one by its id, or all triggered ones that nobody has claimed yet, of an automation, an
+-- agent or the workspace. Without IS NOT NULL all live runs would be read for an agent also where none is given.
 WITH found AS MATERIALIZED (
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND id = %(id)s
      UNION
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND automation_id = %(automation_id)s
      UNION
     SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND agent_id = %(agent_id)s
-        AND %(agent_id)s::uuid IS NOT NULL),
+        AND %(agent_id)s::uuid IS NOT NULL
+     UNION
+    SELECT id FROM live_runs WHERE workspace_id = %(workspace_id)s AND %(of_all)s::boolean),
 chosen AS MATERIALIZED (
     SELECT r.workspace_id, r.id FROM found f JOIN runs r ON r.workspace_id = %(workspace_id)s AND r.id = f.id
      WHERE r.status = 'queued'
@@ -136,14 +138,15 @@ async def end_queued(
     run_id: RunId | None = None,
     automation_id: AutomationId | None = None,
     agent_id: AgentId | None = None,
+    of_all: bool = False,
     status: Status,
     skip_reason: SkipReason | None = None,
     error_class: str | None = None,
 ) -> list[Ended]:
-    """End runs that still wait: one by its id, or every triggered one of an automation."""
+    """End runs that still wait: one by its id, or every triggered one of an automation, an agent or the workspace."""
     given = {
         "workspace_id": workspace_id, "id": run_id, "automation_id": automation_id, "agent_id": agent_id, "status": status,
-        "skip_reason": skip_reason, "error_class": error_class,
+        "skip_reason": skip_reason, "error_class": error_class, "of_all": of_all,
     }  # fmt: skip
     return await ended(conn, END_QUEUED, given)
 

@@ -24,6 +24,7 @@ from rota.model.grant_scope import WORKSPACE_READ
 from rota.model.message import ROLE
 
 LONGEST_NAME, LONGEST_PROMPT = text.LONGEST_NAME, 200_000
+LONGEST_REASON = 500
 LONGEST_LASTING = timedelta(days=3660)
 LEAST_YEAR, LAST_YEAR = schedule.LEAST_YEAR, schedule.LAST_YEAR
 
@@ -47,6 +48,13 @@ def _said(value: str) -> str:
     if not value.strip():
         raise ValueError("The prompt is empty.")
     return value
+
+
+def _reason(value: str) -> str:
+    line = text.one_line(value)
+    if not text.says_something(line):
+        raise ValueError("Give a reason.")
+    return line
 
 
 _NUMBER = re.compile(r"[+-]?[0-9._]+(e[+-]?[0-9]+)?", re.IGNORECASE)
@@ -81,6 +89,7 @@ Duration = Annotated[
 Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written), AfterValidator(_instant)]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(text.named)]
 Line = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(text.one_line)]
+Reason = Annotated[str, Field(min_length=1, max_length=LONGEST_REASON), AfterValidator(_reason)]
 Prompt = Annotated[str, Field(max_length=LONGEST_PROMPT), AfterValidator(_said)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from rota.http.shapes.fields import Duration, Email, In, LevelName, Line, Name, Out, Patch, _lasting
+from rota.http.shapes.fields import Duration, Email, In, Instant, LevelName, Line, Name, Out, Patch, Reason, _lasting
 from rota.model.scope import Scope
 
 
@@ -103,6 +103,21 @@ class EndedOut(Out):
     ended: int
 
 
+class PauseIn(In):
+    reason: Reason = Field(description="Shown on every page and in “Why didn't it run?”")
+    until: Instant | None = Field(default=None, description="Resume by itself then; null: until somebody resumes it")
+    lasts: Annotated[Duration, AfterValidator(_lasting)] | None = Field(
+        default=None, description="The end as a span from now, instead of `until`"
+    )
+
+
+class PauseOut(Out):
+    reason: str
+    paused_at: datetime
+    paused_by: str = Field(description="Whoever gave the reason and the end that hold now")
+    until: datetime | None = Field(description="When it is resumed by itself; null: when somebody resumes it")
+
+
 class WorkspaceOut(Out):
     id: UUID
     slug: str
@@ -113,6 +128,7 @@ class WorkspaceOut(Out):
     max_schedules: int | None
     created_at: datetime
     level: LevelName = Field(description="Your own")
+    pause: PauseOut | None = Field(description="Null unless all automations are paused")
 
 
 class WorkspacePatch(Patch):

@@ -22,6 +22,7 @@ from rota.http.ui import (
     new_session,
     notifications,
     oneself,
+    pausing,
     runs,
     sections,
     session_list,
@@ -48,7 +49,7 @@ _WHO = (agent_editor.editing, agents.router)
 _SESSIONS = (session_list.router, new_session.router, artifacts.router, adding.router, sessions.router)
 _TALK = (*_SESSIONS, approvals.router, notifications.router)
 _TOLD = (runs.router, *_TALK, fleet.router, live.router)
-_PEOPLE = (oneself.router, members.router, tokens.router)
+_PEOPLE = (oneself.router, members.router, tokens.router, pausing.router)
 _MONEY = (grants.router, accounts.router)
 _LOOKED_AFTER = (memory.router, settings.router, credentials.router, *_MONEY, workspace.router, audit.router)
 

@@ -97,7 +97,7 @@ async def _look(view: View, conn: Connection, caller: Caller) -> Facts:
     """With what the top of every page tells."""
     facts = await view.look(conn, caller)
     told = await glance.waiting(conn, caller)
-    return {**facts, "glance": told, "seen": f"{facts['seen']}-{told.unread}-{told.approvals}"}
+    return {**facts, "glance": told, "seen": f"{facts['seen']}-{told.mark}"}
 
 
 async def _nothing(conn: Connection, caller: Caller) -> Facts:  # noqa: ARG001
