@@ -925,7 +925,9 @@ async def test_the_api_tells_a_session_in_the_words_of_its_page(admin: AsyncClie
     await house.write_event(run, "message", **{"from": "agent", "to": "user", "body": "A whole message."})
     await house.write_event(run, "message", **{"from": "judge", "to": "all", "body": "Another."})
     for status in ("pending", "ready", "done", "failed", "skipped"):
-        await house.write_event(run, "task", status=status, task="one", role="judge", reason="timeout")
+        await house.write_event(run, "task", status=status, task="one", role="judge", reason="timeout", retried=True)
+    for status in ("ready", "running"):  # the graph of the tasks shows these
+        await house.write_event(run, "task", status=status, task="two", role="judge")
     await house.write_event(run, "approval", status="pending", question="May I?")
     await house.write_event(run, "approval", status="refused", by="Ann", label="Refuse", text="No.")
     await house.write_event(run, "artifact", name="report.md")
