@@ -65,7 +65,14 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, q: str, status: str | None, owner: str | None, before: UUID | None, gone: str
+    conn: Connection,
+    caller: Caller,
+    *,
+    q: str,
+    status: str | None,
+    before: UUID | None,
+    gone: str,
+    owner: str | None = None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     owner_id = await members.find_owner(conn, caller, owner)

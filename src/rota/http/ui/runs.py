@@ -52,7 +52,7 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, status: str | None, owner: str | None, before: UUID | None
+    conn: Connection, caller: Caller, *, status: str | None, before: UUID | None, owner: str | None = None
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     owner_id = await members.find_owner(conn, caller, owner)

@@ -51,7 +51,13 @@ async def list_page(
 
 
 async def _list(
-    conn: Connection, caller: Caller, *, kind: str, status: SessionStatus | None, owner: str | None, before: UUID | None
+    conn: Connection,
+    caller: Caller,
+    *,
+    kind: str,
+    status: SessionStatus | None,
+    before: UUID | None,
+    owner: str | None = None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     filters = {"kind": kind, "status": status, "owner_id": await members.find_owner(conn, caller, owner)}
