@@ -70,9 +70,9 @@ async def _list(
     q: str,
     status: str | None,
     unknown: str = "",
-    owner: str | None,
     before: UUID | None,
     gone: str,
+    owner: str | None = None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     owner_id = await members.find_owner(conn, caller, owner)

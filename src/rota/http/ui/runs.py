@@ -58,8 +58,8 @@ async def _list(
     shared: Web,
     status: str | None,
     unknown: str = "",
-    owner: str | None,
     before: UUID | None,
+    owner: str | None = None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     owner_id = await members.find_owner(conn, caller, owner)

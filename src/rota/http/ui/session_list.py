@@ -58,9 +58,9 @@ async def _list(
     shared: Web,
     kind: str,
     status: SessionStatus | None,
-    unknown: str,
-    owner: str | None,
+    unknown: str = "",
     before: UUID | None,
+    owner: str | None = None,
 ) -> dict[str, Any]:
     workspace_id = caller.workspace_id
     filters = {"kind": kind, "status": status, "owner_id": await members.find_owner(conn, caller, owner)}

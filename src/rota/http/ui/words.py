@@ -269,7 +269,7 @@ def at(value: datetime | str | None, zone: str = "UTC", *, seconds: bool = False
     if value is None:
         return Markup('<span class="none">–</span>')
     moment = instant(value)
-    kind = "moment" if seconds else "day"
+    kind = "second" if seconds else "day"  # how a first visit from another zone rewrites it
     return _time(moment, f'data-at="{kind}"', clock(moment, zone, seconds=seconds))
 
 

@@ -30,8 +30,8 @@
 
   function clock(moment, kind) {
     const is = Object.fromEntries(parts.formatToParts(moment).map(({ type, value }) => [type, value]));
-    const time = `${is.hour}:${is.minute}` + (kind === "second" || kind === "moment" ? `:${is.second}` : ""), year = is.year == new Date().getFullYear() ? "" : ` ${is.year}`;
-    return kind === "second" ? time : `${is.weekday} ${is.day} ${is.month.slice(0, 3)}${year}, ${time}`;
+    const time = `${is.hour}:${is.minute}`, year = is.year == new Date().getFullYear() ? "" : ` ${is.year}`;
+    return kind === "second" ? `${time}:${is.second}` : `${is.weekday} ${is.day} ${is.month.slice(0, 3)}${year}, ${time}`;
   }
 
   function put(element, text) {
