@@ -153,11 +153,17 @@ def _values(
         "before": ("50000",) if noun != "snapshots" else (LONG_AGO.isoformat(),),
         "since": (f"{RECENTLY:%Y-%m-%d}",) if "usage" in noun else (LONG_AGO.isoformat(),),
         "until": (f"{RECENTLY:%Y-%m-%d}",) if "usage" in noun else (LONG_AGO.isoformat(),),
-        "status": ("active", "paused", "attention", "deleted") if noun == "automations" else _RUNS,
+        "status": _STATUSES.get(noun, _RUNS),
+        "owner": ("me", str(objects["user"])),
     }
     return known[name]
 
 
+_STATUSES: dict[str, Sequence[str]] = {
+    "automations": ("active", "paused", "attention", "deleted"),
+    "approvals": ("pending", "approved", "refused", "expired", "cancelled", "others"),
+    "sessions": ("draft", "active", "paused", "done", "failed", "archived"),
+}
 _RUNS = ("queued", "running", "awaiting_approval", "succeeded", "failed", "skipped", "cancelled")
 
 

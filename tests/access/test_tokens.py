@@ -54,7 +54,7 @@ async def test_the_scopes_of_routes_are_these() -> None:
     assert by_scope[Scope.READ] == set()
     assert all(path.split("/")[1] in {"automations", "grants", "notifications"} for path in by_scope[Scope.WRITE])
     assert {path.split(" ")[1].split("/")[1:2][0] if "/" in path else "" for path in by_scope[Scope.ADMIN]} == {
-        "", "accounts", "agents", "credentials", "me", "members", "tokens",
+        "", "accounts", "agents", "credentials", "me", "members", "pause", "resume", "tokens",
     }  # fmt: skip
     assert {
         "POST /agents/{agent}/runs",

@@ -268,9 +268,10 @@ async def test_workers_are_listed(rota: Command, answer: Answer, office: Office)
         await conn.execute(
             "UPDATE workers SET last_seen_at = last_seen_at - interval '31 seconds' WHERE id = 'h-1-abc'"
         )
+    await rota("runs", "follow", run["id"])
     [dead] = rows((await rota("workers", "list")).stdout)[1:]
     assert dead[1:3] == ["dead", "0/5"]
-    assert " ".join(dead).endswith(f"{run['id']} queued, attempt 0")
+    assert " ".join(dead).endswith(f"{run['id']} succeeded, attempt 1")
 
 
 async def test_a_list_is_read_page_by_page(rota: Command, answer: Answer) -> None:

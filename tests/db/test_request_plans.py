@@ -68,6 +68,10 @@ MAY_READ_MORE = {
     "-- Ends runs that are queued": "of an agent, which may have any number of live runs; the id is an index condition too",
     "-- What waits under grants that were just revoked": "it looks for them among all live runs, once for a revocation",
     "CARRY_TO_AUTOMATIONS": "a change of an agent changes each of its automations",
+    "-- What waits or runs on a grant": "the page before a revocation looks where the revocation will",
+    "-- Running time and number of the workspace's newest runs": "a chart adds up to 20,000 runs",
+    "-- Also those that are paused or deleted": "pausing a workspace locks all of its automations",
+    "-- The schedules of active automations that are not due": "resuming a workspace sets all of its schedules",
     "WITH raised AS": "a change of an agent changes each of its automations",
 }
 

@@ -14,7 +14,7 @@ from rota.db import events
 from rota.db.events import NewEvent
 from rota.db.listener import session_channel
 from rota.model.ids import SessionId
-from rota.trace import follow
+from rota.trace.follow import Limits
 from support import api_client
 from support.api_client import UNKNOWN, Api, Office, assert_ok, assert_refused, example
 from support.waiting import until
@@ -331,8 +331,7 @@ async def test_a_reader_on_a_replica_that_hears_no_notification_still_gets_every
 async def test_a_keep_alive_carries_no_id(
     office: Office, api: Api, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(follow, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(office.site.web.readers, "limits", Limits(poll_seconds=0.01, beat_seconds=0.02))
     session = await session_of(api)
     async with reading(address, api, session) as reader:
         assert await reader.events(1) == [1]

@@ -234,7 +234,8 @@ async def test_what_is_not_json_is_refused(api: Api, body: bytes) -> None:
 
 @pytest.mark.parametrize("body", ["null", "[]", "5", '"text"', "true", '[{"name": "x"}]'])
 async def test_json_that_is_no_object_is_refused(api: Api, body: str) -> None:
-    for path in ("/agents", "/automations", "/agents/worker-bee/runs", "/events"):
+    runs = [] if body == "null" else ["/agents/worker-bee/runs"]  # its body may be left out, which null is too
+    for path in ("/agents", "/automations", "/events", *runs):
         told = assert_clearly_refused(await api.send("POST", path, content=body.encode(), headers=JSON), 422)
         assert "JSON object" in told["detail"]
 

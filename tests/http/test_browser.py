@@ -621,7 +621,7 @@ async def test_charts_show_their_lines(rota: Any, sit: Any) -> None:
     with EmbeddedPostgres(rota.home) as postgres, psycopg.connect(postgres.start(), autocommit=True) as conn:
         conn.execute(SNAPSHOTS)
     page = await (await sit()).page("/w/default/fleet")
-    for title, lines in (("Queue depth", 2), ("Load of the machines", 1)):
+    for title, lines in (("Queue depth", 2), ("CPU", 1)):
         drawn = page.locator(".chart", has=page.get_by_role("heading", name=title)).locator("path.line")
         await expect(drawn).to_have_count(lines)
         for each in await drawn.all():

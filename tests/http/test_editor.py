@@ -253,9 +253,8 @@ async def test_an_edit_keeps_every_policy_that_it_does_not_change(admin: AsyncCl
     assert (await submit(admin, f"{LIST}/errand/edit", **{**sent, "name": "Other"})).status_code == 303
     assert await house.value(policies) == before
     shown = {*drafts.POLICIES, "budget", "name", "agent", "prompt", "input", "run_immediately"}
-    untouched = (
-        set(AutomationPatch.model_fields) - shown - {"slug", "schedule", "triggers", "credentials", "accept_grant"}
-    )
+    elsewhere = {"slug", "schedule", "triggers", "credentials", "accept_grant", "status", "enabled"}
+    untouched = set(AutomationPatch.model_fields) - shown - elsewhere
     assert untouched == set()  # a policy that is new here needs a field in the form
 
 

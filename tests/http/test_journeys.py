@@ -477,7 +477,7 @@ async def test_an_automation_is_made_looked_after_and_deleted_by_keyboard_alone(
     await arrives(page, "Made by keys")
     await tab_to(page, "Active")
     await press("Enter")
-    await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    await expect(page.get_by_role("switch")).to_have_text("Paused")
     await expect(page.get_by_role("switch")).to_be_focused()  # one stays where one acts, whatever came anew
     for letter, title in (("r", "Runs"), ("c", "Sessions"), ("p", "Approvals"), ("f", "Fleet"), ("b", "Notifications")):
         await press("g")

@@ -509,7 +509,7 @@ async def test_an_agent_is_made_mended_run_paused_and_deleted(rota: Any, sit: An
     await row.get_by_role("link", name=name, exact=True).click()
     await expect(page.locator(".ledger")).to_contain_text("Said back to me")
     await page.get_by_role("switch").click()
-    await expect(page.locator(".heading .pill")).to_have_text("Paused")
+    await expect(page.get_by_role("switch")).to_have_text("Paused")
     await page.get_by_text("Delete this agent").click()
     await page.get_by_role("button", name=f"Delete {name}").click()
     await expect(page.locator("h1")).to_have_text("Agents")

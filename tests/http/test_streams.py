@@ -11,7 +11,7 @@ from httpx import AsyncClient, Response
 
 from rota.access.signing_in import hashed
 from rota.http import admitting, streams
-from rota.trace import follow
+from rota.trace.follow import Limits
 from support import api_client
 from support.api_client import Api, Office, assert_ok, assert_refused
 from support.waiting import until
@@ -50,7 +50,7 @@ async def test_a_reader_whose_token_was_revoked_is_shown_no_more(
     office: Office, api: Api, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "ASK_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(follow, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(office.site.web.readers, "limits", Limits(beat_seconds=0.05))
     reader_of_one = await office.api("viewer")
     session = await session_of(api)
     async with reading(address, reader_of_one, session) as reader:

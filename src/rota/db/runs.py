@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from rota.db.paging import LARGEST_ID, or_end
 from rota.db.pool import Connection
 from rota.db.rows import named_rows
-from rota.model.ids import AutomationId, RunId, WorkspaceId, id_at
+from rota.model.ids import AutomationId, RunId, UserId, WorkspaceId, id_at
 from rota.model.run import Status
 
 COLUMNS = """
@@ -118,9 +118,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FILTERS = ("automation_id", "agent_id", "session_id", "status", "owner_id")
 
 # Who owns the automation, or, where there is none, who started the run: the rule by which a run may be cancelled.
-OF_OWNER = """(r.automation_id IN (
-        SELECT a.id FROM automations a WHERE a.workspace_id = %(workspace_id)s AND a.owner_id = %(owner_id)s)
-    OR (r.automation_id IS NULL AND r.created_by = %(owner_id)s))"""
+# As a scalar subquery it looks up the automation of each run that is read; as IN it reads all automations of the owner first.
+OF_OWNER = """CASE WHEN r.automation_id IS NULL THEN r.created_by
+     ELSE (SELECT a.owner_id FROM automations a WHERE a.workspace_id = %(workspace_id)s AND a.id = r.automation_id)
+     END = %(owner_id)s"""
+
+# The runs of somebody who has many automations are found soon by a walk through the ledger.
+MANY_AUTOMATIONS = 100
+OWNS_MANY = f"""
+SELECT count(*) > {MANY_AUTOMATIONS} FROM (
+    SELECT FROM automations WHERE workspace_id = %(workspace_id)s AND owner_id = %(owner_id)s LIMIT {MANY_AUTOMATIONS + 1}) owned
+"""  # noqa: S608 — a constant of this module
 
 LIST_OF_OWNER: dict[str | None, str] = {
     status: f"""
@@ -164,7 +172,8 @@ async def page(
         of["owner_id"] = OF_OWNER
     live = LIST_LIVE.get(status)
     listed, in_order = (live, "l.id") if live else (LIST + RARE.get(status, ""), "r.id")
-    if "owner_id" in chosen and chosen.keys() <= {"owner_id", "status"} and status in LIST_OF_OWNER and not since:
+    alone = chosen.keys() <= {"owner_id", "status"} and status in LIST_OF_OWNER and not since
+    if "owner_id" in chosen and alone and not await _owns_many(conn, workspace_id, chosen["owner_id"]):
         listed, of = LIST_OF_OWNER[status], {}
     if "agent_id" in chosen and not live:
         of["agent_id"], in_order = OF_AGENT, BY_AGENT
@@ -201,6 +210,11 @@ async def of_session(conn: Connection, workspace_id: WorkspaceId, session_id: UU
 async def by_ids(conn: Connection, workspace_id: WorkspaceId, ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     rows = await named_rows(conn, BY_IDS, {"workspace_id": workspace_id, "ids": list(ids)})
     return {row["id"]: row for row in rows}
+
+
+async def _owns_many(conn: Connection, workspace_id: WorkspaceId, owner_id: UserId) -> bool:
+    row = await (await conn.execute(OWNS_MANY, {"workspace_id": workspace_id, "owner_id": owner_id})).fetchone()
+    return bool(row and row[0])
 
 
 async def queued_of(conn: Connection, workspace_id: WorkspaceId, automation_id: AutomationId) -> RunId | None:

@@ -278,7 +278,8 @@ SELECT DISTINCT a.id
 ORDER BY a.id
 """
 
-RESTING = """
+RESTING = {
+    whose: f"""
 -- The schedules of active automations that are not due at any time, or were due until then, and that nothing keeps paused:
 -- of an agent, of an automation, or of the whole workspace.
 SELECT t.*
@@ -286,14 +287,16 @@ SELECT t.*
        JOIN triggers t ON t.workspace_id = a.workspace_id AND t.automation_id = a.id
        JOIN agents g ON g.workspace_id = a.workspace_id AND g.id = a.agent_id
  WHERE a.workspace_id = %(workspace_id)s
-   AND (a.agent_id = %(agent_id)s OR a.id = %(automation_id)s
-        OR (%(agent_id)s::uuid IS NULL AND %(automation_id)s::uuid IS NULL))
-   AND a.status = 'active' AND a.deleted_at IS NULL AND g.status = 'active' AND g.deleted_at IS NULL
+   AND {condition} AND a.status = 'active' AND a.deleted_at IS NULL AND g.status = 'active' AND g.deleted_at IS NULL
    AND NOT EXISTS (SELECT FROM pauses p WHERE p.workspace_id = a.workspace_id AND p.resumed_at IS NULL)
    AND t.kind IN ('cron', 'every', 'at') AND t.enabled AND t.parked_error IS NULL
    AND (t.next_fire_at IS NULL OR t.next_fire_at <= %(until)s)
 ORDER BY t.id
-"""
+"""  # noqa: S608 — constants of this module
+    for whose, condition in (
+        ("agent", "a.agent_id = %(agent_id)s"), ("automation", "a.id = %(automation_id)s"), ("workspace", "true")
+    )
+}  # fmt: skip
 
 SET_NEXT_OF_ALL = """
 UPDATE triggers t SET next_fire_at = g.next_fire_at
@@ -568,7 +571,8 @@ async def resting(
     """The schedules of active automations that will not fire unless they are set: an agent's, one automation's, or all
     of the workspace."""
     given = {"workspace_id": workspace_id, "agent_id": agent_id, "automation_id": automation_id, "until": until}
-    return await named_rows(conn, RESTING, given)
+    whose = "agent" if agent_id else "automation" if automation_id else "workspace"
+    return await named_rows(conn, RESTING[whose], given)
 
 
 async def set_next_of_all(

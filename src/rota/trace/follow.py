@@ -65,7 +65,7 @@ class Readers:
         self._db = db
         self._listener = listener
         self._closing = closing
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self.feeds: dict[tuple[WorkspaceId, SessionId], Feed] = {}
         self._look = Together(self._read, lambda asked: asked[0])
 
@@ -74,7 +74,7 @@ class Readers:
         workspace_id = asked[0][0]
         async with isolation.in_workspace(self._db, workspace_id) as conn:
             after = [(session_id, seq) for _, session_id, seq in asked]
-            return await events.pages(conn, workspace_id, after, limit=self._limits.page)
+            return await events.pages(conn, workspace_id, after, limit=self.limits.page)
 
     async def follow(self, workspace_id: WorkspaceId, session_id: SessionId, *, after: int) -> AsyncGenerator[Told]:
         """What comes after this number; something empty when nothing came for `beat_seconds`, to keep the line alive.
@@ -92,7 +92,7 @@ class Readers:
                     yield told
                 elif after < floor:
                     after = floor  # what stood between was pruned
-                elif not await _within(self._limits.beat_seconds, changed) and not self._closing.is_set():
+                elif not await _within(self.limits.beat_seconds, changed) and not self._closing.is_set():
                     yield Told()
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class Readers:
         key = (workspace_id, session_id)
         feed = self.feeds.get(key)
         if feed is None:
-            feed = self.feeds[key] = Feed(self._db, self._look, workspace_id, session_id, self._limits)
+            feed = self.feeds[key] = Feed(self._db, self._look, workspace_id, session_id, self.limits)
         feed.readers += 1
         try:
             await feed.start(self._listener, self._closing)

@@ -26,7 +26,7 @@ from rota.roster import accounts
 from rota.roster.forecasting import Forecast, at_pace, forecast, left_of, pace_span
 
 LISTED, MOST_CHARTS = 100, 4
-RUN_TIME, TIMED = "run time", 100_000  # its chart is drawn of so many runs at most
+RUN_TIME, TIMED = "run time", 20_000  # its chart is drawn of so many runs at most
 FIELDS = ("name", "currency", *drafts.CAPS)
 FORESEEN = 50  # schedules whose fires are counted while somebody waits
 
