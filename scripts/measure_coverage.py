@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "rota"
 DATA = ROOT / ".coverage-data"
 HOOK = Path(sysconfig.get_path("purelib")) / "rota_measure_coverage.pth"
-WHOLE_SUITE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore", "tests/soak")
+WHOLE_SUITE = ("-n", "4", "--ignore", "tests/soak")
 
 # Runs when a Python starts. Nothing of it may reach the program that is measured: neither an error, nor a signal that
 # arrives while the data is saved, for which the program's handler would run too late.
