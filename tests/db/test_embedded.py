@@ -496,7 +496,7 @@ def test_a_socket_directory_of_somebody_else_is_refused(deep: Path) -> None:
 
 def test_a_data_directory_of_another_major_version_is_left_alone(home: Path) -> None:
     (home / "postgres" / "PG_VERSION").write_text("15\n")
-    with pytest.raises(CannotStart, match=r"written by PostgreSQL 15, .* brings PostgreSQL \d\d.*pg_dump"):
+    with pytest.raises(CannotStart, match=r"written by PostgreSQL 15, .* brings PostgreSQL \d\d.*rota backup"):
         EmbeddedPostgres(home).start()
 
 

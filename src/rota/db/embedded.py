@@ -412,7 +412,7 @@ class _Server:
         if found != ours:
             raise CannotStart(
                 f"{self.data} was written by PostgreSQL {found}, but this Rota brings PostgreSQL {ours}. "
-                f"Dump it with the Rota that wrote it (pg_dump) and restore the dump here, or move it away."
+                "Back it up with the Rota that wrote it (rota backup), move it away, and restore the backup here (rota restore)."
             )
 
     def _check_reach(self) -> None:
